@@ -1,0 +1,88 @@
+"""The checkpoint: a directory, and the questions one can ask it."""
+
+from __future__ import annotations
+
+from fsspec import AbstractFileSystem
+
+from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
+from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
+from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
+from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import location_of
+
+
+class Checkpoint:
+    """A Structured Streaming checkpoint. Reads only; nothing is read before a question is asked.
+
+    :param fs: the filesystem that holds it, already authenticated.
+    :param root: the directory given as ``checkpointLocation``, as a path of ``fs``.
+    """
+
+    def __init__(self, fs: AbstractFileSystem, root: str) -> None:
+        self.location = location_of(fs, root)
+
+    @classmethod
+    def at(cls, location: Location) -> Checkpoint:
+        """The checkpoint at a location that is open already."""
+        checkpoint = cls.__new__(cls)
+        checkpoint.location = location
+        return checkpoint
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.location.uri!r})"
+
+    def tree(self, *, like: Tree | None = None) -> Tree:
+        """List all files, each directory once."""
+        return Tree.of(self.location, like=like)
+
+    def progress(self) -> Progress:
+        """How far the stream is: 2 listings and at most 3 small reads.
+
+        :raises NotACheckpointError: there is no checkpoint here.
+        :raises UnreadableLogError: the newest entry cannot be parsed.
+        """
+        return read_progress(self.location)
+
+    def resume_point(self) -> ResumePoint:
+        """What Spark will do at its next start.
+
+        :raises NotACheckpointError: there is no checkpoint here.
+        :raises UnreadableLogError: an entry that Spark will read cannot be parsed.
+        """
+        return read_resume_point(self.location, self.progress())
+
+    def closure(self, batch_id: int) -> Closure:
+        """The smallest set of files that Spark needs to go on after a committed batch.
+
+        :raises RefusedError: the batch is not committed.
+        :raises MissingFileError: a needed file is not there.
+        """
+        return resolve_closure(self.tree(), batch_id)
+
+    def inspect(self) -> Inspection:
+        """All of it in one look.
+
+        :raises NotACheckpointError: there is no checkpoint here.
+        :raises UnreadableLogError: an entry that Spark will read cannot be parsed.
+        """
+        progress = self.progress()
+        resume = read_resume_point(self.location, progress)
+        tree = self.tree()
+        findings = list(resume.reasons)
+        if progress.latest_committed is not None and progress.latest_committed in progress.logged:
+            try:
+                resolve_closure(tree, progress.latest_committed)
+            except CkptError as e:
+                findings.append(e.message)
+        files = list(tree.below(""))
+        return Inspection(
+            progress=progress,
+            resume=resume,
+            operators=operators_of(tree, progress.newest),
+            files=len(files),
+            bytes=sum(file.size for file in files),
+            findings=tuple(findings),
+        )

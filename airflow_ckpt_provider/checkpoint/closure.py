@@ -1,0 +1,179 @@
+"""The closure: the smallest set of files that Spark needs to go on after a committed batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_ckpt_provider.checkpoint.commits import COMMITS, CommitEntry, parse_commit
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, parse_offsets
+from airflow_ckpt_provider.checkpoint.operators import (
+    DEFAULT_STORE,
+    STATE,
+    OperatorMetadata,
+    metadata_file,
+    operator_metadata,
+    partitions,
+    store_directory,
+    stores,
+)
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.sources import SOURCES, source_closure
+from airflow_ckpt_provider.checkpoint.state_closure import store_closure
+from airflow_ckpt_provider.checkpoint.state_files import StateVersion
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import MissingFileError, RefusedError
+from airflow_ckpt_provider.storage.store import StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class StoreClosure:
+    """The part of a closure that is one store of one partition.
+
+    :param version: the state version that the next batch will read.
+    """
+
+    operator: int
+    partition: int
+    store: str
+    version: StateVersion
+    files: tuple[StoredFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """Everything needed to go on after ``batch_id``, and nothing else.
+
+    :param batch_id: a committed batch; the next one to run is ``batch_id + 1``.
+    :param entry: its offset log entry.
+    :param commit: its commit log entry.
+    :param files: all files, by path.
+    :param stores: the state among them.
+    """
+
+    batch_id: int
+    entry: OffsetEntry
+    commit: CommitEntry
+    files: tuple[StoredFile, ...]
+    stores: tuple[StoreClosure, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Total size in bytes."""
+        return sum(file.size for file in self.files)
+
+
+def resolve_closure(tree: Tree, batch_id: int) -> Closure:
+    """Find the closure of a committed batch.
+
+    The pinned settings, partition counts and source offsets are those of the batch's own log entries.
+
+    :param tree: the checkpoint's files.
+    :param batch_id: the batch.
+    :raises RefusedError: the batch is not committed.
+    :raises MissingFileError: a needed file is not there. While the stream runs this can pass: look again.
+    :raises UnreadableLogError: a file could not be parsed.
+    """
+    entry = parse_offsets(_read(tree, f"{OFFSETS}/{batch_id}", batch_id), batch_id=batch_id)
+    commit = parse_commit(_read(tree, f"{COMMITS}/{batch_id}", batch_id), batch_id=batch_id)
+    logs = [
+        _file(tree, METADATA_FILE, "Spark 4.2 and later refuse to start, older ones take the query for a new one"),
+        _file(tree, f"{OFFSETS}/{batch_id}", ""),
+        _file(tree, f"{COMMITS}/{batch_id}", ""),
+        *_previous_offsets(tree, batch_id, entry),
+    ]
+    state: list[StoredFile] = []
+    closures: list[StoreClosure] = []
+    for operator in tree.numbered_directories(STATE):
+        metadata = operator_metadata(tree, operator, batch_id=batch_id)
+        state += _operator_files(tree, operator, metadata, batch_id)
+        closures += _store_closures(tree, operator, entry, commit)
+    files = [*logs, *source_closure(tree, entry), *state, *_other_files(tree), *(f for c in closures for f in c.files)]
+    by_path = {file.path: file for file in files}
+    return Closure(batch_id, entry, commit, tuple(by_path[p] for p in sorted(by_path)), tuple(closures))
+
+
+def _read(tree: Tree, path: str, batch_id: int) -> bytes:
+    file = tree.get(path)
+    if file is None:
+        committed = tree.batches(COMMITS)
+        span = f"{committed[0]} to {committed[-1]}" if committed else "none"
+        raise RefusedError(
+            f"batch {batch_id} cannot be resumed from: {path} does not exist", hint=f"committed batches: {span}"
+        )
+    return tree.read(file)
+
+
+def _file(tree: Tree, path: str, effect: str) -> StoredFile:
+    file = tree.get(path)
+    if file is None:
+        raise MissingFileError(
+            f"{path} is missing{': ' + effect if effect else ''}",
+            path=path,
+            hint="put it back from a backup of the same query",
+        )
+    return file
+
+
+def _previous_offsets(tree: Tree, batch_id: int, entry: OffsetEntry) -> list[StoredFile]:
+    """``offsets/<N-1>``: a start after N reads it. With async progress tracking it is the newest one before N."""
+    before = [b for b in tree.batches(OFFSETS) if b < batch_id]
+    if batch_id == 0 or not entry.metadata:  # continuous mode reads only the newest
+        return [_file(tree, f"{OFFSETS}/{b}", "") for b in before[-1:]]
+    if not before:
+        raise MissingFileError(
+            f"{OFFSETS}/{batch_id - 1} is missing: Spark reads it when it starts after batch {batch_id}",
+            path=f"{OFFSETS}/{batch_id - 1}",
+            hint="choose a later batch, or restore a backup",
+        )
+    return [_file(tree, f"{OFFSETS}/{before[-1]}", "")]
+
+
+def _operator_files(
+    tree: Tree, operator: int, metadata: OperatorMetadata | None, batch_id: int
+) -> list[StoredFile]:
+    """Operator metadata and state schemas.
+
+    Spark rewrites version 1 of both when they are missing, but then checks no schema; version 2 it cannot do without.
+    """
+    file = metadata_file(tree, operator, batch_id=batch_id)
+    needed = [file] if file else []
+    for uri in metadata.schema_files if metadata else ():
+        # The URI is absolute and may name a place the checkpoint has been moved from.
+        path = f"{STATE}/{operator}/_stateSchema/{uri.rpartition('/_stateSchema/')[2]}"
+        schema = tree.get(path)
+        if schema is None:
+            raise MissingFileError(
+                f"{path} is missing: {file.path if file else 'the operator metadata'} names it",
+                path=path,
+                hint="restore a backup",
+            )
+        needed.append(schema)
+    partition = f"{STATE}/{operator}/0"
+    for directory in (partition, *(f"{partition}/{name}" for name in tree.directories(partition))):
+        schema = tree.get(f"{directory}/_metadata/schema")
+        if schema:
+            needed.append(schema)
+    return needed
+
+
+def _store_closures(tree: Tree, operator: int, entry: OffsetEntry, commit: CommitEntry) -> list[StoreClosure]:
+    ids = commit.state_ids.get(operator)
+    logged = len(ids) if ids else entry.state_partitions
+    in_partitions = partitions(tree, operator, logged=logged)
+    names = stores(tree, operator, in_partitions) or (DEFAULT_STORE,)
+    provider = entry.state_provider or ""
+    closures = []
+    for partition in in_partitions:
+        for index, name in enumerate(names):
+            unique_id = ids[partition][index] if ids else None
+            version = StateVersion(entry.batch_id + 1, unique_id)
+            directory = store_directory(operator, partition, name)
+            files = store_closure(tree, directory, version, provider=provider, codec=entry.state_codec)
+            closures.append(StoreClosure(operator, partition, name, version, files))
+    return closures
+
+
+def _other_files(tree: Tree) -> list[StoredFile]:
+    """What else lies in a checkpoint, such as Delta's ``_schema_log_…``: carried whole, for it is not ours to judge."""
+    known = {OFFSETS, COMMITS, SOURCES, STATE}
+    return [file for name in tree.directories() if name not in known for file in tree.below(name)]

@@ -1,0 +1,81 @@
+"""What Spark's batch logs (``offsets/``, ``commits/``, ``sources/<n>/``) have in common.
+
+A log is a directory of small text files named by number. A reader of Spark accepts only names that parse as a number
+(``HDFSMetadataLog.isBatchFile``), plus ``<n>.compact`` in compactible logs; everything else, such as Hadoop's hidden
+``.<name>.crc`` and the ``.<name>.<uuid>.tmp`` left by a crash, is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_ckpt_provider.errors import UnreadableLogError
+
+
+def batch_id_of(name: str) -> int | None:
+    """Return the batch id that a file name in a log stands for, or ``None`` if Spark would ignore the file."""
+    return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None
+
+
+def split_log(data: bytes, *, path: str, batch_id: int | None, known: frozenset[int]) -> tuple[int, list[str]]:
+    r"""Split a log file into its version and the lines after it.
+
+    :param data: content of the file. One leading NUL byte is dropped: Spark's Kafka source writes one
+        (``KafkaSourceInitialOffsetWriter``).
+    :param path: path of the file, for messages.
+    :param batch_id: batch of the file, for messages.
+    :param known: versions that the caller can read.
+    :raises UnreadableLogError: the file is empty, does not start with ``v<number>``, or has an unknown version.
+    """
+
+    def unreadable(reason: str, hint: str) -> UnreadableLogError:
+        return UnreadableLogError(f"{path}: {reason}", path=path, batch_id=batch_id, hint=hint)
+
+    if not data:
+        raise unreadable(
+            "the file is empty (0 bytes): its writer was stopped half-way, or the copy was torn",
+            "Spark refuses to start from it too; restore the file from a backup",
+        )
+    try:
+        first, *lines = data.removeprefix(b"\x00").decode().split("\n")
+    except UnicodeDecodeError as e:
+        raise unreadable(f"not UTF-8 text ({e.reason} at byte {e.start})", "restore the file from a backup") from e
+    if not (first.startswith("v") and first[1:].isdigit()):
+        raise unreadable(
+            f"does not start with a log version but with {first[:80]!r}", "restore the file from a backup"
+        )
+    version = int(first[1:])
+    if version not in known:
+        newest = max(known)
+        raise unreadable(
+            f"log version v{version} is not known here (newest known: v{newest})",
+            "a newer Spark wrote it: upgrade airflow-ckpt-provider",
+        )
+    return version, lines
+
+
+def parse_object(text: str, *, path: str, batch_id: int | None) -> dict[str, Any]:
+    """Parse a line that must be a JSON object; an absent or empty line is an empty one.
+
+    :raises UnreadableLogError: the line is no JSON object; most often the file was cut off.
+    """
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as e:
+        raise UnreadableLogError(
+            f"{path}: the JSON is broken or cut off ({e.msg} at character {e.pos})",
+            path=path,
+            batch_id=batch_id,
+            hint="Spark cannot read the file either; restore it from a backup",
+        ) from e
+    if not isinstance(value, dict):
+        raise UnreadableLogError(
+            f"{path}: expected a JSON object, found {text[:80]!r}",
+            path=path,
+            batch_id=batch_id,
+            hint="restore the file from a backup",
+        )
+    return value

@@ -1,0 +1,124 @@
+"""How far a stream is: two listings and at most three small reads, however many batches there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.commits import COMMITS
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
+from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
+from airflow_ckpt_provider.errors import NotACheckpointError
+from airflow_ckpt_provider.storage.location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What has been logged and committed.
+
+    :param uri: the checkpoint.
+    :param query_id: the query's id, or ``None`` where ``metadata`` is missing.
+    :param logged: batch ids in ``offsets/``, ascending, a seal left out.
+    :param committed: batch ids in ``commits/``, ascending.
+    :param newest: the newest offset log entry, or ``None`` before the first batch.
+    :param seal: the seal, if the checkpoint carries one.
+    """
+
+    uri: str
+    query_id: str | None
+    logged: tuple[int, ...]
+    committed: tuple[int, ...]
+    newest: OffsetEntry | None
+    seal: Seal | None
+
+    @property
+    def latest_logged(self) -> int | None:
+        """Newest batch with an offset log entry."""
+        return self.logged[-1] if self.logged else None
+
+    @property
+    def latest_committed(self) -> int | None:
+        """Newest batch with a commit log entry."""
+        return self.committed[-1] if self.committed else None
+
+    @property
+    def gap(self) -> int:
+        """Newest logged minus newest committed batch: 0 or 1 in a healthy synchronous query.
+
+        Without a commit, the number of logged batches counts; negative where offsets were lost.
+        """
+        if self.latest_logged is None and self.latest_committed is None:
+            return 0
+        return (-1 if self.latest_logged is None else self.latest_logged) - (
+            -1 if self.latest_committed is None else self.latest_committed
+        )
+
+    @property
+    def uncommitted(self) -> tuple[int, ...]:
+        """Logged batches newer than the newest committed one."""
+        latest = -1 if self.latest_committed is None else self.latest_committed
+        return tuple(b for b in self.logged if b > latest)
+
+    @property
+    def batch_time(self) -> datetime | None:
+        """When the newest logged batch was planned, in UTC."""
+        return self.newest.time if self.newest else None
+
+    @property
+    def sources(self) -> tuple[SourceOffset, ...]:
+        """End offsets of the newest logged batch."""
+        return self.newest.sources if self.newest else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Progress as plain JSON."""
+        return {
+            "uri": self.uri,
+            "query_id": self.query_id,
+            "latest_logged": self.latest_logged,
+            "latest_committed": self.latest_committed,
+            "gap": self.gap,
+            "batch_time": self.batch_time.isoformat() if self.batch_time else None,
+            "sources": [source.to_json() for source in self.sources],
+            "sealed": self.seal.sentence if self.seal else None,
+        }
+
+
+def read_progress(location: Location) -> Progress:
+    """Look at ``offsets/``, ``commits/`` and ``metadata``.
+
+    :raises NotACheckpointError: none of the three is there.
+    :raises UnreadableLogError: ``metadata`` or the newest offset log entry cannot be parsed.
+    """
+    logged = _batches(location, OFFSETS)
+    committed = _batches(location, COMMITS)
+    query_id = _query_id(location)
+    if not logged and not committed and query_id is None:
+        raise NotACheckpointError(
+            f"{location} is not a checkpoint: it has no {OFFSETS}/, no {COMMITS}/ and no {METADATA_FILE}",
+            hint="give the directory that the query has as checkpointLocation; it may also not have started yet",
+        )
+    seal = None
+    newest = None
+    if logged:
+        data = location.read(f"{OFFSETS}/{logged[-1]}")
+        seal = parse_seal(data, batch_id=logged[-1])
+        if seal:
+            logged = logged[:-1]
+            data = location.read(f"{OFFSETS}/{logged[-1]}") if logged else b""
+        newest = parse_offsets(data, batch_id=logged[-1]) if logged else None
+    return Progress(location.uri, query_id, logged, committed, newest, seal)
+
+
+def _batches(location: Location, log: str) -> tuple[int, ...]:
+    names = (file.path.rpartition("/")[2] for file in location.list(log).files)
+    return tuple(sorted(b for b in map(batch_id_of, names) if b is not None))
+
+
+def _query_id(location: Location) -> str | None:
+    try:
+        return parse_query_id(location.read(METADATA_FILE))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,27 @@
+"""``metadata``: the query id, one line of JSON without a newline (``StreamMetadata``)."""
+
+from __future__ import annotations
+
+import json
+
+from airflow_ckpt_provider.errors import UnreadableLogError
+
+METADATA_FILE = "metadata"
+
+
+def parse_query_id(data: bytes) -> str:
+    """Return the query id (``StreamingQuery.id``) that the file holds.
+
+    Exactly-once sinks know a query by this id: Delta's ``txn`` carries it.
+
+    :raises UnreadableLogError: the file is empty, cut off or holds no id.
+    """
+    try:
+        query_id = json.loads(data)["id"]
+    except (ValueError, KeyError, TypeError) as e:
+        raise UnreadableLogError(
+            f'{METADATA_FILE}: expected {{"id":"<uuid>"}}, found {data[:80]!r}',
+            path=METADATA_FILE,
+            hint="restore the file from a backup; with another id, exactly-once sinks take the query for a new one",
+        ) from e
+    return str(query_id)

@@ -1,0 +1,120 @@
+"""What is inside RocksDB's state files: the table files a zip needs, the lineage a changelog records."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.state_files import StateVersion
+from airflow_ckpt_provider.checkpoint.state_schema import read_utf
+from airflow_ckpt_provider.errors import UnreadableLogError
+
+_DAMAGED = "the file is damaged; Spark cannot load this version either: restore an older backup or rewind"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A file outside the zip that its version needs.
+
+    :param name: path relative to the store's directory: ``SSTs/<name>`` or ``logs/<name>``.
+    :param size: bytes; Spark insists on exactly this size.
+    """
+
+    name: str
+    size: int
+
+
+def shared_files(zip_content: bytes, *, path: str) -> tuple[SharedFile, ...]:
+    """Read which files a ``<version>.zip`` needs besides itself (``RocksDBCheckpointMetadata``).
+
+    Only the zip tells: names of table files carry a uuid of their own. The zip of an empty store needs none.
+
+    :raises UnreadableLogError: the zip is damaged.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(zip_content)) as archive:
+            _, _, text = archive.read("metadata").decode().partition("\n")
+        metadata: dict[str, Any] = json.loads(text)
+        tables = [("SSTs", f["dfsSstFileName"], f["sizeBytes"]) for f in metadata.get("sstFiles") or ()]
+        logs = [("logs", f["dfsLogFileName"], f["sizeBytes"]) for f in metadata.get("logFiles") or ()]
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as e:
+        raise UnreadableLogError(f"{path}: not a readable RocksDB snapshot ({e})", path=path, hint=_DAMAGED) from e
+    return tuple(SharedFile(f"{directory}/{name}", int(size)) for directory, name, size in (*tables, *logs))
+
+
+def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, ...]:
+    """Read the versions since the last snapshot that a format-2 changelog records, without itself.
+
+    A changelog begins, decompressed, with Java's ``writeUTF`` of ``v3`` (``v4`` with column families), then of a JSON
+    array. Version 1 has an empty one.
+
+    :param codec: the pinned ``stateStore.compression.codec``.
+    :raises UnreadableLogError: the header cannot be read.
+    """
+    try:
+        header = _decompressed(changelog, codec)
+        version, rest = read_utf(header)
+        if version not in ("v3", "v4"):
+            raise ValueError(f"changelog version {version!r} has no lineage")
+        entries = json.loads(read_utf(rest)[0])
+        return tuple(sorted(StateVersion(int(e["version"]), e["checkpointUniqueId"]) for e in entries))
+    except (ValueError, KeyError, TypeError, struct.error, UnicodeDecodeError) as e:
+        raise UnreadableLogError(f"{path}: not a readable RocksDB changelog ({e})", path=path, hint=_DAMAGED) from e
+
+
+def _decompressed(data: bytes, codec: str) -> bytes:
+    # Imported here: a native module, needed for state checkpoint format 2 only.
+    import cramjam
+
+    name = codec.rpartition(".")[2].lower().removesuffix("compressioncodec")
+    try:
+        if name == "lz4":
+            return _lz4_blocks(data)
+        if name == "zstd":
+            return bytes(cramjam.zstd.decompress(data))
+        if name == "snappy":
+            return _snappy_blocks(data)
+    except cramjam.DecompressionError as e:
+        raise ValueError(f"broken {name} data: {e}") from e
+    raise ValueError(f"compression codec {codec!r} is not known here (lz4, zstd and snappy are)")
+
+
+def _lz4_blocks(data: bytes) -> bytes:
+    """lz4-java's ``LZ4Block`` stream, which is not the ``.lz4`` frame format."""
+    import cramjam
+
+    out = bytearray()
+    position = 0
+    while position < len(data):
+        magic, token, packed, plain, _ = struct.unpack_from("<8sBiii", data, position)
+        if magic != b"LZ4Block":
+            raise ValueError("no LZ4Block header")
+        position += 21
+        block = data[position : position + packed]
+        if len(block) != packed:
+            raise ValueError("cut off")
+        position += packed
+        if plain == 0:
+            break
+        out += block if token & 0xF0 == 0x10 else bytes(cramjam.lz4.decompress_block(block, output_len=plain))
+    return bytes(out)
+
+
+def _snappy_blocks(data: bytes) -> bytes:
+    """snappy-java's ``SnappyOutputStream``: a 16-byte header, then length-prefixed raw blocks."""
+    import cramjam
+
+    if not data.startswith(b"\x82SNAPPY\x00"):
+        raise ValueError("no snappy-java header")
+    out = bytearray()
+    position = 16
+    while position < len(data):
+        (length,) = struct.unpack_from(">i", data, position)
+        position += 4
+        out += bytes(cramjam.snappy.decompress_raw(data[position : position + length]))
+        position += length
+    return bytes(out)

@@ -1,0 +1,80 @@
+"""A checkpoint's files as one sweep of listings found them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+
+@dataclass(slots=True)
+class Tree:
+    """Files by directory, without what Spark ignores: hidden files (Hadoop's ``.crc``, ``.tmp`` debris).
+
+    :param location: where the files are.
+    """
+
+    location: Location
+    _files: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
+    _directories: dict[str, set[str]] = field(default_factory=dict)
+    _contents: dict[tuple[str, str | None, int], bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, location: Location, *, like: Tree | None = None) -> Tree:
+        """List a checkpoint: every directory once, on object stores the whole of it in one paged request.
+
+        :param like: an older look at the same place; contents read then are not read again if they are the same files.
+        """
+        tree = cls(location, _contents=like._contents if like else {})
+        tree._index(location.walk().values())
+        return tree
+
+    def _index(self, files: Iterable[StoredFile]) -> None:
+        for file in files:
+            *parents, name = file.path.split("/")
+            if any(part.startswith(".") for part in (*parents, name)):
+                continue
+            self._files.setdefault("/".join(parents), {})[name] = file
+            for depth, parent in enumerate(parents):
+                self._directories.setdefault("/".join(parents[:depth]), set()).add(parent)
+
+    def files(self, directory: str = "") -> dict[str, StoredFile]:
+        """Files directly in ``directory``, by name."""
+        return self._files.get(directory, {})
+
+    def directories(self, directory: str = "") -> list[str]:
+        """Names of the directories directly in ``directory`` that hold files, however deep."""
+        return sorted(self._directories.get(directory, ()))
+
+    def numbered_directories(self, directory: str) -> list[int]:
+        """The directories in ``directory`` whose name is a number, in their order."""
+        return sorted(n for n in map(batch_id_of, self.directories(directory)) if n is not None)
+
+    def below(self, directory: str) -> Iterator[StoredFile]:
+        """All files below ``directory``."""
+        yield from self.files(directory).values()
+        for name in self.directories(directory):
+            yield from self.below(f"{directory}/{name}" if directory else name)
+
+    def get(self, path: str) -> StoredFile | None:
+        """The file at ``path``, or ``None``."""
+        directory, _, name = path.rpartition("/")
+        return self.files(directory).get(name)
+
+    def read(self, file: StoredFile) -> bytes:
+        """Content of a file, read once while it stays the same file."""
+        key = (file.path, file.identity, file.size)
+        if file.identity is None or key not in self._contents:
+            self._contents[key] = self.location.read(file.path)
+        return self._contents[key]
+
+    def content_in_hand(self, file: StoredFile) -> bytes | None:
+        """Content of a file if it was read already; it may have vanished since."""
+        return self._contents.get((file.path, file.identity, file.size))
+
+    def batches(self, log: str) -> tuple[int, ...]:
+        """Batch ids in a log directory, ascending."""
+        return tuple(sorted(b for b in map(batch_id_of, self.files(log)) if b is not None))

@@ -1,0 +1,91 @@
+"""Every error this package raises on purpose, under one base.
+
+A message names the thing, the reason and, after ``HINT:``, the next step. Facts a caller may want to act on are
+attributes, so that nobody has to parse text.
+"""
+
+from __future__ import annotations
+
+
+class CkptError(Exception):
+    """Base of all errors of this package.
+
+    :param message: what is wrong with which thing, and why.
+    :param hint: the next step for the person who reads it; shown after ``HINT:``.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message}\nHINT: {hint}" if hint else message)
+
+
+class RefusedError(CkptError):
+    """A guardrail said no. Nothing was changed; trying again without a change of input will be refused again."""
+
+
+class NotACheckpointError(RefusedError):
+    """The place is empty, missing, or holds something that is not a checkpoint."""
+
+
+class UnreadableLogError(CkptError):
+    """A log file of a checkpoint could not be parsed.
+
+    :param path: path of the file, relative to the checkpoint.
+    :param batch_id: the batch it belongs to, where it has one.
+    """
+
+    def __init__(self, message: str, *, path: str, batch_id: int | None = None, hint: str | None = None) -> None:
+        self.path = path
+        self.batch_id = batch_id
+        super().__init__(message, hint=hint)
+
+
+class MissingFileError(CkptError):
+    """A file that Spark needs is not there.
+
+    :param path: path of the missing file (or a pattern where several would do), relative to the checkpoint.
+    """
+
+    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
+        self.path = path
+        super().__init__(message, hint=hint)
+
+
+class HistoryRewrittenError(CkptError):
+    """The checkpoint's past changed while it was being read: somebody rewound, restored or replaced it."""
+
+
+class SealedError(RefusedError):
+    """The checkpoint carries a seal that somebody else set."""
+
+
+class RepositoryError(RefusedError):
+    """The repository is missing, of an unknown format, or in the wrong place."""
+
+
+class NoSuchBackupError(RepositoryError):
+    """The repository holds no such backup."""
+
+
+class BackupRunningError(RefusedError):
+    """Another backup of the same stream into the same repository is running."""
+
+
+class DamagedBackupError(RefusedError):
+    """Objects of a backup are missing or not what its manifest says.
+
+    :param findings: one line for each damaged file.
+    """
+
+    def __init__(self, message: str, *, findings: tuple[str, ...] = (), hint: str | None = None) -> None:
+        self.findings = findings
+        super().__init__(message, hint=hint)
+
+
+class StorageError(CkptError):
+    """The store could not be read or written: credentials, missing bucket, read-only, full, unreachable."""
+
+
+class MissingExtraError(StorageError):
+    """An optional package is needed for this and is not installed."""
