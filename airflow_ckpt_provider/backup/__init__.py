@@ -1,0 +1,1 @@
+"""Backups of checkpoints: a repository, and the verbs create, verify, restore, seal."""

@@ -1,0 +1,356 @@
+"""Taking a backup of a checkpoint, live or not, without a write into it.
+
+Pin the newest committed batch N, resolve its closure, copy what the repository lacks, look whether history was rewritten
+meanwhile, write the manifest. Spark's maintenance deletes and replaces files all the time: when one is gone, resolve
+again and go on with what is copied already. Killed at any moment, this leaves objects that no manifest lists; the next
+run uses them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_ckpt_provider import __version__
+from airflow_ckpt_provider.backup.lease import lease
+from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name, new_backup_id
+from airflow_ckpt_provider.backup.objects import Objects, Stored
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
+from airflow_ckpt_provider.checkpoint.commits import COMMITS
+from airflow_ckpt_provider.checkpoint.inspection import operators_of
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import (
+    DamagedBackupError,
+    HistoryRewrittenError,
+    MissingFileError,
+    NotACheckpointError,
+    RefusedError,
+    UnreadableLogError,
+)
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+log = logging.getLogger(__name__)
+
+#: How often a moving checkpoint is looked at again before we give up.
+_LOOKS = 30
+#: The same complaint this often in a row about the same newest batch is damage; seconds between such looks.
+_SAME_COMPLAINTS = 2
+_PAUSE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """A finished backup.
+
+    :param manifest: what it holds.
+    :param copied_files: files whose content the repository did not have.
+    :param copied_bytes: their size.
+    :param seconds: how long it took.
+    """
+
+    manifest: Manifest
+    copied_files: int
+    copied_bytes: int
+    seconds: float
+
+    @property
+    def backup_id(self) -> str:
+        """Id of the backup."""
+        return self.manifest.backup_id
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self.manifest.name
+
+    @property
+    def batch_id(self) -> int:
+        """The batch that was pinned."""
+        return self.manifest.batch_id
+
+    @property
+    def files(self) -> int:
+        """Number of files in the backup."""
+        return len(self.manifest.files)
+
+    @property
+    def bytes(self) -> int:
+        """Their total size."""
+        return self.manifest.bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented keys of ``airflow-ckpt backup --json``, and the manifest's summary."""
+        return {
+            **self.manifest.summary(),
+            "copied_files": self.copied_files,
+            "copied_bytes": self.copied_bytes,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def create_backup(
+    checkpoint: Checkpoint,
+    repository: Repository,
+    *,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    reason: str = "",
+    made_by: str = "",
+    restorable_batches: int = 1,
+    workers: int = WORKERS,
+    on_progress: OnProgress | None = None,
+) -> BackupResult:
+    """Back up a checkpoint into a repository.
+
+    :param checkpoint: the checkpoint; its stream may run.
+    :param repository: where to.
+    :param name: name of the stream; by default the last segment of the checkpoint's path.
+    :param tags: words to find the backup by.
+    :param reason: why it is made.
+    :param made_by: the run or user that makes it.
+    :param restorable_batches: how many of the newest committed batches can be restored from it.
+    :param workers: requests under way at once.
+    :param on_progress: called after each file.
+    :raises NotACheckpointError: there is no checkpoint.
+    :raises RefusedError: nothing was committed yet; the name cannot be one; the repository lies inside the checkpoint or
+        the checkpoint inside the repository.
+    :raises BackupRunningError: another backup of this stream is running.
+    :raises MissingFileError: a file that Spark needs is not there, and the checkpoint does not move: it is damaged.
+    :raises UnreadableLogError: a log file cannot be parsed.
+    :raises HistoryRewrittenError: the checkpoint was rewound or replaced meanwhile, again and again.
+    :raises StorageError: reading or writing failed.
+    """
+    began = time.monotonic()
+    name = checked_name(name or checkpoint.location.name)
+    if restorable_batches < 1:
+        raise RefusedError(f"restorable_batches is {restorable_batches}", hint="use 1 or more")
+    _check_places(checkpoint.location, repository.location)
+    checkpoint.progress()  # an empty place, an unreadable newest entry: say so before anything else
+    with lease(repository.location, name, made_by=made_by):
+        objects = Objects(repository.location, name, vouched=_vouched(repository, name))
+        tree, closures, stored = _copy(checkpoint, objects, restorable_batches, workers, on_progress)
+        manifest = _manifest(checkpoint, name, tree, closures, stored, tags or {}, reason, made_by)
+        manifest = _write(repository, manifest)
+    copied = [s.entry for s in stored if s.copied]
+    return BackupResult(manifest, len(copied), sum(entry.size for entry in copied), time.monotonic() - began)
+
+
+def _check_places(checkpoint: Location, repository: Location) -> None:
+    for outer, inner, what in (
+        (checkpoint, repository, "the repository lies inside the checkpoint"),
+        (repository, checkpoint, "the checkpoint lies inside the repository"),
+    ):
+        if outer.contains(inner):
+            raise RefusedError(f"{what}: {inner} in {outer}", hint="keep backups in a place of their own")
+
+
+def _vouched(repository: Repository, name: str) -> tuple[FileEntry, ...]:
+    """Files of the newest readable backup: nearly all of what does not change is in it."""
+    for backup_id in reversed(repository.backup_ids(name)):
+        try:
+            return repository.read_manifest(name, backup_id).files
+        except DamagedBackupError as e:
+            log.warning("%s", e)
+    return ()
+
+
+def _copy(
+    checkpoint: Checkpoint, objects: Objects, batches: int, workers: int, on_progress: OnProgress | None
+) -> tuple[Tree, list[Closure], list[Stored]]:
+    """Resolve and copy until one look at the checkpoint could be copied whole."""
+    tree: Tree | None = None
+    copied: dict[str, Stored] = {}
+    pinned: int | None = None
+    complaint: Exception | None = None
+    same = 0
+    for look in range(_LOOKS):
+        before, pinned = pinned, _newest_committed(checkpoint)
+        tree = checkpoint.tree(like=tree)
+        try:
+            closures = _closures(tree, pinned, batches)
+            stored = _store(tree, closures, objects, copied, workers, on_progress)
+            _check_history(checkpoint.location, tree, pinned)
+            return tree, closures, stored
+        except (MissingFileError, UnreadableLogError, FileNotFoundError, HistoryRewrittenError, RefusedError) as e:
+            # The same complaint about a checkpoint that stands still is damage, not movement.
+            same = same + 1 if pinned == before and str(e) == str(complaint) else 0
+            if same == _SAME_COMPLAINTS:
+                raise _as_damage(e) from e
+            complaint = e
+            log.info("look %d at %s (batch %s): %s; looking again", look + 1, checkpoint.location, pinned, e)
+            time.sleep(_PAUSE * same)
+    raise HistoryRewrittenError(
+        f"{checkpoint.location} moved faster than it could be copied, {_LOOKS} times; the last time: {complaint}",
+        hint="raise spark.sql.streaming.minBatchesToRetain or the trigger interval, or use more workers",
+    ) from complaint
+
+
+def _as_damage(error: Exception) -> Exception:
+    if not isinstance(error, FileNotFoundError):
+        return error
+    return MissingFileError(
+        f"{error} cannot be read though it is listed", path=str(error), hint="check the store; try again later"
+    )
+
+
+def _newest_committed(checkpoint: Checkpoint) -> int:
+    names = (file.path.rpartition("/")[2] for file in checkpoint.location.list(COMMITS).files)
+    committed = [b for b in map(batch_id_of, names) if b is not None]
+    if not committed:
+        raise NotACheckpointError(
+            f"{checkpoint.location} has no committed batch yet: there is nothing to go back to",
+            hint="wait until the stream has committed its first batch",
+        )
+    return max(committed)
+
+
+def _closures(tree: Tree, pinned: int, batches: int) -> list[Closure]:
+    """Closures of the newest batches, newest first; older ones only as far as Spark still keeps them."""
+    closures = [resolve_closure(tree, pinned)]
+    for batch_id in range(pinned - 1, pinned - batches, -1):
+        if batch_id not in tree.batches(COMMITS):
+            continue
+        try:
+            closures.append(resolve_closure(tree, batch_id))
+        except (MissingFileError, RefusedError) as e:
+            log.info("batches up to %d are not restorable any more: %s", batch_id, e)
+            break
+    return closures
+
+
+def _store(
+    tree: Tree,
+    closures: list[Closure],
+    objects: Objects,
+    copied: dict[str, Stored],
+    workers: int,
+    on_progress: OnProgress | None,
+) -> list[Stored]:
+    """Store every file of the closures; what an earlier look copied is in ``objects`` already."""
+    files = {file.path: file for closure in closures for file in closure.files}
+    paths = {closure.batch_id: {file.path for file in closure.files} for closure in reversed(closures)}
+    needed_by = {path: tuple(b for b, needed in paths.items() if path in needed) for path in files}
+    meter = Meter(on_progress, files=len(files), size=sum(file.size for file in files.values()))
+
+    def store(file: StoredFile) -> Stored:
+        result = objects.store(tree, file)
+        if result.copied:
+            copied[result.entry.object] = result
+        meter.add(file.size)
+        return result
+
+    stored = in_parallel(store, files.values(), workers=workers)
+    if any(s.unproven for s in stored):
+        entries = objects.prove(tree, stored, files.values())
+        stored = [replace(s, entry=entry) for s, entry in zip(stored, entries, strict=True)]
+    result = []
+    for s in stored:
+        batches = needed_by[s.entry.path]
+        entry = s.entry if len(batches) == len(closures) else replace(s.entry, batches=batches)
+        result.append(Stored(entry, copied=entry.object in copied))
+    return result
+
+
+def _check_history(location: Location, tree: Tree, pinned: int) -> None:
+    """See that the past is still the past: the same query, and the pinned batch as it was or purged by newer ones."""
+    for path in (METADATA_FILE, f"{OFFSETS}/{pinned}", f"{COMMITS}/{pinned}"):
+        file = tree.get(path)
+        before = tree.content_in_hand(file) if file else None
+        try:
+            now = location.read(path)
+        except FileNotFoundError:
+            if path == METADATA_FILE or _newest_batch(location, path.partition("/")[0]) <= pinned:
+                raise HistoryRewrittenError(
+                    f"{location}/{path} disappeared while it was backed up", hint="somebody changes this checkpoint"
+                ) from None
+            continue
+        if before is not None and now != before:
+            raise HistoryRewrittenError(
+                f"{location}/{path} was rewritten while it was backed up", hint="somebody changes this checkpoint"
+            )
+
+
+def _newest_batch(location: Location, log_directory: str) -> int:
+    names = (file.path.rpartition("/")[2] for file in location.list(log_directory).files)
+    return max((b for b in map(batch_id_of, names) if b is not None), default=-1)
+
+
+def _manifest(
+    checkpoint: Checkpoint,
+    name: str,
+    tree: Tree,
+    closures: list[Closure],
+    stored: list[Stored],
+    tags: Mapping[str, str],
+    reason: str,
+    made_by: str,
+) -> Manifest:
+    newest = closures[0]
+    now = datetime.now(UTC)
+    metadata = tree.get(METADATA_FILE)
+    return Manifest(
+        backup_id=new_backup_id(now, newest.batch_id),
+        name=name,
+        created=now,
+        checkpoint=checkpoint.location.uri,
+        query_id=parse_query_id(tree.read(metadata)) if metadata else "",
+        batch_id=newest.batch_id,
+        restorable=tuple(closure.batch_id for closure in reversed(closures)),
+        files=tuple(s.entry for s in stored),
+        facts=_facts(tree, closures),
+        tags=dict(tags),
+        reason=reason,
+        made_by=made_by,
+        tool_version=__version__,
+    )
+
+
+def _facts(tree: Tree, closures: list[Closure]) -> dict[str, Any]:
+    newest = closures[0]
+    times = {str(c.batch_id): c.entry.time.isoformat() for c in reversed(closures) if c.entry.time}
+    watermark = max(newest.entry.watermark_ms, newest.commit.next_watermark_ms)
+    return {
+        "offset_log_version": newest.entry.version,
+        "commit_log_version": newest.commit.version,
+        "batch_times": times,
+        "start_offsets": _start_offsets(tree, newest),
+        "end_offsets": [source.to_json() for source in newest.entry.sources],
+        "watermark_ms": watermark,
+        "operators": [operator.to_json() for operator in operators_of(tree, newest.entry)],
+    }
+
+
+def _start_offsets(tree: Tree, closure: Closure) -> list[dict[str, Any]]:
+    before = [b for b in tree.batches(OFFSETS) if b < closure.batch_id]
+    file = tree.get(f"{OFFSETS}/{before[-1]}") if before else None
+    if not file:
+        return []
+    try:
+        data = tree.read(file)
+    except FileNotFoundError:  # purged since; it is in the backup, but this is only a note
+        return []
+    return [source.to_json() for source in parse_offsets(data, batch_id=before[-1]).sources]
+
+
+def _write(repository: Repository, manifest: Manifest) -> Manifest:
+    """Write the manifest; two backups of one batch within a second get ids a second apart."""
+    for second in range(60):
+        created = manifest.created + timedelta(seconds=second)
+        candidate = replace(manifest, backup_id=new_backup_id(created, manifest.batch_id))
+        try:
+            repository.location.create(candidate.path, candidate.to_document())
+            return candidate
+        except FileExistsError:
+            continue
+    raise RefusedError(f"too many backups of batch {manifest.batch_id} at once", hint="try again in a minute")

@@ -1,0 +1,95 @@
+"""Who is making a backup of a stream at the moment.
+
+A courtesy, not a lock: two backups at once would both be right, for objects are named by their content and manifests are
+put-if-absent. It keeps schedulers from doing the work twice, and says so to whoever asks. It is taken over at once
+where its process is known to be dead (same host), else when it has not been renewed for a while.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_ckpt_provider.errors import BackupRunningError
+from airflow_ckpt_provider.storage.location import Location
+
+#: Seconds between two renewals, and without one until a lease counts as abandoned.
+_RENEW_EVERY = 15.0
+_ABANDONED_AFTER = 90.0
+
+
+@contextmanager
+def lease(repository: Location, name: str, *, made_by: str) -> Iterator[None]:
+    """Hold the lease of a stream's backups for the time of a ``with`` block.
+
+    :raises BackupRunningError: somebody else holds it.
+    """
+    path = f"running/{name}.json"
+    mine = {"holder": str(uuid.uuid4()), "host": socket.gethostname(), "pid": os.getpid(), "made_by": made_by}
+    _take(repository, path, mine)
+    done = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(repository, path, mine, done), daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        done.set()
+        renewing.join()
+        # Replaced, not deleted: in an append-only repository a backup needs no right to delete.
+        repository.replace(path, _document(mine, released=True))
+
+
+def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
+    try:
+        repository.create(path, _document(mine))
+    except FileExistsError:
+        held = json.loads(repository.read(path))
+        if not _is_free(held):
+            raise _running(held, path) from None
+        repository.replace(path, _document(mine))
+    held = json.loads(repository.read(path))
+    if held["holder"] != mine["holder"]:  # another one took it at the same moment
+        raise _running(held, path)
+
+
+def _renew(repository: Location, path: str, mine: dict[str, Any], done: threading.Event) -> None:
+    while not done.wait(_RENEW_EVERY):
+        repository.replace(path, _document(mine))
+
+
+def _document(mine: dict[str, Any], *, released: bool = False) -> bytes:
+    now = time.time()
+    return json.dumps({**mine, "renewed": now, "released": released}).encode()
+
+
+def _is_free(held: dict[str, Any]) -> bool:
+    if held["released"] or time.time() - held["renewed"] > _ABANDONED_AFTER:
+        return True
+    return held["host"] == socket.gethostname() and not _is_alive(held["pid"])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _running(held: dict[str, Any], path: str) -> BackupRunningError:
+    since = datetime.fromtimestamp(held["renewed"], UTC).isoformat(timespec="seconds")
+    by = f" for {held['made_by']}" if held["made_by"] else ""
+    return BackupRunningError(
+        f"another backup of this stream is running: process {held['pid']} on {held['host']}{by}, last sign of life {since}",
+        hint=f"wait for it to end; should its host be gone, {path} counts as abandoned {_ABANDONED_AFTER:.0f} s after that",
+    )

@@ -1,0 +1,208 @@
+"""The manifest: one JSON document that says all about a backup. A backup exists when its manifest does."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
+
+_FORMAT = "airflow-ckpt-manifest"
+#: Version written, and versions read.
+VERSION = 1
+_READABLE = frozenset({1})
+_ID_TIME = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of a backup.
+
+    :param path: path in the checkpoint.
+    :param size: bytes.
+    :param object: path of its content in the repository.
+    :param sha256: hash of the content, where it passed through this program.
+    :param checksum: checksum that the repository's store vouches for (``etag:…``), where the store copied it itself.
+    :param identity: what the checkpoint's store said to tell this content from another; lets the next backup reuse it.
+    :param batches: the restorable batches that need it; ``None`` for all of them.
+    """
+
+    path: str
+    size: int
+    object: str
+    sha256: str | None = None
+    checksum: str | None = None
+    identity: str | None = None
+    batches: tuple[int, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as plain JSON, without what is not known."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FileEntry:
+        """Read an entry; unknown keys are ignored."""
+        known = {name: value[name] for name in cls.__slots__ if name in value}
+        if "batches" in known:
+            known["batches"] = tuple(known["batches"])
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything known of a backup without reading its objects.
+
+    :param backup_id: sorts by time and names the batch, such as ``20261121T083000Z-b000223``.
+    :param name: name of the stream.
+    :param created: when the backup was finished, in UTC.
+    :param checkpoint: URI of the checkpoint it was taken from.
+    :param query_id: the streaming query's id.
+    :param batch_id: the batch that was pinned: the newest that can be restored.
+    :param restorable: all batches that can be restored, ascending.
+    :param files: its files.
+    :param facts: what the log entries said: versions, times, offsets, watermark, operators.
+    :param tags: words of whoever made it.
+    :param reason: why it was made.
+    :param made_by: the run or user that made it.
+    :param tool_version: version of this package.
+    """
+
+    backup_id: str
+    name: str
+    created: datetime
+    checkpoint: str
+    query_id: str
+    batch_id: int
+    restorable: tuple[int, ...]
+    files: tuple[FileEntry, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    made_by: str = ""
+    tool_version: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Total size of its files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def path(self) -> str:
+        """Path in the repository."""
+        return manifest_path(self.name, self.backup_id)
+
+    def files_of(self, batch_id: int) -> tuple[FileEntry, ...]:
+        """Files that a restore of one batch needs.
+
+        :raises RefusedError: the batch cannot be restored from this backup.
+        """
+        if batch_id not in self.restorable:
+            span = ", ".join(map(str, self.restorable))
+            raise RefusedError(
+                f"backup {self.backup_id} cannot restore batch {batch_id}", hint=f"it can restore: {span}"
+            )
+        return tuple(f for f in self.files if f.batches is None or batch_id in f.batches)
+
+    def summary(self) -> dict[str, Any]:
+        """The backup in a few plain JSON values."""
+        return {
+            "backup_id": self.backup_id,
+            "name": self.name,
+            "batch_id": self.batch_id,
+            "restorable_batches": list(self.restorable),
+            "created": self.created.isoformat(),
+            "checkpoint": self.checkpoint,
+            "query_id": self.query_id,
+            "files": len(self.files),
+            "bytes": self.bytes,
+            "tags": dict(self.tags),
+            "reason": self.reason,
+            "made_by": self.made_by,
+        }
+
+    def to_document(self) -> builtins.bytes:
+        """The document, with a hash over itself."""
+        content = {
+            "format": _FORMAT,
+            "version": VERSION,
+            **self.summary(),
+            "facts": dict(self.facts),
+            "tool_version": self.tool_version,
+            "file_list": [file.to_json() for file in self.files],
+        }
+        return json.dumps({**content, "sha256": _digest(content)}, separators=(",", ":")).encode()
+
+
+def parse_manifest(data: bytes, *, path: str) -> Manifest:
+    """Read a manifest.
+
+    :raises DamagedBackupError: it is cut off or was changed since it was written.
+    :raises RepositoryError: a newer version of this package wrote it.
+    """
+    damaged = DamagedBackupError(
+        f"manifest {path} is damaged: it is not what was written",
+        findings=(path,),
+        hint="this backup cannot be used; choose another one (`airflow-ckpt backups REPOSITORY`)",
+    )
+    try:
+        content = json.loads(data)
+        digest = content.pop("sha256")
+    except (ValueError, KeyError, AttributeError, TypeError) as e:
+        raise damaged from e
+    if digest != _digest(content) or content.get("format") != _FORMAT:
+        raise damaged
+    if content["version"] not in _READABLE:
+        raise RepositoryError(
+            f"manifest {path} has format version {content['version']}, known here: {VERSION}",
+            hint="upgrade airflow-ckpt-provider",
+        )
+    return Manifest(
+        backup_id=content["backup_id"],
+        name=content["name"],
+        created=datetime.fromisoformat(content["created"]),
+        checkpoint=content["checkpoint"],
+        query_id=content["query_id"],
+        batch_id=content["batch_id"],
+        restorable=tuple(content["restorable_batches"]),
+        files=tuple(FileEntry.from_json(value) for value in content["file_list"]),
+        facts=content["facts"],
+        tags=content["tags"],
+        reason=content["reason"],
+        made_by=content["made_by"],
+        tool_version=content["tool_version"],
+    )
+
+
+def new_backup_id(now: datetime, batch_id: int) -> str:
+    """Make an id that sorts by time and names the batch."""
+    return f"{now.astimezone(UTC).strftime(_ID_TIME)}-b{batch_id:06d}"
+
+
+def manifest_path(name: str, backup_id: str) -> str:
+    """Path of a manifest in a repository."""
+    return f"backups/{name}/{backup_id}.json"
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a stream if it can be one.
+
+    :raises RefusedError: it could leave its directory, or is hard to type.
+    """
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise RefusedError(
+            f"{name!r} cannot be the name of a stream",
+            hint="use letters, digits, '.', '_', '-' and '=', beginning with a letter or digit, without '..' or '/'",
+        )
+    return name
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, separators=(",", ":"), sort_keys=True).encode()).hexdigest()

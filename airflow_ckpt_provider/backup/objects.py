@@ -1,0 +1,140 @@
+"""Objects: the contents of a stream's files in the repository, immutable and shared by its backups.
+
+An object is named by its content: by the SHA-256 of what passed through this program, or by the checksum of the
+store that copied it. It is never overwritten, and never trusted because of its name alone: one that no manifest vouches
+for (left by a backup that was killed) is read and hashed before it is used; one that is not what its name says is
+left alone, and the content gets another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file's entry, and whether its content had to be written."""
+
+    entry: FileEntry
+    copied: bool
+    #: Copied by the store itself: what arrived has still to be compared with what was listed.
+    unproven: bool = False
+
+
+class Objects:
+    """The objects of one stream.
+
+    :param repository: the repository's place.
+    :param name: name of the stream.
+    :param vouched: files of earlier backups.
+    """
+
+    def __init__(self, repository: Location, name: str, *, vouched: Iterable[FileEntry]) -> None:
+        self.repository = repository
+        self.directory = f"objects/{name}"
+        self._listed: dict[str, StoredFile] = {}
+        entries = tuple(vouched)
+        self._vouched = {entry.object: entry for entry in entries}
+        self._by_identity = {(e.path, e.size, e.identity): e for e in entries if e.identity is not None}
+        self.look()
+
+    def look(self) -> None:
+        """List what is there."""
+        self._listed = self.repository.walk(self.directory)
+
+    def store(self, tree: Tree, file: StoredFile) -> Stored:
+        """See to it that the repository holds the content of a checkpoint's file.
+
+        :raises FileNotFoundError: the file is gone, or is not the one that was listed any more.
+        """
+        known = self._by_identity.get((file.path, file.size, file.identity)) if file.identity else None
+        if known and self._is_whole(known):
+            return Stored(replace(known, batches=None), copied=False)
+        source = tree.location
+        content = tree.content_in_hand(file)
+        if content is None and source.store.copies_within and source.store.same_as(self.repository.store) and file.checksum:
+            return self._copy_within(source, file, file.checksum)
+        if content is None:
+            content = source.read(file.path)
+        if len(content) != file.size:
+            raise FileNotFoundError(f"{file.path} was replaced: {file.size} bytes when listed, {len(content)} when read")
+        return self._write(file, content)
+
+    def prove(self, tree: Tree, stored: Iterable[Stored], sources: Iterable[StoredFile]) -> list[FileEntry]:
+        """Compare what the store copied itself with what was listed, and note the store's checksum.
+
+        Where the checksums cannot be compared (an encrypted copy has another ETag), both contents are read.
+
+        :raises FileNotFoundError: a source file was replaced while it was copied.
+        """
+        self.look()
+        return [
+            self._proven(tree, s.entry, file) if s.unproven else s.entry
+            for s, file in zip(stored, sources, strict=True)
+        ]
+
+    def _is_whole(self, entry: FileEntry) -> bool:
+        listed = self._listed.get(entry.object)
+        if listed is None or listed.size != entry.size:
+            return False
+        return entry.checksum is None or listed.checksum == entry.checksum
+
+    def _copy_within(self, source: Location, file: StoredFile, checksum: str) -> Stored:
+        key = checksum.replace(":", "-").replace("/", "_") + f"-{file.size}"
+        path = self._path(key)
+        entry = FileEntry(file.path, file.size, path, checksum=checksum, identity=file.identity)
+        if path in self._listed and self._is_whole(entry):
+            return Stored(entry, copied=False)
+        path = self._free(path)
+        target = self.repository / path
+        self.repository.store.copy((source / file.path).root, target.root, file.size)
+        return Stored(replace(entry, object=path), copied=True, unproven=True)
+
+    def _proven(self, tree: Tree, entry: FileEntry, file: StoredFile) -> FileEntry:
+        listed = self._listed.get(entry.object)
+        if listed is None or listed.size != entry.size:
+            raise FileNotFoundError(f"{file.path} was replaced while it was copied")
+        if listed.checksum == entry.checksum:
+            return entry
+        content = self.repository.read(entry.object)
+        if content != tree.location.read(file.path):
+            raise FileNotFoundError(f"{file.path} was replaced while it was copied")
+        return replace(entry, sha256=hashlib.sha256(content).hexdigest(), checksum=listed.checksum)
+
+    def _write(self, file: StoredFile, content: bytes) -> Stored:
+        digest = hashlib.sha256(content).hexdigest()
+        path = self._path(digest)
+        entry = FileEntry(file.path, file.size, path, sha256=digest, identity=file.identity)
+        while True:
+            if path in self._listed:
+                vouched = self._vouched.get(path)
+                trusted = vouched is not None and vouched.sha256 == digest and self._is_whole(vouched)
+                if trusted or self.repository.read(path) == content:
+                    return Stored(replace(entry, object=path), copied=False)
+                path = self._free(path)
+            try:
+                self.repository.create(path, content)
+            except FileExistsError:  # written since the listing
+                self._listed[path] = StoredFile(path, len(content))
+                continue
+            self._listed[path] = StoredFile(path, len(content))
+            return Stored(replace(entry, object=path), copied=True)
+
+    def _path(self, key: str) -> str:
+        shard = hashlib.sha256(key.encode()).hexdigest()[:2]
+        return f"{self.directory}/{shard}/{key}"
+
+    def _free(self, path: str) -> str:
+        """A name for a content: its own, or another one where that is taken by something else."""
+        for candidate in (path, *(f"{path}.{number}" for number in range(1, 100))):
+            if candidate not in self._listed:
+                return candidate
+        raise StorageError(f"{path}: a hundred damaged objects of this name", hint="use another repository")

@@ -1,0 +1,78 @@
+"""Before anything is replaced: a safety backup, or a copy set aside of what is too broken to be backed up."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.target import Target
+from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import (
+    HistoryRewrittenError,
+    MissingFileError,
+    RefusedError,
+    UnreadableLogError,
+)
+from airflow_ckpt_provider.storage.store import StoredFile
+
+log = logging.getLogger(__name__)
+
+#: Safety backups go under a name of their own, so that ``latest`` never means one.
+SUFFIX = ".before-restore"
+_COMPLETE = "COMPLETE"
+
+
+def keep_what_is_there(repository: Repository, target: Target, *, name: str, plan_id: str, made_by: str) -> str:
+    """Keep the content of a target that is about to be replaced; return where, as text.
+
+    Asked again for the same plan, it finds what it kept the first time: by then the target may be half replaced.
+
+    :param name: name of the stream that is restored.
+    """
+    kept = kept_for(repository, name=name, plan_id=plan_id)
+    if kept:
+        return kept
+    if target.is_checkpoint:
+        try:
+            result = create_backup(
+                Checkpoint.at(target.location),
+                repository,
+                name=name + SUFFIX,
+                tags={"plan": plan_id},
+                reason=f"safety backup before plan {plan_id}",
+                made_by=made_by,
+            )
+            return f"backup {result.backup_id} of {result.name}"
+        except (RefusedError, MissingFileError, UnreadableLogError, HistoryRewrittenError) as e:
+            log.info("%s is too broken to be backed up (%s): copying it as it is", target.location, e.message)
+    return _set_aside(repository, target, name=name, plan_id=plan_id)
+
+
+def kept_for(repository: Repository, *, name: str, plan_id: str) -> str | None:
+    """Where a plan kept what it replaces, or ``None`` if it has not got so far."""
+    place = _place(name, plan_id)
+    if any(file.path == f"{place}/{_COMPLETE}" for file in repository.location.list(place).files):
+        return place
+    for backup_id in reversed(repository.backup_ids(name + SUFFIX)):
+        manifest = repository.read_manifest(name + SUFFIX, backup_id)
+        if manifest.tags.get("plan") == plan_id:
+            return f"backup {manifest.backup_id} of {manifest.name}"
+    return None
+
+
+def _place(name: str, plan_id: str) -> str:
+    return f"set-aside/{name}/{plan_id}"
+
+
+def _set_aside(repository: Repository, target: Target, *, name: str, plan_id: str) -> str:
+    place = _place(name, plan_id)
+    here = repository.location / place / "files"
+
+    def copy(file: StoredFile) -> None:
+        here.replace(file.path, target.location.read(file.path))
+
+    in_parallel(copy, target.visible.values(), workers=WORKERS)
+    repository.location.replace(f"{place}/{_COMPLETE}", f"{len(target.visible)} files of {target.location}\n".encode())
+    return place

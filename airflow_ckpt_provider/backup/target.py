@@ -1,0 +1,112 @@
+"""What is at the place a restore is to write to."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place, as one look found it.
+
+    :param location: the place.
+    :param files: everything in it, hidden files included.
+    :param seal: a seal it carries.
+    """
+
+    location: Location
+    files: dict[str, StoredFile]
+    seal: Seal | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing that Spark could see is there, a seal left out."""
+        return not self.visible
+
+    @property
+    def visible(self) -> dict[str, StoredFile]:
+        """The files without hidden ones (Hadoop's ``.crc``, debris) and without the seal."""
+        sealed = self.seal.path if self.seal else None
+        return {
+            path: file
+            for path, file in self.files.items()
+            if path != sealed and not any(part.startswith(".") for part in path.split("/"))
+        }
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it looks like a checkpoint, whole or not."""
+        return any(path == "metadata" or path.startswith(("offsets/", "commits/")) for path in self.visible)
+
+    @property
+    def newest_offsets(self) -> int:
+        """Highest number in ``offsets/``, a seal included; -1 without any."""
+        names = (path.partition("/")[2] for path in self.files if path.startswith(f"{OFFSETS}/"))
+        return max((b for b in map(batch_id_of, names) if b is not None), default=-1)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever a file comes, goes or is replaced, the seal left out."""
+        lines = sorted(f"{path} {file.size} {file.identity}" for path, file in self.visible.items())
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def look_at(location: Location) -> Target:
+    """Look at a place; it need not exist."""
+    files = location.walk()
+    numbers = (batch_id_of(path.partition("/")[2]) for path in files if path.startswith(f"{OFFSETS}/"))
+    newest = max((n for n in numbers if n is not None), default=None)
+    seal = parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
+    return Target(location, files, seal)
+
+
+def check_at_rest(target: Target, *, quiet_for: float) -> None:
+    """Look twice; whatever changes in between shows that somebody writes.
+
+    :param quiet_for: seconds between the looks. A query whose batches take longer than that is not noticed here; the seal
+        stops it at its next batch boundary all the same.
+    :raises RefusedError: it is in use.
+    """
+    if target.is_empty:
+        return
+    time.sleep(quiet_for)
+    now = look_at(target.location)
+    if now.fingerprint != target.fingerprint:
+        changed = sorted(
+            path
+            for path in {*target.visible, *now.visible}
+            if target.visible.get(path) != now.visible.get(path)
+        )
+        raise RefusedError(
+            f"{target.location} is in use: {changed[0]} changed within {quiet_for:g} s ({len(changed)} changes in all)",
+            hint="stop the query first, or have the restore seal it (seal_running / --seal-running)",
+        )
+
+
+def wait_until_at_rest(location: Location, *, quiet_for: float, at_most: float) -> Target:
+    """Wait until nothing changes for ``quiet_for`` seconds.
+
+    :raises RefusedError: it still changes after ``at_most`` seconds.
+    """
+    deadline = time.monotonic() + at_most
+    before = look_at(location)
+    while True:
+        time.sleep(quiet_for)
+        now = look_at(location)
+        if now.fingerprint == before.fingerprint:
+            return now
+        if time.monotonic() > deadline:
+            raise RefusedError(
+                f"{location} is still written to {at_most:g} s after it was sealed",
+                hint="stop the query by other means, then run the same command again: it goes on from here",
+            )
+        before = now

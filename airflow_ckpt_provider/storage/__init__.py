@@ -1,0 +1,1 @@
+"""Storage: one narrow interface over fsspec, with its differences declared as properties."""

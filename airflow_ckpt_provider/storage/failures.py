@@ -1,0 +1,96 @@
+"""What went wrong outside, in words that name the place, the reason and the next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from airflow_ckpt_provider.errors import StorageError
+
+_NO_BUCKET = "create it, or correct the address"
+_CREDENTIALS = "check the access key, the secret and the token of the connection (or of storage_options, or the environment)"
+_NOT_ALLOWED = "check that these credentials may list, read and write there (some steps need only a part of that)"
+_UNREACHABLE = "check the address, the credentials and that the store is reachable, then run the same command again"
+_FULL = "free some space, then run the same command again: what was copied already is used"
+
+#: Error code of a service -> next step. The codes are those of S3, Azure and GCS.
+_HINTS = {
+    "NoSuchBucket": _NO_BUCKET,
+    "ContainerNotFound": _NO_BUCKET,
+    "InvalidAccessKeyId": _CREDENTIALS,
+    "SignatureDoesNotMatch": _CREDENTIALS,
+    "ExpiredToken": _CREDENTIALS,
+    "InvalidToken": _CREDENTIALS,
+    "TokenRefreshRequired": _CREDENTIALS,
+    "AuthenticationFailed": _CREDENTIALS,
+    "AccessDenied": _NOT_ALLOWED,
+    "AuthorizationFailure": _NOT_ALLOWED,
+    "AuthorizationPermissionMismatch": _NOT_ALLOWED,
+    "AllAccessDisabled": _NOT_ALLOWED,
+    "QuotaExceeded": _FULL,
+    "XMinioStorageFull": _FULL,
+}
+#: How S3's XML and obstore's own sentences give code and message.
+_CODE = re.compile(r"<Code>(?P<code>\w+)</Code>(?:\s*<Message>(?P<message>[^<]*)</Message>)?")
+_CODE_IN_WORDS = re.compile(r"(?P<message>[^:\n]*) \(code: (?P<code>\w+)\)")
+
+
+@contextmanager
+def translated(action: str) -> Iterator[None]:
+    """Turn every failure but file-not-found and file-exists into a :class:`StorageError`.
+
+    :param action: what was being done to which place, to follow "could not".
+    """
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except FileNotFoundError as e:
+        if says_no_bucket(e):
+            raise storage_error(action, e) from e
+        raise
+    except StorageError:
+        raise
+    except Exception as e:
+        raise storage_error(action, e) from e
+
+
+def storage_error(action: str, cause: Exception) -> StorageError:
+    """Say why an action failed and what to do about it.
+
+    :param action: what was being done to which place, to follow "could not".
+    :param cause: the client's exception.
+    """
+    code, reason = _code_and_reason(cause)
+    hint = _HINTS.get(code or "")
+    if hint is None:
+        hint = _NOT_ALLOWED if isinstance(cause, PermissionError) else _UNREACHABLE
+    return StorageError(f"could not {action}: {reason}", hint=hint)
+
+
+def says_no_bucket(error: BaseException) -> bool:
+    """Whether a client's file-not-found is about the bucket and not about the file."""
+    code, _ = _code_and_reason(error)
+    return code in ("NoSuchBucket", "ContainerNotFound")
+
+
+def _code_and_reason(error: BaseException) -> tuple[str | None, str]:
+    # botocore keeps the service's answer in the exception that s3fs translates.
+    response = getattr(error.__cause__, "response", None)
+    if isinstance(response, dict) and isinstance(answer := response.get("Error"), dict) and answer.get("Code"):
+        code = str(answer["Code"])
+        # An answer without a body has the status as its code, which says nothing to anybody.
+        if not code.isdigit():
+            return code, _sentence(code, str(answer.get("Message", "")))
+    text = str(error)
+    found = _CODE.search(text) or _CODE_IN_WORDS.search(text)
+    if found:
+        return found["code"], _sentence(found["code"], (found["message"] or "").strip())
+    # obstore appends its own data structures to the message.
+    first = text.partition("\n\nDebug source:")[0].strip()
+    return None, f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _sentence(code: str, message: str) -> str:
+    return f"{message.rstrip('.')} ({code})" if message else code

@@ -1,0 +1,161 @@
+"""Local disks, and whatever is mounted as one (``/Volumes`` on Databricks, NFS)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+
+
+class LocalStore(Store):
+    """A POSIX filesystem.
+
+    fsspec's local filesystem neither creates a file atomically nor flushes it to the disk, so this store goes to the
+    operating system: write a hidden temporary file, ``fsync``, then link (create) or rename (replace) it into place.
+    """
+
+    creates_if_absent = True
+
+    @property
+    def protocol(self) -> str:
+        """Scheme of the store's URIs."""
+        return "file"
+
+    def list(self, path: str) -> Listing:
+        """List one directory."""
+        files: list[StoredFile] = []
+        directories: list[str] = []
+        with _translated(f"list {path}"):
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        if entry.is_dir():
+                            directories.append(entry.name)
+                        elif (file := _stored_file(entry)) is not None:
+                            files.append(file)
+            except (FileNotFoundError, NotADirectoryError):
+                return Listing((), ())
+        return Listing(tuple(files), tuple(sorted(directories)))
+
+    def walk(self, path: str) -> tuple[StoredFile, ...]:
+        """List all files below ``path``."""
+        found: list[StoredFile] = []
+        pending = [path.rstrip("/")]
+        while pending:
+            directory = pending.pop()
+            listing = self.list(directory)
+            found += listing.files
+            pending += [f"{directory}/{name}" for name in listing.directories]
+        return tuple(found)
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        with _translated(f"read {path}"):
+            return Path(path).read_bytes()
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file: whole, exclusive, on the disk when this returns."""
+        with _translated(f"create {path}"):
+            temporary = self._write_temporary(path, data)
+            try:
+                os.link(temporary, path)
+            except OSError as e:
+                if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                    raise
+                self._create_without_links(path, data)
+            finally:
+                os.unlink(temporary)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file over whatever is there: whole, on the disk when this returns."""
+        with _translated(f"write {path}"):
+            temporary = self._write_temporary(path, data)
+            try:
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is fine."""
+        with _translated(f"delete {path}"):
+            Path(path).unlink(missing_ok=True)
+
+    def remove_empty_directories(self, path: str) -> None:
+        """Remove ``path`` and the directories below it where they hold nothing."""
+        with _translated(f"remove directory {path}"):
+            for directory, _, _ in os.walk(path, topdown=False):
+                try:
+                    os.rmdir(directory)
+                except OSError as e:
+                    if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+
+    def copy(self, source: str, target: str, size: int) -> None:
+        """Not offered: a local copy passes through the process, where it is hashed on the way."""
+        raise NotImplementedError("LocalStore.copies_within is false")
+
+    def same_as(self, other: Store) -> bool:
+        """All local paths are in one store."""
+        return isinstance(other, LocalStore)
+
+    def _write_temporary(self, path: str, data: bytes) -> str:
+        directory, _, name = path.rpartition("/")
+        os.makedirs(directory, exist_ok=True)
+        # Spark's own form of temporary names, which every Spark ignores.
+        temporary = f"{directory}/.{name}.{uuid.uuid4()}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return temporary
+
+    def _create_without_links(self, path: str, data: bytes) -> None:
+        """Some mounts (FUSE, SMB) know no hard links: exclusive, though a crash may leave a part of the file."""
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _stored_file(entry: os.DirEntry[str]) -> StoredFile | None:
+    try:
+        status = entry.stat()
+    except FileNotFoundError:  # deleted between the listing and the look
+        return None
+    return StoredFile(
+        path=entry.path,
+        size=status.st_size,
+        identity=f"inode:{status.st_ino}:{status.st_mtime_ns}",
+        modified=datetime.fromtimestamp(status.st_mtime, UTC),
+    )
+
+
+@contextmanager
+def _translated(action: str) -> Iterator[None]:
+    """Leave file-not-found and file-exists as they are; give every other failure a next step."""
+    hints = {
+        errno.ENOSPC: "free some space, then run the same command again: what was copied already is used",
+        errno.EDQUOT: "free some space, then run the same command again: what was copied already is used",
+        errno.EACCES: "check the permissions of the user that runs this",
+        errno.EPERM: "check the permissions of the user that runs this",
+        errno.EROFS: "the file system is mounted read-only: choose another place",
+    }
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as e:
+        reason = e.strerror or str(e)
+        raise StorageError(f"could not {action}: {reason}", hint=hints.get(e.errno or 0)) from e

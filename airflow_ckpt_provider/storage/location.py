@@ -1,0 +1,75 @@
+"""A place in a store: a checkpoint, a repository, a directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A directory in a store. Paths given to and returned by its methods are relative to it, separated by ``/``.
+
+    :param store: the store.
+    :param root: the directory's path in the store, without a trailing slash.
+    """
+
+    store: Store
+    root: str
+
+    @property
+    def uri(self) -> str:
+        """The place as people write it, such as ``s3://bucket/checkpoints/orders`` or ``/data/checkpoints/orders``."""
+        return self.root if self.store.protocol == "file" else f"{self.store.protocol}://{self.root.lstrip('/')}"
+
+    @property
+    def name(self) -> str:
+        """Last segment of the path."""
+        return self.root.rstrip("/").rpartition("/")[2]
+
+    def __truediv__(self, path: str) -> Location:
+        return Location(self.store, self._absolute(path))
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def contains(self, other: Location) -> bool:
+        """Whether ``other`` is this place or lies inside it."""
+        same = self.store.same_as(other.store)
+        return same and (other.root + "/").startswith(self.root.rstrip("/") + "/")
+
+    def list(self, path: str = "") -> Listing:
+        """List one directory, see :meth:`Store.list`."""
+        found = self.store.list(self._absolute(path))
+        return Listing(tuple(self._relative(f) for f in found.files), found.directories)
+
+    def walk(self, path: str = "") -> dict[str, StoredFile]:
+        """All files below ``path`` by their path, see :meth:`Store.walk`."""
+        return {f.path: f for f in map(self._relative, self.store.walk(self._absolute(path)))}
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file; ``FileNotFoundError`` where there is none."""
+        return self.store.read(self._absolute(path))
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file, see :meth:`Store.create`."""
+        self.store.create(self._absolute(path), data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file over whatever is there, see :meth:`Store.replace`."""
+        self.store.replace(self._absolute(path), data)
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is fine."""
+        self.store.delete(self._absolute(path))
+
+    def remove_empty_directories(self) -> None:
+        """Remove this directory and those below it where they hold nothing."""
+        self.store.remove_empty_directories(self.root)
+
+    def _absolute(self, path: str) -> str:
+        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+
+    def _relative(self, file: StoredFile) -> StoredFile:
+        return replace(file, path=file.path[len(self.root.rstrip("/")) + 1 :])

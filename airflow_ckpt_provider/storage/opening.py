@@ -1,0 +1,94 @@
+"""From a URI, or an fsspec filesystem and a root, to a :class:`Location`."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit
+
+import fsspec
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
+from airflow_ckpt_provider.storage.local_store import LocalStore
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.s3_settings import settings_of_filesystem, settings_of_options
+from airflow_ckpt_provider.storage.s3_store import S3Store
+from airflow_ckpt_provider.storage.store import Store
+
+#: Spark's spelling of a scheme -> fsspec's.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs", "gs": "gcs"}
+#: fsspec protocol -> the extra of this package that brings its client.
+_EXTRAS = {"s3": "amazon", "gcs": "google", "abfs": "azure"}
+
+
+def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) -> Location:
+    """Open the place that a URI names.
+
+    :param uri: a path, or a URI with a scheme that fsspec knows; ``s3a://`` and the like are understood.
+    :param storage_options: arguments of the fsspec filesystem, such as ``key``, ``secret`` and ``endpoint_url``.
+    :raises MissingExtraError: the store's client is not installed; the message has the ``pip install`` line.
+    :raises StorageError: the scheme is unknown or the client refuses its arguments.
+    """
+    scheme = urlsplit(uri).scheme if "://" in uri or uri.startswith("file:") else ""
+    if scheme in ("", "file"):
+        path = urlsplit(uri).path if scheme else uri
+        return Location(LocalStore(), os.path.abspath(os.path.expanduser(path)))
+    protocol = _SCHEMES.get(scheme, scheme)
+    address = f"{protocol}{uri[len(scheme) :]}"
+    options = storage_options or {}
+    if protocol == "s3" and _has_obstore() and (settings := settings_of_options(options, os.environ)):
+        # Without s3fs and botocore, which take longer to load than the rest of the command line.
+        path = uri.partition("://")[2].rstrip("/")
+        store = S3Store(settings, beyond=lambda: FsspecStore(_filesystem(uri, address, options)[0]))
+        return Location(store, path)
+    return location_of(*_filesystem(uri, address, options))
+
+
+def _filesystem(uri: str, address: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
+    try:
+        fs, path = fsspec.core.url_to_fs(address, **options)
+    except ImportError as e:
+        protocol = address.partition(":")[0]
+        extra = _EXTRAS.get(protocol)
+        package = f"airflow-ckpt-provider[{extra}]" if extra else str(e)
+        raise MissingExtraError(
+            f"{uri}: the client for {protocol}:// is not installed ({e})", hint=f"pip install '{package}'"
+        ) from e
+    except (ValueError, TypeError) as e:
+        raise StorageError(f"{uri}: {e}", hint="use a path, or a scheme and options that fsspec knows") from e
+    return fs, path
+
+
+def location_of(fs: AbstractFileSystem, root: str) -> Location:
+    """Wrap an fsspec filesystem and a root path, as a notebook or Airflow's ``ObjectStoragePath`` has them.
+
+    :param fs: the filesystem, already authenticated.
+    :param root: the path in it, with or without the scheme.
+    """
+    stripped = str(fs._strip_protocol(root)).rstrip("/")
+    return Location(store_for(fs), stripped)
+
+
+def store_for(fs: AbstractFileSystem) -> Store:
+    """Choose the implementation for a filesystem."""
+    if isinstance(fs, LocalFileSystem):
+        return LocalStore()
+    if isinstance(fs, MemoryFileSystem):
+        return MemoryStore(fs)
+    if _is_s3fs(fs) and _has_obstore() and (settings := settings_of_filesystem(fs)):
+        return S3Store(settings, beyond=lambda: FsspecStore(fs))
+    return FsspecStore(fs)
+
+
+def _is_s3fs(fs: AbstractFileSystem) -> bool:
+    return any(f"{c.__module__}.{c.__name__}" == "s3fs.core.S3FileSystem" for c in type(fs).__mro__)
+
+
+def _has_obstore() -> bool:
+    return find_spec("obstore") is not None
