@@ -60,12 +60,19 @@ class Objects:
             return Stored(replace(known, batches=None), copied=False)
         source = tree.location
         content = tree.content_in_hand(file)
-        if content is None and source.store.copies_within and source.store.same_as(self.repository.store) and file.checksum:
+        if (
+            content is None
+            and source.store.copies_within
+            and source.store.same_as(self.repository.store)
+            and file.checksum
+        ):
             return self._copy_within(source, file, file.checksum)
         if content is None:
             content = source.read(file.path)
         if len(content) != file.size:
-            raise FileNotFoundError(f"{file.path} was replaced: {file.size} bytes when listed, {len(content)} when read")
+            raise FileNotFoundError(
+                f"{file.path} was replaced: {file.size} bytes when listed, {len(content)} when read"
+            )
         return self._write(file, content)
 
     def prove(self, tree: Tree, stored: Iterable[Stored], sources: Iterable[StoredFile]) -> list[FileEntry]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -90,10 +91,8 @@ class Repository:
                 f"{location} holds {what}: a repository needs a place of its own", hint="choose an empty place"
             )
         marker = {"format": _FORMAT, "version": _VERSION, "id": str(uuid.uuid4())}
-        try:
+        with suppress(FileExistsError):  # made by somebody else at this very moment
             location.create(_MARKER, json.dumps(marker).encode())
-        except FileExistsError:  # made by somebody else at this very moment
-            pass
         return cls.open(location)
 
     def names(self) -> tuple[str, ...]:
@@ -172,10 +171,8 @@ class Repository:
         """Write an audit record: who changed what, and why."""
         now = datetime.now(UTC)
         path = f"audit/{now.strftime('%Y%m%dT%H%M%SZ')}-{plan_id}.json"
-        try:
+        with suppress(FileExistsError):  # the same plan, carried to its end a second time within this second
             self.location.create(path, json.dumps({"at": now.isoformat(), "plan_id": plan_id, **facts}).encode())
-        except FileExistsError:  # the same plan, carried to its end a second time within this second
-            pass
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Audit records, newest first."""

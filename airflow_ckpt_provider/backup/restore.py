@@ -112,7 +112,11 @@ class RestorePlan:
         if there.is_empty:
             steps.append(f"seal the empty target with offsets/{n + 1}")
         else:
-            wait = "have the seal stop the query" if self.seal_running else f"check that nobody writes for {self.quiet_for:g} s"
+            wait = (
+                "have the seal stop the query"
+                if self.seal_running
+                else f"check that nobody writes for {self.quiet_for:g} s"
+            )
             steps += [
                 f"{wait}, seal the target",
                 f"keep its {len(there.visible)} files: a safety backup, or a copy set aside if it is too broken",
@@ -163,7 +167,9 @@ class RestorePlan:
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
         reasons = "\n".join(f"* {reason}" for reason in self.reasons)
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        return f"### Restore, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n\n{steps}\n".rstrip() + "\n"
+        return (
+            f"### Restore, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n\n{steps}\n".rstrip() + "\n"
+        )
 
     def _size(self, entry: FileEntry) -> int:
         return len(self.rewritten[entry.path]) if entry.path in self.rewritten else entry.size
@@ -424,9 +430,7 @@ def _seal(plan: RestorePlan, made_by: str) -> Seal:
 def _put_above(plan: RestorePlan, number: int, made_by: str) -> Seal:
     for candidate in range(number, number + 50):
         try:
-            return put_seal(
-                plan.target.location, candidate, plan_id=plan.plan_id, reason=plan.reason, made_by=made_by
-            )
+            return put_seal(plan.target.location, candidate, plan_id=plan.plan_id, reason=plan.reason, made_by=made_by)
         except FileExistsError:
             log.info("offsets/%d appeared: the stream was faster; taking the next number", candidate)
     raise RefusedError(f"{plan.target.location} could not be sealed: the stream is too fast", hint="stop it first")

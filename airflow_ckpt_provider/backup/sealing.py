@@ -48,7 +48,9 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
         try:
             return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by)
         except FileExistsError:
-            log.info("%s/%s/%d appeared: the stream was faster; taking the next number", checkpoint.location, OFFSETS, number)
+            log.info(
+                "%s/%s/%d appeared: the stream was faster; taking the next number", checkpoint.location, OFFSETS, number
+            )
     raise RefusedError(
         f"{checkpoint.location} could not be sealed: the stream logged a new batch each of {_TRIES} times",
         hint="stop the stream first",

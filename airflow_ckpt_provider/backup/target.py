@@ -82,9 +82,7 @@ def check_at_rest(target: Target, *, quiet_for: float) -> None:
     now = look_at(target.location)
     if now.fingerprint != target.fingerprint:
         changed = sorted(
-            path
-            for path in {*target.visible, *now.visible}
-            if target.visible.get(path) != now.visible.get(path)
+            path for path in {*target.visible, *now.visible} if target.visible.get(path) != now.visible.get(path)
         )
         raise RefusedError(
             f"{target.location} is in use: {changed[0]} changed within {quiet_for:g} s ({len(changed)} changes in all)",

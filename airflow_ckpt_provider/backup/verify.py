@@ -52,8 +52,10 @@ class ReadData:
         """The entries to read; of a backup with files, at least one."""
         if self.percent is not None:
             count = max(1, round(len(entries) * self.percent / 100)) if entries else 0
-            return random.sample(entries, count)  # noqa: S311 - a sample, no secret
-        return [e for e in entries if int(hashlib.sha256(e.object.encode()).hexdigest(), 16) % self.parts == self.part - 1]
+            return random.sample(entries, count)
+        return [
+            e for e in entries if int(hashlib.sha256(e.object.encode()).hexdigest(), 16) % self.parts == self.part - 1
+        ]
 
 
 @dataclass(frozen=True, slots=True)

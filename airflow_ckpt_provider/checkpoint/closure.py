@@ -128,9 +128,7 @@ def _previous_offsets(tree: Tree, batch_id: int, entry: OffsetEntry) -> list[Sto
     return [_file(tree, f"{OFFSETS}/{before[-1]}", "")]
 
 
-def _operator_files(
-    tree: Tree, operator: int, metadata: OperatorMetadata | None, batch_id: int
-) -> list[StoredFile]:
+def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None, batch_id: int) -> list[StoredFile]:
     """Operator metadata and state schemas.
 
     Spark rewrites version 1 of both when they are missing, but then checks no schema; version 2 it cannot do without.

@@ -42,9 +42,7 @@ def split_log(data: bytes, *, path: str, batch_id: int | None, known: frozenset[
     except UnicodeDecodeError as e:
         raise unreadable(f"not UTF-8 text ({e.reason} at byte {e.start})", "restore the file from a backup") from e
     if not (first.startswith("v") and first[1:].isdigit()):
-        raise unreadable(
-            f"does not start with a log version but with {first[:80]!r}", "restore the file from a backup"
-        )
+        raise unreadable(f"does not start with a log version but with {first[:80]!r}", "restore the file from a backup")
     version = int(first[1:])
     if version not in known:
         newest = max(known)

@@ -82,7 +82,9 @@ class OffsetEntry:
     def state_partitions(self) -> int | None:
         """Number of state partitions, or ``None`` where the entry does not say."""
         conf = self.conf
-        number = conf.get("spark.sql.streaming.internal.stateStore.partitions", conf.get("spark.sql.shuffle.partitions"))
+        number = conf.get(
+            "spark.sql.streaming.internal.stateStore.partitions", conf.get("spark.sql.shuffle.partitions")
+        )
         return int(number) if number else None
 
     @property
@@ -104,7 +106,7 @@ def parse_offsets(data: bytes, *, batch_id: int) -> OffsetEntry:
     """
     path = f"{OFFSETS}/{batch_id}"
     version, lines = split_log(data, path=path, batch_id=batch_id, known=_KNOWN)
-    if len(lines) < 2 or not lines[-1] and len(lines) < 3:
+    if len(lines) < 2 or (not lines[-1] and len(lines) < 3):
         raise UnreadableLogError(
             f"{path}: cut off, no source offsets after the batch metadata",
             path=path,
