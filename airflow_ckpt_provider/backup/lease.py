@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import BackupRunningError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 #: Seconds between two renewals, and without one until a lease counts as abandoned.
@@ -51,11 +52,11 @@ def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
     try:
         repository.create(path, _document(mine))
     except FileExistsError:
-        held = json.loads(repository.read(path))
+        held = load_json(repository.read(path))
         if not _is_free(held):
             raise _running(held, path) from None
         repository.replace(path, _document(mine))
-    held = json.loads(repository.read(path))
+    held = load_json(repository.read(path))
     if held["holder"] != mine["holder"]:  # another one took it at the same moment
         raise _running(held, path)
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
+from airflow_ckpt_provider.json_text import load_json
 
 _FORMAT = "airflow-ckpt-manifest"
 #: Version written, and versions read.
@@ -153,7 +154,7 @@ def parse_manifest(data: bytes, *, path: str) -> Manifest:
         hint="this backup cannot be used; choose another one (`airflow-ckpt backups REPOSITORY`)",
     )
     try:
-        content = json.loads(data)
+        content = load_json(data)
         digest = content.pop("sha256")
     except (ValueError, KeyError, AttributeError, TypeError) as e:
         raise damaged from e

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_ckpt_provider.checkpoint.logs import split_log
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 _METADATA = re.compile(r"state/\d+/_metadata/v2/\d+")
@@ -35,7 +36,7 @@ def relocated(data: bytes, *, path: str, target: str) -> bytes:
     :raises UnreadableLogError: the file cannot be parsed.
     """
     version, lines = split_log(data, path=path, batch_id=None, known=frozenset({1, 2}))
-    content: dict[str, Any] = json.loads(lines[0])
+    content: dict[str, Any] = load_json(lines[0])
     for store in content["stateStoreInfo"]:
         uris = store.get("stateSchemaFilePaths") or []
         store["stateSchemaFilePaths"] = [_moved(uri, target) for uri in uris]
@@ -50,7 +51,7 @@ def _moved(uri: str, target: str) -> str:
 def original_place(data: bytes, *, path: str) -> str | None:
     """The place that an operator metadata file names, as Spark wrote it; ``None`` where it names none."""
     _, lines = split_log(data, path=path, batch_id=None, known=frozenset({1, 2}))
-    for store in json.loads(lines[0])["stateStoreInfo"]:
+    for store in load_json(lines[0])["stateStoreInfo"]:
         for uri in store.get("stateSchemaFilePaths") or ():
             if match := _SCHEMA_URI.fullmatch(uri):
                 return match["root"]

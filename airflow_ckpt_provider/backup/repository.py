@@ -21,6 +21,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path, parse_manifest
 from airflow_ckpt_provider.errors import NoSuchBackupError, RepositoryError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 LATEST = "latest"
@@ -57,7 +58,7 @@ class Repository:
                 hint="the first `airflow-ckpt backup` into an empty place makes one",
             ) from None
         try:
-            marker = json.loads(data)
+            marker = load_json(data)
             is_ours = marker["format"] == _FORMAT
             version, repository_id = marker["version"], marker["id"]
         except (ValueError, KeyError, TypeError) as e:
@@ -177,7 +178,7 @@ class Repository:
     def records(self) -> Iterator[dict[str, Any]]:
         """Audit records, newest first."""
         for file in sorted(self.location.list("audit").files, key=lambda f: f.path, reverse=True):
-            record: dict[str, Any] = json.loads(self.location.read(file.path))
+            record: dict[str, Any] = load_json(self.location.read(file.path))
             yield record
 
     def audit(self, made_by: str) -> dict[str, Any] | None:

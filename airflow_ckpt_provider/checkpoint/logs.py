@@ -7,10 +7,10 @@ A log is a directory of small text files named by number. A reader of Spark acce
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
 
 
 def batch_id_of(name: str) -> int | None:
@@ -61,10 +61,10 @@ def parse_object(text: str, *, path: str, batch_id: int | None) -> dict[str, Any
     if not text:
         return {}
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as e:
+        value = load_json(text)
+    except ValueError as e:
         raise UnreadableLogError(
-            f"{path}: the JSON is broken or cut off ({e.msg} at character {e.pos})",
+            f"{path}: the JSON is broken or cut off ({e})",
             path=path,
             batch_id=batch_id,
             hint="Spark cannot read the file either; restore it from a backup",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.state_files import RESERVED, state_files
 from airflow_ckpt_provider.checkpoint.state_schema import has_one_partition, parse_key_schema
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.store import StoredFile
 
 STATE = "state"
@@ -45,7 +45,7 @@ def parse_operator_metadata(data: bytes, *, path: str) -> OperatorMetadata:
     :raises UnreadableLogError: it is not one.
     """
     try:
-        content: dict[str, Any] = json.loads(data.partition(b"\n")[2])
+        content: dict[str, Any] = load_json(data.partition(b"\n")[2])
         stores = content["stateStoreInfo"]
         return OperatorMetadata(
             name=str(content["operatorInfo"]["operatorName"]),

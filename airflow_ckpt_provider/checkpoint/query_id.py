@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
 
 METADATA_FILE = "metadata"
 
@@ -17,7 +16,7 @@ def parse_query_id(data: bytes) -> str:
     :raises UnreadableLogError: the file is empty, cut off or holds no id.
     """
     try:
-        query_id = json.loads(data)["id"]
+        query_id = load_json(data)["id"]
     except (ValueError, KeyError, TypeError) as e:
         raise UnreadableLogError(
             f'{METADATA_FILE}: expected {{"id":"<uuid>"}}, found {data[:80]!r}',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import struct
 import zipfile
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.state_schema import read_utf
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
 
 _DAMAGED = "the file is damaged; Spark cannot load this version either: restore an older backup or rewind"
 
@@ -38,7 +38,7 @@ def shared_files(zip_content: bytes, *, path: str) -> tuple[SharedFile, ...]:
     try:
         with zipfile.ZipFile(io.BytesIO(zip_content)) as archive:
             _, _, text = archive.read("metadata").decode().partition("\n")
-        metadata: dict[str, Any] = json.loads(text)
+        metadata: dict[str, Any] = load_json(text)
         tables = [("SSTs", f["dfsSstFileName"], f["sizeBytes"]) for f in metadata.get("sstFiles") or ()]
         logs = [("logs", f["dfsLogFileName"], f["sizeBytes"]) for f in metadata.get("logFiles") or ()]
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as e:
@@ -60,7 +60,7 @@ def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, .
         version, rest = read_utf(header)
         if version not in ("v3", "v4"):
             raise ValueError(f"changelog version {version!r} has no lineage")
-        entries = json.loads(read_utf(rest)[0])
+        entries = load_json(read_utf(rest)[0])
         return tuple(sorted(StateVersion(int(e["version"]), e["checkpointUniqueId"]) for e in entries))
     except (ValueError, KeyError, TypeError, struct.error, UnicodeDecodeError) as e:
         raise UnreadableLogError(f"{path}: not a readable RocksDB changelog ({e})", path=path, hint=_DAMAGED) from e

@@ -6,9 +6,10 @@ form exactly is :class:`OpaqueOffset`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from airflow_ckpt_provider.json_text import load_json
 
 #: How Spark writes "this source has no offset yet" (``OffsetSeqLog.SERIALIZED_VOID_OFFSET``).
 VOID = "-"
@@ -27,7 +28,7 @@ class Offset:
     def to_json(self) -> Any:
         """The offset as JSON; text that is no JSON stays a string."""
         try:
-            return json.loads(self.text)
+            return load_json(self.text)
         except ValueError:
             return self.text
 
@@ -95,7 +96,7 @@ def parse_offset(text: str) -> Offset | None:
     if text == VOID:
         return None
     try:
-        value = json.loads(text)
+        value = load_json(text)
     except ValueError:
         if text.startswith("{"):
             raise

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
 
 
 def parse_key_schema(data: bytes, *, path: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def parse_key_schema(data: bytes, *, path: str) -> dict[str, Any]:
             for _ in range(chunks):
                 chunk, rest = read_utf(rest)
                 first += chunk
-        schema: dict[str, Any] = json.loads(first)
+        schema: dict[str, Any] = load_json(first)
         return schema
     except (ValueError, struct.error) as e:
         raise UnreadableLogError(
