@@ -13,5 +13,7 @@ def load_json(text: str | bytes) -> Any:
     """
     try:
         return json.loads(text)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"{e.msg} at character {e.pos}") from e
     except RecursionError as e:
         raise ValueError("nested too deeply") from e

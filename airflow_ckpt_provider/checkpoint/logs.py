@@ -7,15 +7,19 @@ A log is a directory of small text files named by number. A reader of Spark acce
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
 
+#: A number as Spark writes it into a name; more digits than a Java long has are none.
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+
 
 def batch_id_of(name: str) -> int | None:
     """Return the batch id that a file name in a log stands for, or ``None`` if Spark would ignore the file."""
-    return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None
+    return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def split_log(data: bytes, *, path: str, batch_id: int | None, known: frozenset[int]) -> tuple[int, list[str]]:
@@ -41,9 +45,9 @@ def split_log(data: bytes, *, path: str, batch_id: int | None, known: frozenset[
         first, *lines = data.removeprefix(b"\x00").decode().split("\n")
     except UnicodeDecodeError as e:
         raise unreadable(f"not UTF-8 text ({e.reason} at byte {e.start})", "restore the file from a backup") from e
-    if not (first.startswith("v") and first[1:].isdigit()):
+    version = batch_id_of(first[1:]) if first.startswith("v") else None
+    if version is None:
         raise unreadable(f"does not start with a log version but with {first[:80]!r}", "restore the file from a backup")
-    version = int(first[1:])
     if version not in known:
         newest = max(known)
         raise unreadable(

@@ -120,7 +120,24 @@ def parse_offsets(data: bytes, *, batch_id: int) -> OffsetEntry:
     else:
         named = [text.partition(":") for text in texts]
     sources = tuple(_source_offset(name, colon, text, path, batch_id) for name, colon, text in named)
-    return OffsetEntry(batch_id, version, tuple(sorted(sources, key=_plan_order)), metadata)
+    entry = OffsetEntry(batch_id, version, tuple(sorted(sources, key=_plan_order)), metadata)
+    _check_metadata(entry, path)
+    return entry
+
+
+def _check_metadata(entry: OffsetEntry, path: str) -> None:
+    """See that what will be asked of the batch metadata can be answered."""
+    try:
+        if not isinstance(entry.conf, dict):
+            raise ValueError(f"conf is {entry.conf!r}")
+        _ = (entry.watermark_ms, entry.time, entry.state_partitions, entry.state_codec)
+    except (ValueError, TypeError, OverflowError, OSError) as e:
+        raise UnreadableLogError(
+            f"{path}: the batch metadata holds what Spark would not write ({e})",
+            path=path,
+            batch_id=entry.batch_id,
+            hint="restore the file from a backup",
+        ) from e
 
 
 def _source_offset(source: str, colon: str, text: str, path: str, batch_id: int) -> SourceOffset:

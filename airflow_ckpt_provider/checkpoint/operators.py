@@ -96,7 +96,8 @@ def stores(tree: Tree, operator: int, in_partitions: tuple[int, ...]) -> tuple[s
         if state_files(directory, tree.files(directory)).newest:
             found.add(DEFAULT_STORE)
         found.update(name for name in tree.directories(directory) if name not in RESERVED)
-    return JOIN_STORES if found == set(JOIN_STORES) else tuple(sorted(found))
+    # A join of formats 1 and 2 has all four, even where a torn copy shows none of one.
+    return JOIN_STORES if found & set(JOIN_STORES) else tuple(sorted(found))
 
 
 def store_directory(operator: int, partition: int, store: str) -> str:

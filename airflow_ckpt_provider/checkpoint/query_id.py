@@ -17,10 +17,12 @@ def parse_query_id(data: bytes) -> str:
     """
     try:
         query_id = load_json(data)["id"]
+        if not (isinstance(query_id, str) and query_id):
+            raise ValueError("no id")
     except (ValueError, KeyError, TypeError) as e:
         raise UnreadableLogError(
             f'{METADATA_FILE}: expected {{"id":"<uuid>"}}, found {data[:80]!r}',
             path=METADATA_FILE,
             hint="restore the file from a backup; with another id, exactly-once sinks take the query for a new one",
         ) from e
-    return str(query_id)
+    return query_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,21 @@ from airflow_ckpt_provider.checkpoint.state_schema import read_utf
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
 
+#: All that a damaged zip makes the standard library raise.
+_BROKEN_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    OSError,
+)
 _DAMAGED = "the file is damaged; Spark cannot load this version either: restore an older backup or rewind"
 
 
@@ -41,9 +57,10 @@ def shared_files(zip_content: bytes, *, path: str) -> tuple[SharedFile, ...]:
         metadata: dict[str, Any] = load_json(text)
         tables = [("SSTs", f["dfsSstFileName"], f["sizeBytes"]) for f in metadata.get("sstFiles") or ()]
         logs = [("logs", f["dfsLogFileName"], f["sizeBytes"]) for f in metadata.get("logFiles") or ()]
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as e:
+        needed = tuple(SharedFile(f"{directory}/{name}", int(size)) for directory, name, size in (*tables, *logs))
+    except _BROKEN_ZIP as e:
         raise UnreadableLogError(f"{path}: not a readable RocksDB snapshot ({e})", path=path, hint=_DAMAGED) from e
-    return tuple(SharedFile(f"{directory}/{name}", int(size)) for directory, name, size in (*tables, *logs))
+    return needed
 
 
 def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, ...]:
@@ -62,7 +79,7 @@ def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, .
             raise ValueError(f"changelog version {version!r} has no lineage")
         entries = load_json(read_utf(rest)[0])
         return tuple(sorted(StateVersion(int(e["version"]), e["checkpointUniqueId"]) for e in entries))
-    except (ValueError, KeyError, TypeError, struct.error, UnicodeDecodeError) as e:
+    except (ValueError, KeyError, TypeError, OverflowError, struct.error) as e:
         raise UnreadableLogError(f"{path}: not a readable RocksDB changelog ({e})", path=path, hint=_DAMAGED) from e
 
 
@@ -93,6 +110,8 @@ def _lz4_blocks(data: bytes) -> bytes:
         magic, token, packed, plain, _ = struct.unpack_from("<8sBiii", data, position)
         if magic != b"LZ4Block":
             raise ValueError("no LZ4Block header")
+        if packed < 0 or plain < 0:
+            raise ValueError("a block of negative size")
         position += 21
         block = data[position : position + packed]
         if len(block) != packed:

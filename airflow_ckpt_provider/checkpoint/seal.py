@@ -61,5 +61,8 @@ def parse_seal(data: bytes, *, batch_id: int) -> Seal | None:
     match = _SENTENCE.match(data.decode(errors="replace"))
     if not match:
         return Seal(batch_id, "unknown", data.decode(errors="replace")[:200], "unknown", None)
-    since = datetime.strptime(match["since"], _TIME).replace(tzinfo=UTC) if match["since"] != "?" else None
+    try:
+        since = datetime.strptime(match["since"], _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        since = None
     return Seal(batch_id, match["plan"], match["reason"], match["by"], since)

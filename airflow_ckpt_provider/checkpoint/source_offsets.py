@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.json_text import load_json
 
 #: How Spark writes "this source has no offset yet" (``OffsetSeqLog.SERIALIZED_VOID_OFFSET``).
@@ -91,8 +92,10 @@ class OpaqueOffset(Offset):
 def parse_offset(text: str) -> Offset | None:
     """Type an offset line; ``None`` for a void offset (``-``).
 
-    :raises ValueError: the line begins as a JSON object and does not end as one: it was cut off.
+    :raises ValueError: the line is empty, or begins as a JSON object and does not end as one: it was cut off.
     """
+    if not text:
+        raise ValueError("empty")
     if text == VOID:
         return None
     try:
@@ -144,7 +147,7 @@ def _kafka(text: str, value: Any) -> Offset | None:
         return None
     topics: dict[str, dict[int, int]] = {}
     for topic, partitions in value.items():
-        if not (isinstance(partitions, dict) and all(p.isdigit() for p in partitions)):
+        if not (isinstance(partitions, dict) and all(batch_id_of(p) is not None for p in partitions)):
             return None
         if not all(map(_is_int, partitions.values())):
             return None

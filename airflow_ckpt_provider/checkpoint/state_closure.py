@@ -37,7 +37,7 @@ def store_closure(
 
 
 def _hdfs_backed(files: StateFiles, version: StateVersion) -> list[StoredFile]:
-    base = max((v.number for v in files.snapshots if v <= version), default=0)
+    base = max((v.number for v in files.snapshots if v.unique_id is None and v <= version), default=0)
     needed = [files.snapshots[StateVersion(base)]] if base else []
     for number in range(base + 1, version.number + 1):
         if StateVersion(number) not in files.deltas:
@@ -47,7 +47,7 @@ def _hdfs_backed(files: StateFiles, version: StateVersion) -> list[StoredFile]:
 
 
 def _rocksdb(tree: Tree, files: StateFiles, version: StateVersion) -> list[StoredFile]:
-    base = max((v.number for v in files.zips if v <= version and v.unique_id is None), default=0)
+    base = max((v.number for v in files.zips if v.unique_id is None and v <= version), default=0)
     needed = _snapshot(tree, files, StateVersion(base)) if base else []
     for number in range(base + 1, version.number + 1):
         if StateVersion(number) not in files.changelogs:

@@ -27,8 +27,10 @@ def parse_key_schema(data: bytes, *, path: str) -> dict[str, Any]:
                 chunk, rest = read_utf(rest)
                 first += chunk
         schema: dict[str, Any] = load_json(first)
+        if not all(isinstance(field["name"], str) and "type" in field for field in schema["fields"]):
+            raise ValueError("fields without name and type")
         return schema
-    except (ValueError, struct.error) as e:
+    except (ValueError, TypeError, KeyError, struct.error) as e:
         raise UnreadableLogError(
             f"{path}: not a readable state schema ({e})",
             path=path,
@@ -54,4 +56,6 @@ def read_utf(data: bytes) -> tuple[str, bytes]:
     (length,) = struct.unpack_from(">H", data)
     if len(data) < 2 + length:
         raise ValueError("cut off")
-    return data[2 : 2 + length].decode(), data[2 + length :]
+    # Java's own UTF-8: NUL takes two bytes, and what lies beyond U+FFFF is written as two surrogates.
+    text = data[2 : 2 + length].replace(b"\xc0\x80", b"\x00").decode("utf-8", "surrogatepass")
+    return text.encode("utf-16", "surrogatepass").decode("utf-16"), data[2 + length :]
