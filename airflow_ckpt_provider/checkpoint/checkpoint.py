@@ -5,7 +5,9 @@ from __future__ import annotations
 from fsspec import AbstractFileSystem
 
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
+from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -72,9 +74,11 @@ class Checkpoint:
         resume = read_resume_point(self.location, progress)
         tree = self.tree()
         findings = list(resume.reasons)
-        if progress.latest_committed is not None and progress.latest_committed in progress.logged:
+        # As the files were listed, which may be some batches later than what was read before.
+        committed = [batch for batch in tree.batches(COMMITS) if batch in tree.batches(OFFSETS)]
+        if committed:
             try:
-                resolve_closure(tree, progress.latest_committed)
+                resolve_closure(tree, committed[-1])
             except CkptError as e:
                 findings.append(e.message)
         files = list(tree.below(""))

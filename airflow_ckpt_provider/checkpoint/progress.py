@@ -102,13 +102,14 @@ def read_progress(location: Location) -> Progress:
         )
     seal = None
     newest = None
-    if logged:
+    while logged and newest is None:
         data = location.read(f"{OFFSETS}/{logged[-1]}")
-        seal = parse_seal(data, batch_id=logged[-1])
-        if seal:
+        mark = parse_seal(data, batch_id=logged[-1])
+        if mark is None:
+            newest = parse_offsets(data, batch_id=logged[-1])
+        else:  # two stand there for a moment while a restore puts a higher one over the first
+            seal = seal or mark
             logged = logged[:-1]
-            data = location.read(f"{OFFSETS}/{logged[-1]}") if logged else b""
-        newest = parse_offsets(data, batch_id=logged[-1]) if logged else None
     return Progress(location.uri, query_id, logged, committed, newest, seal)
 
 

@@ -61,25 +61,24 @@ def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
     :raises UnreadableLogError: one of the log entries that Spark will read cannot be parsed.
     """
     batch_id, replay = _next_batch(progress)
-    verdict, reasons = _judge(progress, batch_id)
-    newest, latest = progress.newest, progress.latest_logged
-    start: tuple[SourceOffset, ...] = ()
-    end: tuple[SourceOffset, ...] = ()
-    watermark = newest.watermark_ms if newest else 0
-    if newest is not None and latest is not None:
-        if replay:
-            previous = _entry_before(location, progress, latest)
-            start, end = previous.sources if previous else (), newest.sources
-        else:
-            start = newest.sources
-            commit = parse_commit(location.read(f"{COMMITS}/{latest}"), batch_id=latest)
-            watermark = max(watermark, commit.next_watermark_ms)
     operators = [o for o in map(batch_id_of, location.list(STATE).directories) if o is not None]
+    verdict, reasons = _judge(progress, has_state=bool(operators))
+    newest = progress.newest
+    start: tuple[SourceOffset, ...] = ()
+    watermark = newest.watermark_ms if newest else 0
+    if newest is not None and replay:
+        previous = _entry_before(location, progress, newest.batch_id)
+        start = previous.sources if previous else ()
+    elif newest is not None and batch_id > 0:
+        last = _entry(location, newest, batch_id - 1)
+        commit = parse_commit(location.read(f"{COMMITS}/{batch_id - 1}"), batch_id=batch_id - 1)
+        start = last.sources
+        watermark = max(last.watermark_ms, commit.next_watermark_ms)
     return ResumePoint(
         batch_id=batch_id,
         replay=replay,
         start_offsets=start,
-        end_offsets=end,
+        end_offsets=newest.sources if newest and replay else (),
         watermark_ms=watermark,
         state_versions=dict.fromkeys(operators, batch_id),
         verdict=verdict,
@@ -91,8 +90,8 @@ def _next_batch(progress: Progress) -> tuple[int, bool]:
     latest, committed = progress.latest_logged, progress.latest_committed
     if latest is None:
         return 0, False
-    if _is_continuous(progress) and committed is not None:
-        return committed + 1, False
+    if _is_continuous(progress):  # what was logged beyond the newest commit is not replayed
+        return (0 if committed is None else committed + 1), False
     return (latest + 1, False) if latest == committed else (latest, True)
 
 
@@ -100,42 +99,62 @@ def _is_continuous(progress: Progress) -> bool:
     return progress.newest is not None and not progress.newest.metadata
 
 
+def _entry(location: Location, newest: OffsetEntry, batch_id: int) -> OffsetEntry:
+    if newest.batch_id == batch_id:
+        return newest
+    return parse_offsets(location.read(f"{OFFSETS}/{batch_id}"), batch_id=batch_id)
+
+
 def _entry_before(location: Location, progress: Progress, batch_id: int) -> OffsetEntry | None:
     before = [b for b in progress.logged if b < batch_id]
     return parse_offsets(location.read(f"{OFFSETS}/{before[-1]}"), batch_id=before[-1]) if before else None
 
 
-def _judge(progress: Progress, batch_id: int) -> tuple[Verdict, tuple[str, ...]]:
-    found = [*_refusals(progress), *_log_faults(progress, batch_id)]
-    # The order of the enumeration does not rank; what harms silently comes before what fails loudly.
-    rank = [Verdict.WILL_LOSE, Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE, Verdict.WILL_FAIL, Verdict.UNKNOWN]
-    if progress.seal:  # nothing starts, so nothing else can happen
-        rank.insert(0, Verdict.WILL_FAIL)
+def _judge(progress: Progress, *, has_state: bool) -> tuple[Verdict, tuple[str, ...]]:
+    refused = [*_seal(progress), *_hole_at_the_start(progress)]
+    found = [*_seal(progress), *_no_query_id(progress), *_hole_at_the_start(progress), *_faults(progress, has_state)]
+    # Where nothing starts, nothing else can happen; else what harms silently comes before what fails loudly.
+    rank = (Verdict.WILL_LOSE, Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE, Verdict.WILL_FAIL, Verdict.UNKNOWN)
     verdict = next((v for v in rank if any(v is fault for fault, _ in found)), Verdict.SAFE)
-    return verdict, tuple(reason for _, reason in found)
+    return Verdict.WILL_FAIL if refused else verdict, tuple(reason for _, reason in found)
 
 
-def _refusals(progress: Progress) -> list[tuple[Verdict, str]]:
-    found = []
-    if progress.seal:
-        seal = progress.seal
-        found.append((Verdict.WILL_FAIL, f"sealed by plan {seal.plan_id} ({seal.reason}): no Spark can start from it"))
-    if progress.query_id is None:
-        found.append(
-            (
-                Verdict.WILL_DUPLICATE,
-                "metadata is missing: Spark 4.2 and later refuse to start; older ones make a new query id, so "
-                "exactly-once sinks take replayed batches for new ones",
-            )
+def _seal(progress: Progress) -> list[tuple[Verdict, str]]:
+    seal = progress.seal
+    if seal is None:
+        return []
+    return [(Verdict.WILL_FAIL, f"sealed by plan {seal.plan_id} ({seal.reason}): no Spark can start from it")]
+
+
+def _no_query_id(progress: Progress) -> list[tuple[Verdict, str]]:
+    if progress.query_id is not None:
+        return []
+    return [
+        (
+            Verdict.WILL_DUPLICATE,
+            "metadata is missing: Spark 4.2 and later refuse to start; older ones make a new query id, so "
+            "exactly-once sinks take replayed batches for new ones",
         )
-    return found
+    ]
 
 
-def _log_faults(progress: Progress, batch_id: int) -> list[tuple[Verdict, str]]:
-    latest, committed = progress.latest_logged, progress.latest_committed
-    if latest is None:
-        if committed is None:
-            return []
+def _hole_at_the_start(progress: Progress) -> list[tuple[Verdict, str]]:
+    """The newest entry is the only one, and not the first batch's: every Spark fails before it runs anything."""
+    latest = progress.latest_logged
+    if not latest or _is_continuous(progress) or progress.logged[0] != latest:
+        return []
+    return [(Verdict.WILL_FAIL, f"{_missing_before(latest)} and fails with `batch {latest - 1} doesn't exist`")]
+
+
+def _faults(progress: Progress, has_state: bool) -> list[tuple[Verdict, str]]:
+    if progress.latest_logged is None:
+        return _faults_without_offsets(progress, has_state=has_state)
+    return [] if _is_continuous(progress) else _faults_of_logs(progress, progress.latest_logged)
+
+
+def _faults_without_offsets(progress: Progress, *, has_state: bool) -> list[tuple[Verdict, str]]:
+    committed = progress.latest_committed
+    if committed is not None:
         return [
             (
                 Verdict.WILL_DUPLICATE,
@@ -143,29 +162,38 @@ def _log_faults(progress: Progress, batch_id: int) -> list[tuple[Verdict, str]]:
                 "ones begin again with batch 0 and fail at the first commit that exists",
             )
         ]
-    if _is_continuous(progress):
-        return []
-    if committed is None:
-        if latest == 0:
-            return []
+    if has_state:
         return [
+            (
+                Verdict.WILL_DUPLICATE,
+                "offsets/ and commits/ are empty while state/ is not: Spark 4.1 and later refuse to start; older ones "
+                "begin again with batch 0 beside the old state",
+            )
+        ]
+    return []
+
+
+def _faults_of_logs(progress: Progress, latest: int) -> list[tuple[Verdict, str]]:
+    committed = progress.latest_committed
+    found = []
+    if committed is None and latest > 0:
+        found.append(
             (
                 Verdict.UNKNOWN,
                 f"no commits while offsets/ reaches batch {latest}: Spark runs batch {latest} and none before it; whether "
                 "those were carried out cannot be known",
             )
-        ]
-    if committed > latest:
-        return [
+        )
+    if committed is not None and committed > latest:
+        found.append(
             (
                 Verdict.WILL_DUPLICATE,
                 f"commits/ reaches batch {committed} but offsets/ only {latest}: Spark runs batch {latest} again, sink "
                 "included, then fails because its commit exists",
             )
-        ]
-    found = []
+        )
     skipped = progress.uncommitted[:-1]
-    if skipped:
+    if committed is not None and skipped:
         batches = ", ".join(map(str, skipped))
         found.append(
             (
@@ -174,17 +202,17 @@ def _log_faults(progress: Progress, batch_id: int) -> list[tuple[Verdict, str]]:
                 f"{batches}; it only logs a warning",
             )
         )
-    if latest > 0 and latest - 1 not in progress.logged:
-        found.append(_hole(progress, latest))
+    before = [b for b in progress.logged if b < latest]
+    if before and before[-1] != latest - 1:
+        found.append(
+            (
+                Verdict.UNKNOWN,
+                f"{_missing_before(latest)}: legal with async progress tracking, which goes on from "
+                f"offsets/{before[-1]}; any other query fails with `batch {latest - 1} doesn't exist`",
+            )
+        )
     return found
 
 
-def _hole(progress: Progress, latest: int) -> tuple[Verdict, str]:
-    before = [b for b in progress.logged if b < latest]
-    text = f"offsets/{latest - 1} is missing, Spark reads it at its start"
-    if before:
-        return Verdict.UNKNOWN, (
-            f"{text}: legal with async progress tracking, which goes on from offsets/{before[-1]}; any other query fails "
-            f"with `batch {latest - 1} doesn't exist`"
-        )
-    return Verdict.WILL_FAIL, f"{text} and fails with `batch {latest - 1} doesn't exist`"
+def _missing_before(latest: int) -> str:
+    return f"offsets/{latest - 1} is missing, Spark reads it at its start"
