@@ -1,0 +1,72 @@
+# Everything runs from a fresh clone: each target sets up what it needs and reuses it the second time.
+# Needed on the machine: make, Python 3.11 to 3.13, Java 17 or 21.
+
+PY := .venv/bin/python
+export PYTHONUNBUFFERED := 1
+# Spark's workers and driver run on the same Python, whatever `python3` is on the machine.
+export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/.venv/bin/python
+# Airflow picks up the checkout's own settings only; see dev/run_airflow.py.
+export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
+# More arguments for pytest, as in: make test ARGS="-k restore -x"
+ARGS ?=
+
+.PHONY: help venv java jars jars-s3a demo test lint format lock soak seal-soak s3a samples bench airflow compose-check clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, compare row by row (under 4 minutes)
+	@$(PY) -m demo.main $(ARGS)
+
+test: java venv jars ## Run the tests (ARGS="..." goes to pytest)
+	@$(PY) -m pytest $(ARGS)
+
+lint: venv ## Check style and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: venv ## Write the code in the project's style
+	@$(PY) -m ruff check --fix --exit-zero --quiet .
+	@$(PY) -m ruff format .
+
+airflow: java venv jars ## Start Airflow's web interface with the example DAGs
+	@$(PY) dev/run_airflow.py
+
+soak: java venv jars ## At least 100 backups of live streams, each restored and run on
+	@$(PY) -m pytest -m soak -s $(ARGS)
+
+seal-soak: java venv jars jars-s3a ## Seal running streams at 50 random moments
+	@$(PY) -m pytest -m seal_soak -s $(ARGS)
+
+s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a real S3 server
+	@$(PY) -m pytest -m s3a $(ARGS)
+
+samples: java venv jars ## Start Spark 3.5 to 4.3 from the closures of the sample checkpoints
+	@$(PY) -m pytest -m other_spark $(ARGS)
+
+bench: venv ## Measure backups against s5cmd, rclone, aws s3 sync and plain copies
+	@$(PY) -m benchmarks.main $(ARGS)
+
+venv: ## Make .venv as requirements.lock says
+	@dev/venv.sh
+
+java:
+	@dev/check-java.sh
+
+jars: java venv ## Fetch the jars Spark needs into .cache/ivy
+	@$(PY) dev/fetch_jars.py dev/spark-jars.txt
+
+jars-s3a: java venv
+	@$(PY) dev/fetch_jars.py dev/s3a-jars.txt
+
+lock: ## Resolve pyproject.toml again into requirements.lock
+	@dev/lock.sh
+
+compose-check: ## Check docker-compose.yml
+	@dev/compose-check.sh
+
+clean: ## Remove all that these targets made
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output dist build spark-warehouse metastore_db derby.log

@@ -1,0 +1,56 @@
+"""Resolve the Maven coordinates of a file into .cache/ivy, so that later starts of Spark need no network for them.
+
+    python dev/fetch_jars.py dev/spark-jars.txt
+
+Does nothing where the same coordinates were resolved before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+IVY = Path(".cache/ivy").absolute()
+
+RESOLVE = """
+import sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder.config("spark.jars.packages", sys.argv[1]).config("spark.jars.ivy", sys.argv[2]).getOrCreate().stop()
+"""
+
+
+def main(listing: Path) -> int:
+    """Resolve the coordinates a file names; return the exit code.
+
+    :param listing: one coordinate a line; ``#`` starts a comment.
+    """
+    lines = (line.partition("#")[0].strip() for line in listing.read_text().splitlines())
+    packages = ",".join(line for line in lines if line)
+    key = hashlib.sha256(f"{version('pyspark')} {packages}".encode()).hexdigest()[:16]
+    stamp = IVY / f"{listing.stem}-{key}.ready"
+    if stamp.exists():
+        return 0
+    print(f"fetching {packages} (once, about half a minute)", file=sys.stderr)
+    IVY.mkdir(parents=True, exist_ok=True)
+    log = IVY / f"{listing.stem}.log"
+    with log.open("w") as out:
+        # In a process of its own: Ivy writes to the terminal past Python, hundreds of lines.
+        done = subprocess.run([sys.executable, "-c", RESOLVE, packages, str(IVY)], stdout=out, stderr=out)
+    if done.returncode:
+        print("".join(log.read_text().splitlines(keepends=True)[-20:]), file=sys.stderr)
+        print(
+            f"missing: {packages} could not be fetched; the whole log is in {log.relative_to(Path.cwd())}",
+            file=sys.stderr,
+        )
+        return 2
+    stamp.touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,121 @@
+"""Imports point down, and the core loads neither Airflow nor Spark nor a network client."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "airflow_ckpt_provider"
+ROOT = Path(__file__).parents[2] / PACKAGE
+
+#: What every layer may use; of these, json_text may use errors.
+BOTTOM = {"errors", "json_text"}
+#: Layer of the pure core -> what it may import of this package, beside itself, the bottom and the version.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "json_text": set(),
+    "storage": set(),
+    "plan": {"storage"},
+    "checkpoint": {"storage", "plan"},
+    "backup": {"storage", "plan", "checkpoint"},
+    "guards": {"storage", "plan", "checkpoint"},
+    "recovery": {"storage", "plan", "checkpoint", "backup", "guards"},
+    "jobs": {"storage", "plan", "checkpoint", "backup"},
+}
+#: What lies above the core, and may import Airflow.
+ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
+ABOVE |= {"sensors", "triggers"}
+#: What is loaded when all of the core is: each is small and talks to no network by itself.
+MAY_LOAD = {"cramjam", "fsspec"}
+#: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.
+PURE = ("errors", "json_text", "storage", "plan", "checkpoint", "backup", "recovery")
+
+
+def layer_of(module: str) -> str:
+    return module.removeprefix(f"{PACKAGE}.").partition(".")[0]
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__"), path
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every import in a file, those inside functions and under TYPE_CHECKING too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node.lineno, f"{PACKAGE}.<relative>"
+            elif node.module == PACKAGE:
+                yield from ((node.lineno, f"{PACKAGE}.{alias.name}") for alias in node.names)
+            elif node.module:
+                yield node.lineno, node.module
+
+
+CORE = [pytest.param(name, path, id=name) for name, path in modules() if layer_of(name) in MAY_IMPORT]
+
+
+def test_every_module_has_its_layer() -> None:
+    found = {layer_of(name) for name, _ in modules() if name != PACKAGE}
+    assert {"errors", "storage", "plan", "checkpoint", "backup"} <= found
+    assert found <= set(MAY_IMPORT) | ABOVE
+
+
+@pytest.mark.parametrize(("name", "path"), CORE)
+def test_imports_point_down(name: str, path: Path) -> None:
+    layer = layer_of(name)
+    allowed = MAY_IMPORT[layer] | {layer, "__version__"} | (BOTTOM if layer != "errors" else set())
+    up = [
+        f"{path.name}:{line} imports {target}"
+        for line, target in imports(path)
+        if target.startswith(f"{PACKAGE}.") and layer_of(target) not in allowed
+    ]
+    assert up == []
+
+
+@pytest.mark.parametrize(("name", "path"), CORE)
+def test_the_core_never_names_airflow(name: str, path: Path) -> None:
+    named = [f"{path.name}:{line}" for line, target in imports(path) if target.partition(".")[0] == "airflow"]
+    assert named == []
+
+
+def loaded_by(names: list[str]) -> set[str]:
+    """Third-party top-level packages that a fresh Python loads for these modules."""
+    program = (
+        "import importlib, json, sys\n"
+        "before = set(sys.modules)\n"
+        "for name in json.loads(sys.argv[1]): importlib.import_module(name)\n"
+        "after = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
+        "print(json.dumps(sorted(after - set(sys.stdlib_module_names))))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(names)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stdout)) - {PACKAGE}
+
+
+@pytest.mark.parametrize("layer", [layer for layer in PURE if list(ROOT.glob(f"{layer}*"))])
+def test_a_pure_layer_loads_nothing_but_fsspec(layer: str) -> None:
+    names = [name for name, _ in modules() if layer_of(name) == layer]
+    assert names
+    assert loaded_by(names) <= MAY_LOAD
+
+
+def test_the_command_line_starts_without_airflow() -> None:
+    # Loading Airflow takes seconds; whoever types a command at three in the morning does not wait for it.
+    loaded = loaded_by([f"{PACKAGE}.cli.main"])
+    assert loaded.isdisjoint({"airflow", "pyspark", "s3fs", "botocore", "aiohttp", "deltalake", "pandas"})
+
+
+def test_importing_the_package_is_free() -> None:
+    assert loaded_by([PACKAGE, f"{PACKAGE}.get_provider_info"]) == set()

@@ -1,0 +1,234 @@
+"""The project's own files agree with each other, and its commands say in one line what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_ckpt_provider import __version__
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCK = (ROOT / "requirements.lock").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+
+
+def locked() -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)(?:\[[a-z0-9,-]+\])?==([^ ;\\]+)", LOCK, re.MULTILINE))
+
+
+# --- the lock ---
+
+
+def test_lock_names_no_index() -> None:
+    assert "://" not in LOCK
+    assert "--index" not in LOCK
+    assert "--find-links" not in LOCK
+
+
+def test_every_locked_version_has_hashes() -> None:
+    requirements = re.split(r"\n(?=[a-z0-9])", LOCK.strip())
+    assert len(requirements) > 100
+    assert [r for r in requirements if "--hash=sha256:" not in r] == []
+
+
+def test_lock_holds_all_that_the_project_asks_for() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    asked = [
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["dependency-groups"]["dev"],
+        *(line for extra in ("amazon", "delta", "spark") for line in extras[extra]),
+    ]
+    names = {re.match(r"[A-Za-z0-9-]+", line)[0] for line in asked}  # type: ignore[index]
+    assert names <= set(locked())
+
+
+def test_both_pysparks_are_one_version() -> None:
+    # They fill the same directory: the one installed last would overwrite parts of the other.
+    assert locked()["pyspark"] == locked()["pyspark-client"]
+
+
+# --- the package ---
+
+
+def test_changelog_begins_with_this_version() -> None:
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == __version__
+
+
+def test_extras_are_the_documented_ones() -> None:
+    assert set(PROJECT["project"]["optional-dependencies"]) == {
+        "databricks",
+        "kafka",
+        "spark",
+        "amazon",
+        "google",
+        "azure",
+        "delta",
+    }
+
+
+def test_every_extra_that_a_message_names_exists() -> None:
+    from airflow_ckpt_provider.places import _EXTRAS as OF_CONNECTIONS
+    from airflow_ckpt_provider.storage.opening import _EXTRAS as OF_STORES
+
+    extras = set(PROJECT["project"]["optional-dependencies"])
+    assert set(OF_CONNECTIONS.values()) | set(OF_STORES.values()) <= extras
+
+
+def test_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.name == f"airflow_ckpt_provider-{__version__}-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "airflow_ckpt_provider/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert {name.partition("/")[0] for name in names} == {
+        "airflow_ckpt_provider",
+        f"airflow_ckpt_provider-{__version__}.dist-info",
+    }
+
+
+# --- make ---
+
+
+def test_every_marker_make_asks_for_is_declared_and_left_out_of_make_test() -> None:
+    options = PROJECT["tool"]["pytest"]["ini_options"]
+    declared = {line.partition(":")[0] for line in options["markers"]}
+    asked = set(re.findall(r"pytest -m (\w+)", MAKEFILE))
+    assert asked == {"soak", "seal_soak", "s3a", "other_spark"}
+    assert asked <= declared
+    assert asked <= set(re.findall(r"\w+", options["addopts"][-1]))
+
+
+def test_make_alone_explains_every_command() -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}  # as if not run by `make test`
+    shown = subprocess.run(["make"], cwd=ROOT, env=env, check=True, capture_output=True, text=True).stdout
+    targets = set(re.search(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE)[1].split())  # type: ignore[index]
+    assert targets - set(re.findall(r"^  make (\S+)", shown, re.MULTILINE)) == {"java", "jars-s3a"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of our scripts on a machine that has only the named programs, each a shell script or a link."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sed", "head", "echo"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+
+    def run(script: str, **commands: str) -> subprocess.CompletedProcess[str]:
+        for name, body in commands.items():
+            (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+            (programs / name).chmod(0o755)
+        env = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYTHON")} | {"PATH": str(programs)}
+        return subprocess.run(
+            ["/bin/sh", str(ROOT / "dev" / script)], env=env, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [
+        pytest.param(None, "none", id="none"),
+        pytest.param('openjdk version "11.0.22" 2024-01-16', "11.0.22", id="too old"),
+        pytest.param('java version "1.8.0_202"', "1.8.0", id="of the old numbering"),
+        pytest.param('openjdk version "25" 2025-09-16', "25", id="too new"),
+    ],
+)
+def test_a_java_that_spark_cannot_use_is_named_in_one_line(
+    says: str | None, found: str, machine: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = machine("check-java.sh", **({"java": f"echo '{says}' >&2"} if says else {}))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"missing: Java 17 or 21 (found: {found}); get it with: apt-get install openjdk-17-jre-headless, or set JAVA_HOME\n"
+    )
+
+
+@pytest.mark.parametrize("says", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
+def test_a_java_that_spark_can_use_is_passed_over_in_silence(
+    says: str, machine: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = machine("check-java.sh", java=f"echo '{says}' >&2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_python_is_named_in_one_line(machine: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = machine("find-python.sh")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "missing: Python 3.11, 3.12 or 3.13 (found: none); get it with: apt-get install python3.11 python3.11-venv, "
+        "or name yours: make PYTHON=/path/to/python3.11\n"
+    )
+
+
+def test_an_old_python_is_named_in_one_line(machine: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = machine("find-python.sh", python3='[ "$1" = --version ] && echo "Python 3.9.2" || exit 1')
+    assert done.returncode == 2
+    assert done.stderr.startswith("missing: Python 3.11, 3.12 or 3.13 (found: Python 3.9.2); ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_shim_without_a_python_behind_it_is_passed_over(
+    machine: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = machine("find-python.sh", python3="echo 'no such version' >&2; exit 127", **{"python3.11": "exit 0"})
+    assert done.returncode == 0
+    assert Path(done.stdout.strip()).name == "python3.11"
+
+
+# --- the deployment ---
+
+
+def test_compose_asks_for_every_secret_and_the_example_names_each() -> None:
+    asked = set(re.findall(r"\$\{(\w+)", COMPOSE))
+    example = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    assert asked == set(example)
+    assert set(example.values()) == {""}
+    assert re.findall(r"\$\{\w+(?!\w|:\?)", COMPOSE) == []
+
+
+def test_compose_runs_every_part_of_airflow_with_one_configuration() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    parts = ["api-server", "scheduler", "dag-processor", "triggerer"]
+    assert [services[part]["command"] for part in parts] == [[part] for part in parts]
+    shared = services["api-server"]["environment"]
+    assert [services[part]["environment"] for part in parts] == [shared] * len(parts)
+    assert shared["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://api-server:8080/execution/"
+
+
+def test_compose_publishes_ports_on_this_machine_only() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert ports
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_one_version_of_each_part_is_used_everywhere() -> None:
+    conf = (ROOT / "docker" / "spark-defaults.conf").read_text()
+    dockerfile = (ROOT / "docker" / "airflow.Dockerfile").read_text()
+    listed = "".join((ROOT / "dev" / name).read_text() for name in ("spark-jars.txt", "s3a-jars.txt"))
+    packages = re.search(r"^spark\.jars\.packages\s+(\S+)$", conf, re.MULTILINE)[1].split(",")  # type: ignore[index]
+    assert set(re.findall(r"^[^#\s]+", listed, re.MULTILINE)) <= set(packages)
+    assert f"org.apache.spark:spark-sql-kafka-0-10_2.13:{locked()['pyspark']}" in packages
+    assert yaml.safe_load(COMPOSE)["services"]["spark"]["image"].startswith(f"apache/spark:{locked()['pyspark']}-")
+    assert f"FROM apache/airflow:{locked()['apache-airflow']}-" in dockerfile

@@ -1,0 +1,73 @@
+"""What Airflow is told about this package is well formed, and true."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+import pytest
+
+from airflow_ckpt_provider.get_provider_info import get_provider_info
+
+INFO = get_provider_info()
+OPERATOR_MODULES = [module for group in INFO["operators"] for module in group["python-modules"]]
+
+
+def schema() -> dict[str, Any]:
+    text = files("airflow").joinpath("provider_info.schema.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def test_info_follows_airflows_own_schema() -> None:
+    jsonschema.validate(INFO, schema())
+
+
+def test_info_names_only_keys_that_the_schema_knows() -> None:
+    # The schema itself lets unknown keys pass: a misspelt one would simply be without effect.
+    assert set(INFO) <= set(schema()["properties"])
+
+
+def test_airflow_finds_the_provider_by_its_entry_point() -> None:
+    [entry] = entry_points(group="apache_airflow_provider", name="provider_info").select(
+        module="airflow_ckpt_provider.get_provider_info"
+    )
+    assert entry.load() is get_provider_info
+
+
+@pytest.mark.parametrize("module", OPERATOR_MODULES)
+def test_every_operator_module_holds_an_operator(module: str) -> None:
+    from airflow.sdk import BaseOperator
+
+    loaded = import_module(module)
+    own = [
+        value
+        for value in vars(loaded).values()
+        if isinstance(value, type) and issubclass(value, BaseOperator) and value.__module__ == module
+    ]
+    assert own, f"{module} defines no operator"
+
+
+@pytest.mark.parametrize("path", [*INFO["extra-links"], *INFO["cli"]])
+def test_everything_named_can_be_imported(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    assert callable(getattr(import_module(module), name))
+
+
+def test_every_link_of_an_operator_is_named() -> None:
+    # A link that is not named here does not survive the serialisation of a DAG.
+    from airflow.sdk import BaseOperator
+
+    links = {
+        f"{type(link).__module__}.{type(link).__qualname__}"
+        for module in OPERATOR_MODULES
+        for value in vars(import_module(module)).values()
+        if isinstance(value, type) and issubclass(value, BaseOperator)
+        for link in value.operator_extra_links
+        if type(link).__module__.startswith("airflow_ckpt_provider.")
+    }
+    assert links == set(INFO["extra-links"])
