@@ -35,6 +35,7 @@ from airflow_ckpt_provider.errors import (
     MissingFileError,
     NotACheckpointError,
     RefusedError,
+    RepositoryError,
     UnreadableLogError,
 )
 from airflow_ckpt_provider.storage.location import Location
@@ -132,11 +133,9 @@ def create_backup(
     :raises StorageError: reading or writing failed.
     """
     began = time.monotonic()
-    name = checked_name(name or checkpoint.location.name)
     if restorable_batches < 1:
         raise RefusedError(f"restorable_batches is {restorable_batches}", hint="use 1 or more")
-    _check_places(checkpoint.location, repository.location)
-    checkpoint.progress()  # an empty place, an unreadable newest entry: say so before anything else
+    name = _checked(checkpoint, repository.location, name)
     with lease(repository.location, name, made_by=made_by):
         objects = Objects(repository.location, name, vouched=_vouched(repository, name))
         tree, closures, stored = _copy(checkpoint, objects, restorable_batches, workers, on_progress)
@@ -144,6 +143,38 @@ def create_backup(
         manifest = _write(repository, manifest)
     copied = [s.entry for s in stored if s.copied]
     return BackupResult(manifest, len(copied), sum(entry.size for entry in copied), time.monotonic() - began)
+
+
+def open_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None = None) -> Repository:
+    """Open the repository for a backup; make one only where the backup would not be refused.
+
+    :param place: where the repository is, or is to be.
+    :param checkpoint: the checkpoint that will be backed up.
+    :param name: name of the stream, as for :func:`create_backup`.
+    :raises CkptError: as :func:`create_backup` for what it refuses at once, and :meth:`Repository.open_or_create`.
+    """
+    try:
+        return Repository.open(place)
+    except RepositoryError:
+        _checked(checkpoint, place, name)
+        return Repository.open_or_create(place)
+
+
+def _checked(checkpoint: Checkpoint, repository: Location, name: str | None) -> str:
+    """Refuse what can be refused at once; return the name of the stream."""
+    name = checked_name(name or checkpoint.location.name)
+    _check_places(checkpoint.location, repository)
+    progress = checkpoint.progress()  # an empty place, an unreadable newest entry
+    if progress.latest_committed is None:
+        raise _nothing_committed(checkpoint)
+    return name
+
+
+def _nothing_committed(checkpoint: Checkpoint) -> NotACheckpointError:
+    return NotACheckpointError(
+        f"{checkpoint.location} has no committed batch yet: there is nothing to go back to",
+        hint="wait until the stream has committed its first batch",
+    )
 
 
 def _check_places(checkpoint: Location, repository: Location) -> None:
@@ -208,10 +239,7 @@ def _newest_committed(checkpoint: Checkpoint) -> int:
     names = (file.path.rpartition("/")[2] for file in checkpoint.location.list(COMMITS).files)
     committed = [b for b in map(batch_id_of, names) if b is not None]
     if not committed:
-        raise NotACheckpointError(
-            f"{checkpoint.location} has no committed batch yet: there is nothing to go back to",
-            hint="wait until the stream has committed its first batch",
-        )
+        raise _nothing_committed(checkpoint)
     return max(committed)
 
 

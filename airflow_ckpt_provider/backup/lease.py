@@ -52,13 +52,22 @@ def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
     try:
         repository.create(path, _document(mine))
     except FileExistsError:
-        held = load_json(repository.read(path))
-        if not _is_free(held):
+        held = _read(repository, path)
+        if held and not _is_free(held):
             raise _running(held, path) from None
         repository.replace(path, _document(mine))
-    held = load_json(repository.read(path))
-    if held["holder"] != mine["holder"]:  # another one took it at the same moment
+    held = _read(repository, path)
+    if held and held["holder"] != mine["holder"]:  # another one took it at the same moment
         raise _running(held, path)
+
+
+def _read(repository: Location, path: str) -> dict[str, Any] | None:
+    """Who holds it; ``None`` where that cannot be read: a damaged lease is nobody's."""
+    try:
+        held: dict[str, Any] = load_json(repository.read(path))
+        return held if held.keys() >= {"holder", "host", "pid", "made_by", "renewed", "released"} else None
+    except (ValueError, AttributeError, FileNotFoundError):
+        return None
 
 
 def _renew(repository: Location, path: str, mine: dict[str, Any], done: threading.Event) -> None:

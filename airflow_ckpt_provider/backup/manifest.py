@@ -19,7 +19,7 @@ _FORMAT = "airflow-ckpt-manifest"
 VERSION = 1
 _READABLE = frozenset({1})
 _ID_TIME = "%Y%m%dT%H%M%SZ"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def checked_name(name: str) -> str:
     if not _NAME.fullmatch(name) or ".." in name:
         raise RefusedError(
             f"{name!r} cannot be the name of a stream",
-            hint="use letters, digits, '.', '_', '-' and '=', beginning with a letter or digit, without '..' or '/'",
+            hint="use letters, digits, '.', '_', '-' and '=', beginning with a letter, a digit or '_', without '..' or '/'",
         )
     return name
 

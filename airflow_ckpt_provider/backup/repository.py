@@ -25,6 +25,8 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 LATEST = "latest"
+#: Safety backups of a stream go under a name of their own, with this at its end; ``latest`` never means one of them.
+SAFETY_SUFFIX = ".before-restore"
 _MARKER = "repository.json"
 _FORMAT = "airflow-ckpt-repository"
 _VERSION = 1
@@ -124,6 +126,8 @@ class Repository:
         names = self.names() if name is None else (checked_name(name),)
         found = [(n, i) for n in names for i in self.backup_ids(n)]
         if backup_id == LATEST:
+            if name is None:
+                found = [(n, i) for n, i in found if not n.endswith(SAFETY_SUFFIX)]
             streams = sorted({n for n, _ in found})
             if len(streams) > 1:
                 raise NoSuchBackupError(

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import FileEntry
 from airflow_ckpt_provider.backup.restore_plan import RestorePlan, plan_restore, refuse_damage
-from airflow_ckpt_provider.backup.safety import keep_what_is_there
+from airflow_ckpt_provider.backup.safety import keep_what_is_there, kept_for
 from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal
 from airflow_ckpt_provider.backup.target import check_at_rest, look_at, wait_until_at_rest
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
@@ -148,8 +148,10 @@ def _put_above(plan: RestorePlan, number: int, made_by: str) -> Seal:
 
 
 def _keep(plan: RestorePlan, made_by: str) -> str | None:
-    if plan.target.is_empty or not plan.replace:
+    if not plan.replacing:
         return None
+    if plan.target.is_empty:  # emptied by an attempt before this one
+        return kept_for(plan.repository, name=plan.manifest.name, plan_id=plan.plan_id)
     there = look_at(plan.target.location)
     kept = keep_what_is_there(plan.repository, there, name=plan.manifest.name, plan_id=plan.plan_id, made_by=made_by)
     log.info("what was at %s is kept: %s", plan.target.location, kept)

@@ -40,6 +40,7 @@ class RestorePlan:
     :param entries: files to write.
     :param rewritten: contents that differ from the backup's because they name absolute places, by path.
     :param replace: whether what is there may be replaced.
+    :param replacing: whether there was something to replace when the restore began.
     :param seal_running: whether a running query may be stopped by the seal.
     :param quiet_for: seconds without a change after which the target counts as at rest.
     :param already_done: the target is exactly what the plan wants.
@@ -53,6 +54,7 @@ class RestorePlan:
     entries: tuple[FileEntry, ...]
     rewritten: dict[str, bytes]
     replace: bool
+    replacing: bool
     seal_running: bool
     quiet_for: float
     already_done: bool
@@ -71,7 +73,7 @@ class RestorePlan:
     @property
     def reason(self) -> str:
         """What the seal says; a run that was killed finds its own seal by it, and whether it has to keep anything."""
-        into = _INTO_EMPTY if self.target.is_empty else _REPLACING
+        into = _REPLACING if self.replacing else _INTO_EMPTY
         return f"restore of {self.manifest.backup_id} batch {self.batch_id} {into}"
 
     @property
@@ -206,6 +208,7 @@ def plan_restore(
         entries=entries,
         rewritten=rewritten,
         replace=replace,
+        replacing=not there.is_empty,
         seal_running=seal_running,
         quiet_for=quiet_for,
         already_done=False,
@@ -306,7 +309,7 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
             f"{place} holds files that plan {seal.plan_id} did not write, such as {strange[0]}",
             hint="see who else writes there; delete them or choose another place",
         )
-    return _with(plan, plan_id=seal.plan_id, replace=replacing)
+    return _with(plan, plan_id=seal.plan_id, replacing=replacing)
 
 
 def _is_as_planned(plan: RestorePlan, there: Target) -> bool:

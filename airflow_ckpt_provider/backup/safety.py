@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from airflow_ckpt_provider.backup.create import create_backup
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.target import Target
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -19,8 +19,6 @@ from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
-#: Safety backups go under a name of their own, so that ``latest`` never means one.
-SUFFIX = ".before-restore"
 _COMPLETE = "COMPLETE"
 
 
@@ -39,7 +37,7 @@ def keep_what_is_there(repository: Repository, target: Target, *, name: str, pla
             result = create_backup(
                 Checkpoint.at(target.location),
                 repository,
-                name=name + SUFFIX,
+                name=name + SAFETY_SUFFIX,
                 tags={"plan": plan_id},
                 reason=f"safety backup before plan {plan_id}",
                 made_by=made_by,
@@ -55,8 +53,8 @@ def kept_for(repository: Repository, *, name: str, plan_id: str) -> str | None:
     place = _place(name, plan_id)
     if any(file.path == f"{place}/{_COMPLETE}" for file in repository.location.list(place).files):
         return place
-    for backup_id in reversed(repository.backup_ids(name + SUFFIX)):
-        manifest = repository.read_manifest(name + SUFFIX, backup_id)
+    for backup_id in reversed(repository.backup_ids(name + SAFETY_SUFFIX)):
+        manifest = repository.read_manifest(name + SAFETY_SUFFIX, backup_id)
         if manifest.tags.get("plan") == plan_id:
             return f"backup {manifest.backup_id} of {manifest.name}"
     return None

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from airflow_ckpt_provider.errors import StorageError
 
 _NO_BUCKET = "create it, or correct the address"
-_CREDENTIALS = "check the access key, the secret and the token of the connection (or of storage_options, or the environment)"
+_CREDENTIALS = (
+    "check the access key, the secret and the token of the connection (or of storage_options, or the environment)"
+)
 _NOT_ALLOWED = "check that these credentials may list, read and write there (some steps need only a part of that)"
 _UNREACHABLE = "check the address, the credentials and that the store is reachable, then run the same command again"
 _FULL = "free some space, then run the same command again: what was copied already is used"
@@ -73,6 +75,12 @@ def says_no_bucket(error: BaseException) -> bool:
     """Whether a client's file-not-found is about the bucket and not about the file."""
     code, _ = _code_and_reason(error)
     return code in ("NoSuchBucket", "ContainerNotFound")
+
+
+def says_exists(error: BaseException) -> bool:
+    """Whether a client's error is the service's refusal to write over a file that is there."""
+    code, _ = _code_and_reason(error)
+    return code in ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 def _code_and_reason(error: BaseException) -> tuple[str | None, str]:

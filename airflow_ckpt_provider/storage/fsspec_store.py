@@ -11,7 +11,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.storage.failures import translated
+from airflow_ckpt_provider.storage.failures import says_exists, translated
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
 #: Object stores: a write is atomic, ``pipe_file(mode="create")`` is one conditional request, ``cp_file`` is done by the
@@ -33,7 +33,7 @@ class FsspecStore(Store):
     Where files are not written atomically (HDFS), they go to a hidden ``.tmp`` name and are renamed; a create is then
     two steps, as :attr:`creates_if_absent` says.
 
-    :param fs: the filesystem, already authenticated.
+    :param fs: the filesystem, already authenticated. Its listing cache is switched off.
     """
 
     def __init__(self, fs: AbstractFileSystem) -> None:
@@ -44,6 +44,10 @@ class FsspecStore(Store):
         if self._object_store:
             self.creates_if_absent = True
             self.copies_within = True
+        # s3fs takes even the size of a file to be read from its listings, and with it a part of a file that has grown.
+        # Emptying the cache before each look is not enough while other threads fill it.
+        fs.dircache.use_listings_cache = False
+        fs.invalidate_cache()
 
     @property
     def protocol(self) -> str:
@@ -91,7 +95,13 @@ class FsspecStore(Store):
         """Write a new file."""
         with translated(f"create {self._uri(path)}"):
             if self.creates_if_absent:
-                self._put(path, data, mode="create")
+                try:
+                    self._put(path, data, mode="create")
+                except OSError as e:
+                    # s3fs shows the answer as "invalid argument".
+                    if says_exists(e):
+                        raise FileExistsError(path) from e
+                    raise
                 return
             if self.fs.exists(path):
                 raise FileExistsError(path)
@@ -178,9 +188,7 @@ class FsspecStore(Store):
             # it and shows the directory itself.
             if entry["type"] != "file" or name.endswith("/") or name.strip("/") == root.strip("/"):
                 continue
-            yield StoredFile(
-                name, int(entry["size"]), self._identity(entry), self._checksum(entry), _modified(entry)
-            )
+            yield StoredFile(name, int(entry["size"]), self._identity(entry), self._checksum(entry), _modified(entry))
 
     def _identity(self, entry: dict[str, Any]) -> str | None:
         for key in ("generation", "ETag", "etag"):

@@ -66,6 +66,7 @@ class LocalStore(Store):
             temporary = self._write_temporary(path, data)
             try:
                 os.link(temporary, path)
+                _flush_directory(path)
             except OSError as e:
                 if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                     raise
@@ -82,6 +83,7 @@ class LocalStore(Store):
             except BaseException:
                 os.unlink(temporary)
                 raise
+            _flush_directory(path)
 
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
@@ -108,7 +110,11 @@ class LocalStore(Store):
 
     def _write_temporary(self, path: str, data: bytes) -> str:
         directory, _, name = path.rpartition("/")
-        os.makedirs(directory, exist_ok=True)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except FileExistsError as e:
+            # A file where a directory should be; for the caller "exists" is about the file to be written.
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from e
         # Spark's own form of temporary names, which every Spark ignores.
         temporary = f"{directory}/.{name}.{uuid.uuid4()}.tmp"
         try:
@@ -129,6 +135,19 @@ class LocalStore(Store):
             os.fsync(file.fileno())
 
 
+def _flush_directory(path: str) -> None:
+    """Put a name on the disk: ``fsync`` of a file covers its content only."""
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        # Network and FUSE mounts may not know it for directories; they write names through.
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.ENOSYS):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def _stored_file(entry: os.DirEntry[str]) -> StoredFile | None:
     try:
         status = entry.stat()
@@ -145,12 +164,17 @@ def _stored_file(entry: os.DirEntry[str]) -> StoredFile | None:
 @contextmanager
 def _translated(action: str) -> Iterator[None]:
     """Leave file-not-found and file-exists as they are; give every other failure a next step."""
+    free = "free some space, then run the same command again: what was copied already is used"
+    permissions = "check the permissions of the user that runs this"
     hints = {
-        errno.ENOSPC: "free some space, then run the same command again: what was copied already is used",
-        errno.EDQUOT: "free some space, then run the same command again: what was copied already is used",
-        errno.EACCES: "check the permissions of the user that runs this",
-        errno.EPERM: "check the permissions of the user that runs this",
+        errno.ENOSPC: free,
+        errno.EDQUOT: free,
+        errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another place",
+        errno.EACCES: permissions,
+        errno.EPERM: permissions,
         errno.EROFS: "the file system is mounted read-only: choose another place",
+        errno.ENOTDIR: "a part of this path is a file: correct the address",
+        errno.EISDIR: "this is a directory: correct the address",
     }
     try:
         yield
@@ -158,4 +182,6 @@ def _translated(action: str) -> Iterator[None]:
         raise
     except OSError as e:
         reason = e.strerror or str(e)
-        raise StorageError(f"could not {action}: {reason}", hint=hints.get(e.errno or 0)) from e
+        raise StorageError(
+            f"could not {action}: {reason}", hint=hints.get(e.errno or 0, "check the address and the disk")
+        ) from e

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
@@ -72,4 +72,6 @@ class Location:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def _relative(self, file: StoredFile) -> StoredFile:
-        return replace(file, path=file.path[len(self.root.rstrip("/")) + 1 :])
+        # Not dataclasses.replace: ten thousand of these are a good part of a look at a big checkpoint.
+        path = file.path[len(self.root.rstrip("/")) + 1 :]
+        return StoredFile(path, file.size, file.identity, file.checksum, file.modified)

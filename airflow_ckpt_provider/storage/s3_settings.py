@@ -8,7 +8,6 @@ somebody else has authenticated. Both answer ``None`` where a setting is not und
 from __future__ import annotations
 
 import http.client
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,7 +78,7 @@ def settings_of_options(options: Mapping[str, Any], environment: Mapping[str, st
     anonymous = bool(given.pop("anon", False))
     key, secret, token = given.pop("key", None), given.pop("secret", None), given.pop("token", None)
     client.pop("endpoint_url", None)
-    if given or client or style is None or environment.get("AWS_CA_BUNDLE"):
+    if given or client or style is None:
         return None
     if not (key or secret or token):
         key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
@@ -89,6 +88,8 @@ def settings_of_options(options: Mapping[str, Any], environment: Mapping[str, st
     if not endpoint and environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
         endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if environment.get("AWS_CA_BUNDLE") and not _is_plain(endpoint):
+        return None
     if not (endpoint and region) and _has_configuration_file(environment):
         return None
     region = region or "us-east-1"
@@ -120,9 +121,10 @@ def _settings_of_client(fs: Any, client: Any) -> S3Settings | None:
     special = fs.asynchronous or fs.version_aware or fs.req_kw or fs.s3_additional_kwargs or fs.cache_regions
     verify = client._endpoint.http_session._verify
     style = _addressing_style({"s3": config.s3 or {}})
-    if special or config.proxies or not isinstance(verify, bool) or style is None or os.environ.get("AWS_CA_BUNDLE"):
-        return None
     endpoint: str | None = client.meta.endpoint_url
+    own_authority = not isinstance(verify, bool) and not _is_plain(endpoint)
+    if special or config.proxies or own_authority or style is None:
+        return None
     region: str = client.meta.region_name or "us-east-1"
     if (urlsplit(endpoint or "").hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
         if region.startswith("cn-") or "dualstack" in str(endpoint) or "vpce" in str(endpoint):
@@ -142,7 +144,7 @@ def _settings_of_client(fs: Any, client: Any) -> S3Settings | None:
         credentials=credentials,
         access_key=access_key,
         virtual_hosts=style == "virtual",
-        verify=verify,
+        verify=verify is not False,
     )
 
 
@@ -176,6 +178,10 @@ def _from_botocore(fs: Any, credentials: Any) -> CredentialProvider:
         }
 
     return provide
+
+
+def _is_plain(endpoint: str | None) -> bool:
+    return endpoint is not None and endpoint.startswith("http://")
 
 
 def _has_configuration_file(environment: Mapping[str, str]) -> bool:

@@ -9,19 +9,25 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.storage.failures import translated
+from airflow_ckpt_provider.storage.failures import storage_error, translated
 from airflow_ckpt_provider.storage.s3_settings import S3Settings
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
 if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig, S3Config
     from obstore.store import S3Store as Bucket
 
 #: The largest object that one request may copy or put.
 _ONE_REQUEST = 5 * 1024**3
 #: From here on an upload goes in parts. Below, one request makes one ETag of the whole content.
 _MULTIPART_FROM = 256 * 1024**2
-_CLIENT = {"connect_timeout": "5s", "read_timeout": "120s", "timeout": "30m", "pool_max_idle_per_host": "64"}
-_RETRY = {
+_CLIENT: ClientConfig = {
+    "connect_timeout": "5s",
+    "read_timeout": "120s",
+    "timeout": "30m",
+    "pool_max_idle_per_host": "64",
+}
+_RETRY: RetryConfig = {
     "max_retries": 6,
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
@@ -146,12 +152,12 @@ class S3Store(Store):
             raise StorageError("the address names no bucket", hint="write it as s3://bucket/path")
         settings = self.settings
         url, region = settings.bucket_url(bucket)
-        client: dict[str, Any] = {
+        client: ClientConfig = {
             **_CLIENT,
             "allow_http": url.startswith("http://"),
             "allow_invalid_certificates": not settings.verify,
         }
-        config: dict[str, Any] = {
+        config: S3Config = {
             # Both, as obstore would prefer the second from the environment.
             "endpoint": url,
             "aws_endpoint_url_s3": url,
@@ -201,11 +207,11 @@ class S3Store(Store):
 @contextmanager
 def _written(action: str) -> Iterator[None]:
     """As :func:`translated`; and what a write does not find is never a file, but a bucket."""
-    with translated(action):
-        try:
+    try:
+        with translated(action):
             yield
-        except FileNotFoundError as e:
-            raise StorageError(f"could not {action}: {e}", hint="check the address") from e
+    except FileNotFoundError as e:
+        raise storage_error(action, e) from e
 
 
 def _split(path: str) -> tuple[str, str]:

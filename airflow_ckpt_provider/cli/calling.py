@@ -1,0 +1,144 @@
+"""Carrying one verb out: its answer as JSON or for people, its errors in two lines, its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from airflow_ckpt_provider.errors import CkptError, StorageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from airflow_ckpt_provider.cli.definition import Verb
+    from airflow_ckpt_provider.storage.location import Location
+
+
+class Exit(IntEnum):
+    """What a shell learns."""
+
+    FINE = 0
+    FINDINGS = 1
+    USAGE = 2
+    STORAGE = 3
+    #: As shells have it for Ctrl-C.
+    INTERRUPTED = 130
+
+
+class UsageError(CkptError):
+    """The arguments do not fit together."""
+
+
+class Places(Protocol):
+    """Opens the places that arguments name."""
+
+    def __call__(self, uri: str, *, role: str) -> Location:
+        """Open a place.
+
+        :param uri: its address.
+        :param role: ``checkpoint``, ``repository`` or ``target``; Airflow has a connection for each.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A verb with its arguments.
+
+    :param args: as parsed.
+    :param places: opens the places they name.
+    :param screen: where to print for people; ``None`` with ``--json``.
+    """
+
+    args: argparse.Namespace
+    places: Places
+    screen: Console | None
+
+    @property
+    def made_by(self) -> str:
+        """Who does it, for manifests, seals and audit records."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container whose user has no name
+            user = str(os.getuid())
+        return f"{user}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb found or did.
+
+    :param document: the same as JSON, with the keys that ``docs/cli.md`` promises.
+    :param findings: whether something is wrong, which is exit code 1.
+    """
+
+    document: dict[str, Any]
+    findings: bool = False
+
+
+def carry_out(verb: Verb, args: argparse.Namespace, places: Places, *, out: TextIO) -> int:
+    """Run a verb and return the exit code.
+
+    :param verb: the verb.
+    :param args: its arguments, as parsed.
+    :param places: opens the places they name.
+    :param out: where the answer goes. Errors go to standard error.
+    """
+    try:
+        answer = verb.load()(Call(args, places, None if args.json else _screen(out)))
+        if args.json:
+            print(json.dumps(answer.document, indent=2), file=out)
+        out.flush()
+        return Exit.FINDINGS if answer.findings else Exit.FINE
+    except BrokenPipeError:
+        # Whoever read our output, `head` for example, has had enough. Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        return Exit.FINE
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command again goes on from here", file=sys.stderr)
+        return Exit.INTERRUPTED
+    except Exception as e:
+        return _complain(e, args, out)
+
+
+def _screen(out: TextIO) -> Console:
+    from airflow_ckpt_provider.cli.terminal import screen
+
+    return screen(out)
+
+
+def _complain(error: Exception, args: argparse.Namespace, out: TextIO) -> int:
+    if args.debug:
+        traceback.print_exception(error)
+    message, hint, code = _explained(error)
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"HINT: {hint}", file=sys.stderr)
+    if args.json:
+        kind = type(error).__name__
+        print(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2), file=out, flush=True)
+    return code
+
+
+def _explained(error: Exception) -> tuple[str, str | None, Exit]:
+    if isinstance(error, CkptError):
+        code = Exit.FINDINGS
+        if isinstance(error, StorageError):
+            code = Exit.STORAGE
+        elif isinstance(error, UsageError):
+            code = Exit.USAGE
+        return error.message, error.hint, code
+    if isinstance(error, OSError):
+        return f"{type(error).__name__}: {error}", "check the address, the rights and the space there", Exit.STORAGE
+    return (
+        f"unexpected {type(error).__name__}: {error}",
+        "this is a defect; run it again with --debug and report what it prints",
+        Exit.STORAGE,
+    )

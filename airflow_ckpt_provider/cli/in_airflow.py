@@ -1,0 +1,36 @@
+"""``airflow ckpt …``: the same verbs with Airflow's connections."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TextIO
+
+from airflow_ckpt_provider.cli.calling import carry_out
+from airflow_ckpt_provider.cli.definition import Verb
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+
+
+def run(verb: Verb, args: argparse.Namespace) -> None:
+    """Carry a verb out and end the process with its exit code."""
+    # As `airflow connections get` has it: connections are looked up in Airflow's database too.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+
+    def open_with_connection(uri: str, *, role: str) -> Location:
+        conn_id = getattr(args, f"{role}_conn_id")
+        if args.storage_option and not conn_id:
+            return open_location(uri, storage_options=dict(args.storage_option))
+        return open_place(uri, conn_id)
+
+    sys.exit(carry_out(verb, args, open_with_connection, out=_standard_output()))
+
+
+def _standard_output() -> TextIO:
+    """Keep standard output for the answer; whatever else writes there, as Airflow's loggers do, gets standard error."""
+    sys.stdout.flush()
+    ours = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding)
+    os.dup2(2, 1)
+    return ours

@@ -1,0 +1,178 @@
+"""What people see: tables, sizes, a progress bar. All of it through rich, none of it in JSON."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar, TextIO
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.filesize import decimal
+from rich.markdown import Markdown, MarkdownElement, TableElement
+from rich.table import Table
+from rich.text import Text
+
+from airflow_ckpt_provider.plan import Verdict
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.backup.transfer import CopyProgress, OnProgress
+
+#: Columns where nobody looks through a window: in a file, a mail, a log.
+_WIDTH_OF_FILES = 120
+_VERDICT_STYLES = {Verdict.SAFE: "bold green", Verdict.UNKNOWN: "bold yellow"}
+
+
+def screen(out: TextIO) -> Console:
+    """Open a stream for people."""
+    to_a_file = not out.isatty() and "COLUMNS" not in os.environ
+    return _Screen(file=out, highlight=False, width=_WIDTH_OF_FILES if to_a_file else None)
+
+
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller what that means; rich would end the process."""
+        raise  # the BrokenPipeError that rich has just caught
+
+
+def command(screen: Console, doing: str, *argv: str) -> None:
+    """Show what to type next: in one line whatever its length, so that it can be copied."""
+    screen.print()
+    screen.print(Text(f"{doing}: {shlex.join(('airflow-ckpt', *argv))}", style="dim"), soft_wrap=True)
+
+
+def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Lay out names and values."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(f"  {name}", value)
+    return grid
+
+
+def table(*columns: str) -> Table:
+    """Make a table with the given columns; a name that ends in ``>`` makes one of numbers, ``!`` one that never wraps."""
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="dim")
+    for column in columns:
+        made.add_column(
+            column.rstrip(">!"),
+            justify="right" if column.endswith(">") else "left",
+            no_wrap=column.endswith((">", "!")),
+            overflow="fold",
+        )
+    return made
+
+
+def title(text: str) -> Text:
+    """Make the heading of a part."""
+    return Text(text, style="bold")
+
+
+def findings(messages: Iterable[str]) -> Table:
+    """List what is wrong."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="bold red")
+    grid.add_column(overflow="fold")
+    for message in messages:
+        grid.add_row("  ✗", Text(message))
+    return grid
+
+
+def verdict(value: Verdict) -> Text:
+    """Show a verdict in its colour."""
+    return Text(value.value, style=_VERDICT_STYLES.get(value, "bold red"))
+
+
+def size(number: int) -> str:
+    """Show bytes as people say them."""
+    return decimal(number)
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Show a number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def moment(time: datetime) -> str:
+    """Show a time in UTC."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ago(time: datetime) -> str:
+    """Say how long ago a time was, in its largest unit."""
+    passed = (datetime.now(UTC) - time).total_seconds()
+    if passed < 0:
+        return "in the future"
+    if passed < 1:
+        return "just now"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if passed >= 2 * length or (unit == "min" and passed >= length):
+            return f"{int(passed // length)} {unit} ago"
+    return f"{int(passed)} s ago"
+
+
+def plan(markdown: str) -> Markdown:
+    """Lay out a plan."""
+    return _Plan(markdown)
+
+
+class _Facts(TableElement):
+    """A table whose header is empty is one of names and values, and needs no room for the header."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        header = self.header.row.cells if self.header and self.header.row else []
+        if self.body is None or any(str(cell.content).strip() for cell in header):
+            yield from super().__rich_console__(console, options)
+            return
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for row in self.body.rows:
+            grid.add_row(Text("  ") + row.cells[0].content, row.cells[1].content)
+        yield grid
+
+
+class _Plan(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "table_open": _Facts}
+
+
+@contextmanager
+def progress_bar(doing: str) -> Iterator[OnProgress | None]:
+    """Show a bar on standard error while files are worked on; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[files]}"),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=None, files="")
+
+        def on_progress(done: CopyProgress) -> None:
+            bar.update(
+                task,
+                total=done.bytes_total,
+                completed=done.bytes_done,
+                files=f"{done.files_done:,}/{done.files_total:,} files",
+            )
+
+        yield on_progress

@@ -1,0 +1,1 @@
+"""One module for each verb, loaded when it is used."""

@@ -1,0 +1,50 @@
+"""``backup``: take one."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.backup.create import BackupResult, create_backup, open_for_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call
+
+
+def backup(call: Call) -> Answer:
+    """Back up a checkpoint into a repository."""
+    args = call.args
+    checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
+    place = call.places(args.repository, role="repository")
+    repository = open_for_backup(place, checkpoint, name=args.name)
+    with terminal.progress_bar("Backing up") as on_progress:
+        result = create_backup(
+            checkpoint,
+            repository,
+            name=args.name,
+            tags=dict(args.tag),
+            reason=args.reason,
+            made_by=call.made_by,
+            restorable_batches=args.restorable_batches,
+            workers=args.workers,
+            on_progress=on_progress,
+        )
+    if call.screen:
+        _show(result, call)
+    return Answer(result.to_json())
+
+
+def _show(result: BackupResult, call: Call) -> None:
+    manifest = result.manifest
+    copied = f"{terminal.count(result.copied_files, 'file')}, {terminal.size(result.copied_bytes)}"
+    old = result.files - result.copied_files
+    rest = f"; {terminal.count(old, 'file')} the repository had already" if old else ""
+    batches = ", ".join(map(str, manifest.restorable))
+    rows = [
+        ("backup", result.backup_id),
+        ("stream", result.name),
+        ("batch" if len(manifest.restorable) == 1 else "batches", f"{batches} can be restored"),
+        ("holds", f"{terminal.count(result.files, 'file')}, {terminal.size(result.bytes)}"),
+        ("copied now", f"{copied} in {result.seconds:.1f} s{rest}"),
+    ]
+    if call.screen:
+        call.screen.print(terminal.title(f"Backed up batch {result.batch_id} of {manifest.checkpoint}"))
+        call.screen.print(terminal.facts(rows))
+        terminal.command(call.screen, "To restore it", "restore", call.args.repository, result.backup_id, "TARGET")

@@ -1,0 +1,70 @@
+"""``backups``: what a repository holds."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RepositoryError
+
+
+def backups(call: Call) -> Answer:
+    """List backups, oldest first; one that cannot be read is a finding and does not hide the others."""
+    repository = Repository.open(call.places(call.args.repository, role="repository"))
+    names = repository.names() if call.args.name is None else (call.args.name,)
+    found: dict[str, list[Manifest]] = {}
+    damaged: list[str] = []
+    for name in names:
+        for backup_id in repository.backup_ids(name):
+            try:
+                found.setdefault(name, []).append(repository.read_manifest(name, backup_id))
+            except NoSuchBackupError:
+                continue  # deleted since it was listed
+            except (RepositoryError, CkptError) as e:
+                damaged.append(e.message)
+    if call.screen:
+        _show(repository, found, damaged, call.screen)
+    document = {
+        "repository": repository.location.uri,
+        "backups": [manifest.summary() for manifests in found.values() for manifest in manifests],
+        "findings": damaged,
+    }
+    return Answer(document, findings=bool(damaged))
+
+
+def _show(repository: Repository, found: dict[str, list[Manifest]], damaged: list[str], screen: Console) -> None:
+    if not found and not damaged:
+        screen.print(f"{repository.location} holds no backup", markup=False)
+    for position, (name, manifests) in enumerate(found.items()):
+        if position:
+            screen.print()
+        screen.print(Text.assemble((name, "bold"), f"  {terminal.count(len(manifests), 'backup')}"))
+        shown = terminal.table("backup!", "taken!", "batches!", "files>", "size>", "about")
+        for m in manifests:
+            shown.add_row(
+                m.backup_id,
+                terminal.ago(m.created),
+                _span(m.restorable),
+                f"{len(m.files):,}",
+                terminal.size(m.bytes),
+                Text(_about(m)),
+            )
+        screen.print(shown)
+    if damaged:
+        screen.print()
+        screen.print(terminal.title("Findings"))
+        screen.print(terminal.findings(damaged))
+
+
+def _span(batches: tuple[int, ...]) -> str:
+    whole = batches == tuple(range(batches[0], batches[-1] + 1))
+    return f"{batches[0]}-{batches[-1]}" if whole and len(batches) > 2 else ", ".join(map(str, batches))
+
+
+def _about(manifest: Manifest) -> str:
+    tags = " ".join(f"{key}={value}" for key, value in manifest.tags.items())
+    return "; ".join(filter(None, (manifest.reason, tags)))

@@ -1,0 +1,103 @@
+"""``inspect``: what is in a checkpoint, and what Spark will do at its next start."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.inspection import Inspection
+from airflow_ckpt_provider.checkpoint.progress import Progress
+from airflow_ckpt_provider.checkpoint.resume import ResumePoint
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.cli.offsets import in_words
+
+
+def inspect(call: Call) -> Answer:
+    """Look at a checkpoint."""
+    found = Checkpoint.at(call.places(call.args.checkpoint, role="checkpoint")).inspect()
+    if call.screen:
+        _show(found, call.screen)
+    return Answer(found.to_json(), findings=bool(found.findings))
+
+
+def _show(found: Inspection, screen: Console) -> None:
+    screen.print(terminal.title(found.progress.uri))
+    screen.print(terminal.facts(_facts(found)))
+    screen.print()
+    screen.print(_headline(found))
+    screen.print(terminal.facts(_next(found.resume)))
+    _show_sources(found.resume, screen)
+    _show_state(found, screen)
+    if found.findings:
+        screen.print()
+        screen.print(terminal.title("Findings"))
+        screen.print(terminal.findings(found.findings))
+
+
+def _facts(found: Inspection) -> list[tuple[str, str | Text]]:
+    p = found.progress
+    rows: list[tuple[str, str | Text]] = [
+        ("query id", p.query_id or Text("none: metadata is missing", style="red")),
+        ("batches", _batches(p)),
+    ]
+    if p.batch_time:
+        rows.append(("last planned", f"{terminal.moment(p.batch_time)}, {terminal.ago(p.batch_time)}"))
+    rows.append(("holds", f"{terminal.count(found.files, 'file')}, {terminal.size(found.bytes)}"))
+    if p.seal:
+        rows.append(("seal", Text(f"{p.seal.path}: {p.seal.sentence}", style="yellow")))
+    return rows
+
+
+def _batches(p: Progress) -> str:
+    logged = "none logged" if p.latest_logged is None else f"{p.latest_logged} logged"
+    committed = "none committed" if p.latest_committed is None else f"{p.latest_committed} committed"
+    return f"{logged}, {committed}, gap {p.gap}"
+
+
+def _headline(found: Inspection) -> Text:
+    resume = found.resume
+    start = "Sealed: no Spark starts. Unsealed, it" if found.progress.seal else "At its next start Spark"
+    what = "again, as it was planned" if resume.replay else "on new data"
+    return Text.assemble((start, "bold"), f" runs batch {resume.batch_id} {what}  ", terminal.verdict(resume.verdict))
+
+
+def _next(resume: ResumePoint) -> list[tuple[str, str | Text]]:
+    if not resume.watermark_ms:
+        return []
+    return [("watermark", terminal.moment(datetime.fromtimestamp(resume.watermark_ms / 1000, UTC)))]
+
+
+def _show_sources(resume: ResumePoint, screen: Console) -> None:
+    # Before the first batch the sources decide where they start; a replay of batch 0 knows its end only.
+    sources = resume.start_offsets or resume.end_offsets
+    if not sources:
+        return
+    starts = {s.source: in_words(s) for s in resume.start_offsets}
+    ends = {s.source: in_words(s) for s in resume.end_offsets}
+    shown = terminal.table("source!", "kind!", "from", *(["to"] if resume.replay else []))
+    for source in sources:
+        row = [source.source, source.kind, starts.get(source.source, "its own start")]
+        shown.add_row(*map(Text, row), *([Text(ends.get(source.source, ""))] if resume.replay else []))
+    screen.print()
+    screen.print(shown)
+
+
+def _show_state(found: Inspection, screen: Console) -> None:
+    if not found.operators:
+        return
+    shown = terminal.table("state", "stores", "partitions>", "version>", "provider")
+    for operator in found.operators:
+        provider = (operator.provider or "?").rpartition(".")[2].removesuffix("StateStoreProvider")
+        shown.add_row(
+            Text(f"{operator.operator_id} {operator.name or ''}".rstrip()),
+            Text("\n".join(operator.stores)),
+            str(operator.partitions),
+            str(found.resume.state_versions.get(operator.operator_id, "")),
+            Text(provider),
+        )
+    screen.print()
+    screen.print(shown)

@@ -1,0 +1,53 @@
+"""``restore``: the plan, and with ``--apply`` the deed."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.restore import RestoreOutcome, apply_restore
+from airflow_ckpt_provider.backup.restore_plan import plan_restore
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call
+
+
+def restore(call: Call) -> Answer:
+    """Restore a backup to a place, or say what that would do."""
+    args = call.args
+    repository = Repository.open(call.places(args.repository, role="repository"))
+    plan = plan_restore(
+        repository,
+        repository.manifest(args.backup, name=args.name),
+        call.places(args.target, role="target"),
+        batch=args.batch,
+        replace=args.replace,
+        seal_running=args.seal_running,
+        quiet_for=args.quiet_for,
+        target_uri=args.target_uri,
+    )
+    if call.screen:
+        call.screen.print(terminal.plan(plan.to_markdown()))
+        call.screen.print()
+    if not args.apply:
+        if call.screen and not plan.already_done:
+            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
+        return Answer(plan.to_json())
+    with terminal.progress_bar("Restoring") as on_progress:
+        outcome = apply_restore(
+            plan, made_by=call.made_by, reason=args.reason, workers=args.workers, on_progress=on_progress
+        )
+    if call.screen:
+        _show(outcome, call.screen)
+    return Answer(outcome.to_json())
+
+
+def _show(outcome: RestoreOutcome, screen: Console) -> None:
+    if outcome.already_done:
+        return  # the plan said so
+    screen.print(terminal.title(f"Restored {outcome.target} to batch {outcome.batch_id}"))
+    wrote = f"{terminal.count(outcome.files, 'file')}, {terminal.size(outcome.bytes)} in {outcome.seconds:.1f} s"
+    rows = [("wrote", wrote)]
+    if outcome.kept:
+        rows.append(("kept before", outcome.kept))
+    rows.append(("next", f"start the query: it goes on with batch {outcome.batch_id + 1}"))
+    screen.print(terminal.facts(rows))

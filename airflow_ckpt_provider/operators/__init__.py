@@ -1,0 +1,1 @@
+"""Airflow operators: thin, no logic of their own; each is one verb of the core."""

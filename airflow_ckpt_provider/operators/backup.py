@@ -1,0 +1,187 @@
+"""Take a backup of a live checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import Asset, AssetAlias, BaseOperator
+
+from airflow_ckpt_provider.assets import BACKUPS, backup_asset
+from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RepositoryError
+from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
+from airflow_ckpt_provider.operators.fields import required, text, whole_number
+from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.places import open_place
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.backup.manifest import Manifest
+    from airflow_ckpt_provider.storage.location import Location
+
+#: What a downstream DAG learns from the asset event.
+_EVENT_KEYS = ("backup_id", "name", "batch_id", "checkpoint", "repository", "uri", "files", "bytes", "made_by")
+
+
+class CheckpointBackupOperator(BaseOperator):
+    """Take a consistent backup of a checkpoint, while its stream runs.
+
+    Nothing is written into the checkpoint and the stream is not stopped. A repository that is not there yet is made;
+    what it holds already is not copied again.
+
+    A retry after the manifest was written returns that backup and takes no second one; so does a cleared task.
+    The result is the summary of the manifest, as a dictionary and key by key (``backup.output["backup_id"]``).
+    After each backup an event of the asset :func:`~airflow_ckpt_provider.assets.backup_asset` is sent, through the
+    alias :data:`~airflow_ckpt_provider.assets.BACKUPS`; give ``outlets`` to have your own assets announced instead.
+
+    .. seealso:: :doc:`/howto/backup`
+
+    :param checkpoint: URI of the checkpoint, the ``checkpointLocation`` of the stream. (templated)
+    :param repository: URI of the repository. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach the checkpoint; ``None``: the environment's own
+        credentials. (templated)
+    :param repository_conn_id: Airflow connection to reach the repository; ``None`` likewise. (templated)
+    :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
+    :param tags: words kept in the manifest, for people and for retention. (templated)
+    :param reason: why this backup was taken, kept in the manifest. (templated)
+    :param restorable_batches: how many of the newest batches can be restored from this backup. (templated)
+    :param workers: files copied at the same time.
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "repository",
+        "checkpoint_conn_id",
+        "repository_conn_id",
+        "name",
+        "tags",
+        "reason",
+        "restorable_batches",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"tags": "json"}
+    operator_extra_links = (BackupManifestLink(),)
+    ui_color = "#d5e8d4"
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        repository: str,
+        checkpoint_conn_id: str | None = None,
+        repository_conn_id: str | None = None,
+        name: str | None = None,
+        tags: dict[str, str] | None = None,
+        reason: str | None = None,
+        restorable_batches: int | str = 1,
+        workers: int = WORKERS,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        kwargs["outlets"] = kwargs.get("outlets") or [BACKUPS]
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.repository = repository
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.repository_conn_id = repository_conn_id
+        self.name = name
+        self.tags = tags
+        self.reason = reason
+        self.restorable_batches = restorable_batches
+        self.workers = workers
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the summary of the backup that this task took, now or in an attempt before."""
+        with no_retry_when_refused():
+            checkpoint = Checkpoint.at(
+                open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
+            )
+            place = open_place(required(self.repository, "repository"), text(self.repository_conn_id))
+            name = text(self.name) or checkpoint.location.name
+            summary = self._taken_before(place, name, context)
+            if summary is None:
+                repository = open_for_backup(place, checkpoint, name=name)
+                summary = self._take(checkpoint, repository, name, context)
+        self._announce(summary, place, context)
+        return summary
+
+    def _taken_before(self, place: Location, name: str, context: Context) -> dict[str, Any] | None:
+        """Find what an attempt before this one has finished: its manifest was written, then its worker was lost."""
+        if not has_been_tried(context):
+            return None
+        try:
+            repository = Repository.open(place)
+        except RepositoryError:
+            return None  # nothing was written there; what is wrong with the place, if anything, is said later
+        manifest = repository.made_by(name, made_by(context))
+        if manifest is None:
+            return None
+        self.log.info(
+            "An attempt before this one finished backup %s of batch %d: it is returned, and no second one is taken. "
+            "For a new backup start a new run.",
+            manifest.backup_id,
+            manifest.batch_id,
+        )
+        return _summary(manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, already_done=True)
+
+    def _take(self, checkpoint: Checkpoint, repository: Repository, name: str, context: Context) -> dict[str, Any]:
+        self.log.info("Backing up %s into %s, as %s", checkpoint.location, repository.location, name)
+        result = create_backup(
+            checkpoint,
+            repository,
+            name=name,
+            tags={str(key): str(value) for key, value in (self.tags or {}).items()},
+            reason=text(self.reason) or "",
+            made_by=made_by(context),
+            restorable_batches=whole_number(self.restorable_batches, "restorable_batches", least=1) or 1,
+            workers=self.workers,
+            on_progress=ProgressLog(self.log, "Stored"),
+        )
+        self.log.info(
+            "Backup %s holds batch %d: %d files, %s. Of these, %d files, %s, were copied now, in %.1f s.",
+            result.backup_id,
+            result.batch_id,
+            result.files,
+            size(result.bytes),
+            result.copied_files,
+            size(result.copied_bytes),
+            result.seconds,
+        )
+        return _summary(
+            result.manifest,
+            repository,
+            copied_files=result.copied_files,
+            copied_bytes=result.copied_bytes,
+            seconds=result.seconds,
+            already_done=False,
+        )
+
+    def _announce(self, summary: dict[str, Any], place: Location, context: Context) -> None:
+        """Send the asset events and leave the URL of the manifest for the link."""
+        if "outlet_events" not in context:
+            return  # not run by Airflow
+        context["ti"].xcom_push(key=BackupManifestLink.XCOM_KEY, value=manifest_url(place, summary["manifest"]))
+        extra = {key: summary[key] for key in _EVENT_KEYS}
+        asset = backup_asset(summary["repository"], summary["name"])
+        for outlet in self.outlets:
+            if isinstance(outlet, AssetAlias):
+                context["outlet_events"][outlet].add(asset, extra=extra)
+            elif isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra = extra
+        self.log.info("Downstream DAGs are told through %s", asset.uri)
+
+
+def _summary(manifest: Manifest, repository: Repository, **now: Any) -> dict[str, Any]:
+    return {
+        **manifest.summary(),
+        "repository": repository.location.uri,
+        "manifest": manifest.path,
+        "uri": (repository.location / manifest.path).uri,
+        **now,
+    }

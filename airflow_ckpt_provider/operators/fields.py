@@ -1,0 +1,74 @@
+"""Reading template fields after they were rendered.
+
+A rendered field is text: ``{{ params.batch }}`` gives ``"12"``, or ``"None"`` where nothing was entered. Values
+written in Python arrive as they are. Both mean the same here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_ckpt_provider.errors import RefusedError
+
+_TRUE = frozenset({"true", "yes", "1", "on"})
+_FALSE = frozenset({"false", "no", "0", "off"})
+
+
+def text(value: Any) -> str | None:
+    """Return the text of a field, ``None`` where it is empty."""
+    if value is None:
+        return None
+    stripped = str(value).strip()
+    return None if stripped in ("", "None") else stripped
+
+
+def required(value: Any, field: str) -> str:
+    """Return the text of a field that must not be empty.
+
+    :raises RefusedError: it is.
+    """
+    found = text(value)
+    if found is None:
+        raise RefusedError(f"{field} is empty", hint=f"give {field}, or check the template that it comes from")
+    return found
+
+
+def whole_number(value: Any, field: str, *, least: int = 0) -> int | None:
+    """Return a field as a number, ``None`` where it is empty.
+
+    :raises RefusedError: it is no whole number, or below ``least``.
+    """
+    found = text(value)
+    if found is None:
+        return None
+    try:
+        number = int(found)
+    except ValueError as e:
+        raise RefusedError(f"{field} is {found!r}", hint=f"give a whole number from {least} up, or leave it out") from e
+    if number < least:
+        raise RefusedError(f"{field} is {number}", hint=f"give a whole number from {least} up, or leave it out")
+    return number
+
+
+def flag(value: Any, field: str) -> bool:
+    """Return a field as true or false; empty is false.
+
+    :raises RefusedError: it is neither.
+    """
+    found = (text(value) or "false").lower()
+    if found in _TRUE:
+        return True
+    if found in _FALSE:
+        return False
+    raise RefusedError(f"{field} is {value!r}", hint="give true or false")
+
+
+def one_of(value: Any, field: str, choices: tuple[str, ...]) -> str:
+    """Return a field that has to be one of a few words.
+
+    :raises RefusedError: it is none of them.
+    """
+    found = text(value)
+    if found not in choices:
+        raise RefusedError(f"{field} is {found!r}", hint=f"give one of: {', '.join(choices)}")
+    return found

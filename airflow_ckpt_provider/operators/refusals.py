@@ -1,0 +1,28 @@
+"""Which failures Airflow may try again, judged in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
+
+from airflow_ckpt_provider.errors import BackupRunningError, MissingExtraError, RefusedError
+
+
+@contextmanager
+def no_retry_when_refused() -> Iterator[None]:
+    """Fail the task for good when a guardrail said no; the same question would get the same answer.
+
+    All else is raised as it is and retried by the task's own rule: a store that was out of reach, a log file caught
+    while it was being written. So is the refusal that passes by itself, another backup that is running: it may be the
+    attempt before, on a worker that was lost.
+    """
+    try:
+        yield
+    except BackupRunningError:
+        raise
+    except RefusedError as e:
+        raise AirflowFailException(str(e)) from e
+    except MissingExtraError as e:
+        raise AirflowOptionalProviderFeatureException(str(e)) from e

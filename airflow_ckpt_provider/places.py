@@ -1,0 +1,81 @@
+"""From a URI and an Airflow connection to a place in a store.
+
+The core below takes filesystems and knows nothing of Airflow; this module is the only one that asks Airflow for one.
+It goes through ``ObjectStoragePath``, so that every connection Airflow's providers understand works here as well.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from airflow.sdk import BaseHook, ObjectStoragePath
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import location_of, open_location
+
+#: Spark's spelling of a scheme -> the one Airflow's providers register.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+#: Scheme -> the extra of this package that brings Airflow's filesystem for it.
+_EXTRAS = {"s3": "amazon", "gs": "google", "abfs": "azure", "adl": "azure"}
+
+
+def open_place(uri: str, conn_id: str | None = None) -> Location:
+    """Open the place that a URI names, with the credentials of an Airflow connection.
+
+    No connection to the store is made here: wrong credentials and missing buckets show at the first read.
+
+    :param uri: a path, or a URI such as ``s3://bucket/checkpoints/orders``; ``s3a://`` is understood, and so is
+        Airflow's ``s3://<conn_id>@bucket/…``.
+    :param conn_id: id of an Airflow connection; ``None``: what the store's client finds by itself (environment,
+        instance profile).
+    :raises RefusedError: there is no such connection.
+    :raises MissingExtraError: Airflow has no filesystem for the scheme; the message has the ``pip install`` line.
+    """
+    scheme, rest = address(uri)
+    if scheme == "file" and not conn_id:
+        return open_location(uri)
+    path = ObjectStoragePath(f"{scheme}://{rest}", conn_id=conn_id)
+    if path.conn_id:
+        _check_connection(uri, path.conn_id)
+    try:
+        return location_of(path.fs, path.path)
+    except (ImportError, ValueError) as e:
+        if isinstance(e, ValueError) and "No filesystem registered" not in str(e):
+            raise
+        if not path.conn_id and scheme not in _EXTRAS:
+            return open_location(uri)  # schemes that fsspec has and Airflow has not, such as memory:// and hdfs://
+        extra = _EXTRAS.get(scheme)
+        raise MissingExtraError(
+            f"{uri}: Airflow has no filesystem for {scheme}:// ({e})",
+            hint=f"pip install 'airflow-ckpt-provider[{extra}]'"
+            if extra
+            else f"install the Airflow provider that brings {scheme}://, or leave the connection id out",
+        ) from e
+
+
+def _check_connection(uri: str, conn_id: str) -> None:
+    """See that the connection is there: without it some of Airflow's filesystems quietly go on as nobody."""
+    try:
+        BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as e:
+        raise RefusedError(
+            f"{uri}: there is no Airflow connection {conn_id!r}",
+            hint=f"create it (airflow connections add {conn_id} …), or leave the connection id out",
+        ) from e
+
+
+def address(uri: str) -> tuple[str, str]:
+    """Split a URI into scheme and the rest, both in the one spelling that this package's own URIs have."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return "file", uri
+    scheme = _SCHEMES.get(scheme, scheme)
+    if scheme == "abfs":
+        # abfss://container@account.dfs.core.windows.net/path: what stands before the @ is no connection here, and
+        # the connection knows the account.
+        parts = urlsplit(f"{scheme}://{rest}")
+        if parts.username and "." in (parts.hostname or ""):
+            rest = f"{parts.username}{parts.path}"
+    return scheme, rest

@@ -1,0 +1,116 @@
+"""Restore a checkpoint from a backup: choose in the form, read the plan, then run again with mode *apply*.
+
+With mode *plan*, the default, nothing is changed: the log of the task `plan` shows what would be. With mode *apply* the
+same plan is made again and carried out; tick *approval* to be shown it and asked in between.
+Stop the stream before, and start it again when the run has succeeded.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, Param, task
+
+from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
+
+OPTIONAL = ["null", "string"]
+
+
+@task.branch
+def what_next(params: dict[str, object] | None = None) -> str | None:
+    """Stop here when only a plan was asked for; ask somebody before it is applied where that is wanted."""
+    form = params or {}
+    if form["mode"] == "plan":
+        return None
+    return "approve" if form["approval"] else "apply"
+
+
+with DAG(
+    dag_id="restore_checkpoint",
+    schedule=None,
+    max_active_runs=1,
+    tags=["checkpoint"],
+    doc_md=__doc__,
+    params={
+        "mode": Param("plan", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
+        "repository": Param(
+            "s3://bucket/backups", type="string", minLength=1, title="Repository", description="where the backups are"
+        ),
+        "repository_conn_id": Param(None, type=OPTIONAL, title="Connection for the repository"),
+        "name": Param(
+            None, type=OPTIONAL, title="Name of the stream", description="needed where the repository holds several"
+        ),
+        "backup_id": Param("latest", type="string", minLength=1, title="Backup", description="an id, or latest"),
+        "target": Param(
+            "s3://bucket/checkpoints/orders",
+            type="string",
+            minLength=1,
+            title="Target",
+            description="the checkpoint's own place, or a new one",
+        ),
+        "target_conn_id": Param(None, type=OPTIONAL, title="Connection for the target"),
+        "batch": Param(
+            None, type=["null", "integer"], minimum=0, title="Batch", description="empty: the newest of the backup"
+        ),
+        "replace": Param(
+            False, type="boolean", title="Replace", description="what is at the target; it is backed up before"
+        ),
+        "seal_running": Param(
+            False, type="boolean", title="Stop a running stream", description="by sealing its checkpoint"
+        ),
+        "approval": Param(False, type="boolean", title="Approval", description="ask before the plan is applied"),
+        "reason": Param("", type="string", title="Reason", description="kept in the repository's audit record"),
+    },
+) as dag:
+    # [START howto_restore_plan]
+    plan = CheckpointRestoreOperator(
+        task_id="plan",
+        repository="{{ params.repository }}",
+        repository_conn_id="{{ params.repository_conn_id }}",
+        name="{{ params.name }}",
+        backup_id="{{ params.backup_id }}",
+        target="{{ params.target }}",
+        target_conn_id="{{ params.target_conn_id }}",
+        batch="{{ params.batch }}",
+        replace="{{ params.replace }}",
+        seal_running="{{ params.seal_running }}",
+        mode="plan",
+    )
+    # [END howto_restore_plan]
+
+    # [START howto_restore_approve]
+    approve = ApprovalOperator(
+        task_id="approve",
+        subject="Restore {{ params.target }}?",
+        body="{{ ti.xcom_pull(task_ids='plan')['markdown'] }}",
+        defaults="Reject",
+        response_timeout=timedelta(hours=4),
+    )
+    # [END howto_restore_approve]
+
+    # [START howto_restore_apply]
+    apply = CheckpointRestoreOperator(
+        task_id="apply",
+        repository="{{ params.repository }}",
+        repository_conn_id="{{ params.repository_conn_id }}",
+        # The backup that the plan found, not the latest of a later moment.
+        name="{{ ti.xcom_pull(task_ids='plan')['plan']['name'] }}",
+        backup_id="{{ ti.xcom_pull(task_ids='plan')['plan']['backup_id'] }}",
+        batch="{{ ti.xcom_pull(task_ids='plan')['plan']['batch_id'] }}",
+        fingerprint="{{ ti.xcom_pull(task_ids='plan')['plan']['fingerprint'] }}",
+        target="{{ params.target }}",
+        target_conn_id="{{ params.target_conn_id }}",
+        replace="{{ params.replace }}",
+        seal_running="{{ params.seal_running }}",
+        reason="{{ params.reason }}",
+        mode="apply",
+        retries=3,
+        retry_delay=timedelta(seconds=30),
+        trigger_rule="none_failed_min_one_success",
+    )
+    # [END howto_restore_apply]
+
+    choice = what_next()
+    plan >> choice >> [approve, apply]
+    approve >> apply

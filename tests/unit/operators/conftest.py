@@ -1,0 +1,47 @@
+"""Fixtures of the operators' tests: a real checkpoint and a stand-in for a task run."""
+
+from __future__ import annotations
+
+import tests.throwaway_airflow  # isort: skip  # noqa: F401
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.one_checkpoint import unpack
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of Spark 4.0.0: an aggregation in RocksDB with changelog, stopped after batch 5."""
+    return unpack(tmp_path / "checkpoints" / "orders")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Where a repository may be made."""
+    return tmp_path / "backups"
+
+
+@pytest.fixture
+def run() -> Run:
+    """Make the part of a task's context that the operators use; ``pushed`` collects its XComs."""
+
+    def make(task_id: str = "task", *, try_number: int = 1, run_id: str = "manual__1") -> dict[str, Any]:
+        pushed: dict[str, Any] = {}
+        ti = SimpleNamespace(
+            dag_id="dag",
+            run_id=run_id,
+            task_id=task_id,
+            map_index=-1,
+            try_number=try_number,
+            xcom_push=lambda key, value: pushed.__setitem__(key, value),
+        )
+        return {"ti": ti, "pushed": pushed}
+
+    return make

@@ -1,0 +1,156 @@
+"""CheckpointBackupOperator, with real checkpoints and repositories and a stand-in for the task run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from airflow_ckpt_provider.assets import BACKUPS, backup_asset
+from airflow_ckpt_provider.backup.lease import lease
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import BackupRunningError, StorageError
+from airflow_ckpt_provider.links.manifest import BackupManifestLink
+from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.places import open_place
+from tests.one_checkpoint import NEWEST
+
+Run = Callable[..., dict[str, Any]]
+
+
+def _operator(checkpoint: Any, repository: Any, **fields: Any) -> CheckpointBackupOperator:
+    return CheckpointBackupOperator(task_id="back_up", checkpoint=str(checkpoint), repository=str(repository), **fields)
+
+
+def test_backup(checkpoint: Path, repository: Path, run: Run) -> None:
+    operator = _operator(checkpoint, repository, tags={"release": 27}, reason="before 2.7", restorable_batches="2")
+    result = operator.execute(run())
+    assert json.loads(json.dumps(result)) == result
+    manifest = Repository.open(open_place(str(repository))).manifest(result["backup_id"])
+    assert result == {
+        **manifest.summary(),
+        "repository": str(repository),
+        "manifest": f"backups/orders/{manifest.backup_id}.json",
+        "uri": f"{repository}/backups/orders/{manifest.backup_id}.json",
+        "copied_files": len(manifest.files),
+        "copied_bytes": manifest.bytes,
+        "seconds": result["seconds"],
+        "already_done": False,
+    }
+    assert (manifest.name, manifest.batch_id, manifest.restorable) == ("orders", NEWEST, (NEWEST - 1, NEWEST))
+    assert (manifest.tags, manifest.reason) == ({"release": "27"}, "before 2.7")
+    assert manifest.made_by == "dag/manual__1/task/-1"
+
+
+def test_backup_into_memory(checkpoint: Path, run: Run) -> None:
+    first = _operator(checkpoint, "memory://operators/backups", name="one").execute(run())
+    second = _operator(checkpoint, "memory://operators/backups", name="one").execute(run())
+    assert first["copied_files"] == first["files"]
+    assert second["copied_files"] == 0
+    assert first["backup_id"] < second["backup_id"]
+
+
+def test_without_a_task_run(checkpoint: Path, repository: Path) -> None:
+    """From a notebook or a test: no announcement, nobody's name."""
+    assert _operator(checkpoint, repository).execute({})["made_by"] == ""
+
+
+def test_retry_returns_the_backup_of_the_attempt_before(checkpoint: Path, repository: Path, run: Run) -> None:
+    first = _operator(checkpoint, repository).execute(run())
+    second = _operator(checkpoint, repository).execute(run(try_number=2))
+    assert second == {**first, "copied_files": 0, "copied_bytes": 0, "seconds": 0.0, "already_done": True}
+    assert len(Repository.open(open_place(str(repository))).backups()) == 1
+
+
+@pytest.mark.parametrize("other", [{"run_id": "manual__2"}, {"task_id": "another"}])
+def test_retry_does_not_take_the_backup_of_another_task(
+    checkpoint: Path, repository: Path, run: Run, other: dict[str, str]
+) -> None:
+    first = _operator(checkpoint, repository).execute(run())
+    second = _operator(checkpoint, repository).execute(run(try_number=2, **other))
+    assert second["backup_id"] != first["backup_id"]
+    assert second["already_done"] is False
+
+
+def test_asset_events_and_link(checkpoint: Path, repository: Path, run: Run) -> None:
+    own = Asset("orders_checkpoint")
+    context = {**run(), "outlet_events": OutletEventAccessors()}
+    operator = _operator(checkpoint, repository, outlets=[BACKUPS, own])
+    result = operator.execute(context)
+    extra = {
+        key: result[key]
+        for key in ("backup_id", "name", "batch_id", "checkpoint", "repository", "uri", "files", "bytes", "made_by")
+    }
+    events = context["outlet_events"]
+    assert events[own].extra == extra
+    (event,) = events[BACKUPS].asset_alias_events
+    assert event.extra == extra
+    assert event.dest_asset_key.uri == backup_asset(str(repository), "orders").uri
+    assert context["pushed"] == {BackupManifestLink.XCOM_KEY: f"file://{result['uri']}"}
+
+
+def test_outlets_default_to_the_alias(checkpoint: Path, repository: Path) -> None:
+    own = Asset("orders_checkpoint")
+    assert _operator(checkpoint, repository).outlets == [BACKUPS]
+    assert _operator(checkpoint, repository, outlets=[own]).outlets == [own]
+
+
+def test_not_a_checkpoint_is_not_retried(tmp_path: Path, repository: Path, run: Run) -> None:
+    with pytest.raises(AirflowFailException) as e:
+        _operator(tmp_path / "nothing", repository).execute(run())
+    assert str(e.value) == (
+        f"{tmp_path}/nothing is not a checkpoint: it has no offsets/, no commits/ and no metadata\n"
+        "HINT: give the directory that the query has as checkpointLocation; it may also not have started yet"
+    )
+
+
+@pytest.mark.parametrize("inside", ["backups", "."])
+def test_no_repository_is_made_inside_the_checkpoint(checkpoint: Path, run: Run, inside: str) -> None:
+    before = sorted(checkpoint.rglob("*"))
+    with pytest.raises(AirflowFailException, match="the repository lies inside the checkpoint"):
+        _operator(checkpoint, checkpoint / inside).execute(run())
+    assert sorted(checkpoint.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["../orders", "a/b", "_orders"])
+def test_no_repository_is_made_for_a_name_that_cannot_be_one(
+    checkpoint: Path, repository: Path, run: Run, name: str
+) -> None:
+    with pytest.raises(AirflowFailException, match="cannot be the name of a stream"):
+        _operator(checkpoint, repository, name=name).execute(run())
+    assert not repository.exists()
+
+
+def test_retry_finds_its_backup_though_the_checkpoint_is_lost(checkpoint: Path, repository: Path, run: Run) -> None:
+    first = _operator(checkpoint, repository).execute(run())
+    shutil.rmtree(checkpoint)
+    assert _operator(checkpoint, repository).execute(run(try_number=2))["backup_id"] == first["backup_id"]
+
+
+def test_empty_field_is_not_retried(repository: Path, run: Run) -> None:
+    with pytest.raises(AirflowFailException) as e:
+        _operator("", repository).execute(run())
+    assert str(e.value) == "checkpoint is empty\nHINT: give checkpoint, or check the template that it comes from"
+
+
+def test_storage_error_is_raised_as_it_is(checkpoint: Path, tmp_path: Path, run: Run) -> None:
+    """So that Airflow tries again: a store may be back in a minute."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError) as e:
+        _operator(checkpoint, tmp_path / "file" / "backups").execute(run())
+    assert not isinstance(e.value, AirflowFailException)
+
+
+def test_running_backup_is_waited_for_by_retrying(checkpoint: Path, repository: Path, run: Run) -> None:
+    """The other backup may be the attempt before, on a worker that was lost."""
+    place = open_place(str(repository))
+    Repository.open_or_create(place)
+    with lease(place, "orders", made_by="somebody"), pytest.raises(BackupRunningError):
+        _operator(checkpoint, repository).execute(run())

@@ -1,0 +1,85 @@
+"""CheckpointVerifyOperator: whole backups pass, damaged ones fail for good, and the report says where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
+from airflow_ckpt_provider.places import open_place
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def backup(checkpoint: Path, repository: Path) -> dict[str, Any]:
+    return CheckpointBackupOperator(task_id="b", checkpoint=str(checkpoint), repository=str(repository)).execute({})
+
+
+@pytest.mark.parametrize(("read_data", "share"), [(None, 0), ("None", 0), ("all", 1), ("10%", 0.1), ("1/1", 1)])
+def test_whole(backup: dict[str, Any], run: Run, read_data: str | None, share: float) -> None:
+    result = CheckpointVerifyOperator(task_id="v", repository=backup["repository"], read_data=read_data).execute(run())
+    assert json.loads(json.dumps(result)) == result
+    assert result["ok"] is True
+    assert (result["backup_id"], result["name"], result["batch_id"]) == (backup["backup_id"], "orders", 5)
+    assert (result["files"], result["bytes"]) == (backup["files"], backup["bytes"])
+    assert result["read_files"] == round(backup["files"] * share)
+
+
+def test_damaged(backup: dict[str, Any], run: Run) -> None:
+    repository = Path(backup["repository"])
+    manifest = Repository.open(open_place(str(repository))).manifest()
+    entry = next(e for e in manifest.files if e.path == "metadata")
+    (repository / entry.object).write_bytes(b"x" * entry.size)
+    context = run()
+    operator = CheckpointVerifyOperator(task_id="v", repository=str(repository), read_data="all")
+    with pytest.raises(AirflowFailException) as e:
+        operator.execute(context)
+    assert str(e.value) == (
+        f"backup {backup['backup_id']} is damaged: 1 finding\n"
+        f"metadata: its object {entry.object} has another content than was backed up\n"
+        "HINT: take a new backup, and restore none from this one"
+    )
+    report = context["pushed"]["return_value"]
+    assert report["ok"] is False
+    assert [f["path"] for f in report["findings"]] == ["metadata"]
+
+
+def test_many_findings_are_cut_short_in_the_message_but_not_in_the_report(backup: dict[str, Any], run: Run) -> None:
+    repository = Path(backup["repository"])
+    for file in (repository / "objects").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    context = run()
+    with pytest.raises(AirflowFailException) as e:
+        CheckpointVerifyOperator(task_id="v", repository=str(repository)).execute(context)
+    lines = str(e.value).splitlines()
+    assert lines[0] == f"backup {backup['backup_id']} is damaged: {backup['files']} findings"
+    assert len(lines) == 13
+    assert lines[11] == f"… and {backup['files'] - 10} more"
+    assert len(context["pushed"]["return_value"]["findings"]) == backup["files"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"backup_id": "20200101T000000Z-b000001"},
+            "{repository} holds no backup 20200101T000000Z-b000001\nHINT: `airflow-ckpt backups REPOSITORY` lists what there is",
+        ),
+        ({"read_data": "some"}, "cannot read 'some' of the data\nHINT: use all, n/t with 1 <= n <= t, or x%"),
+        ({"backup_id": ""}, "backup_id is empty\nHINT: give backup_id, or check the template that it comes from"),
+    ],
+)
+def test_refused(backup: dict[str, Any], run: Run, fields: dict[str, str], message: str) -> None:
+    operator = CheckpointVerifyOperator(task_id="v", repository=backup["repository"], **fields)
+    with pytest.raises(AirflowFailException) as e:
+        operator.execute(run())
+    assert str(e.value) == message.format(repository=backup["repository"])
