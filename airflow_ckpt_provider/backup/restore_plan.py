@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -148,6 +149,8 @@ class RestorePlan:
         """The plan for people: the log, a form, a terminal."""
         m = self.manifest
         there = "empty" if self.target.is_empty else f"{len(self.target.visible)} files, to be replaced"
+        if self.already_done:
+            there = "as planned already"
         rows = (
             ("backup", f"`{m.backup_id}` of `{m.name}`, {m.created:%Y-%m-%d %H:%M:%S} UTC"),
             ("batch", f"{self.batch_id}; the query goes on with {self.batch_id + 1}"),
@@ -250,6 +253,9 @@ def _check_place(repository: Repository, manifest: Manifest, target: Location) -
 
 
 def _plain(uri: str) -> str:
+    """The place that a URI names, however it is spelt."""
+    if "://" not in uri:
+        return os.path.realpath(uri)
     return re.sub(r"^(s3a|s3n)://", "s3://", uri).rstrip("/")
 
 

@@ -55,7 +55,11 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, worker
     """
     with ThreadPoolExecutor(max_workers=workers) as pool:
         futures = [pool.submit(work, item) for item in items]
-        done, pending = wait(futures, return_when=FIRST_EXCEPTION)
+        try:
+            done, pending = wait(futures, return_when=FIRST_EXCEPTION)
+        except BaseException:  # Ctrl-C: what is queued must not run first
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
         for future in pending:
             future.cancel()
     for future in done:

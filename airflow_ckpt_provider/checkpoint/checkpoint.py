@@ -9,6 +9,7 @@ from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
@@ -80,7 +81,9 @@ class Checkpoint:
             try:
                 resolve_closure(tree, committed[-1])
             except CkptError as e:
-                findings.append(e.message)
+                # A missing query id is among the reasons already.
+                if progress.query_id is not None or getattr(e, "path", None) != METADATA_FILE:
+                    findings.append(e.message)
         files = list(tree.below(""))
         return Inspection(
             progress=progress,

@@ -104,6 +104,10 @@ class LocalStore(Store):
         """Not offered: a local copy passes through the process, where it is hashed on the way."""
         raise NotImplementedError("LocalStore.copies_within is false")
 
+    def canonical(self, path: str) -> str:
+        """Resolve symbolic links, also those above a path that does not exist yet."""
+        return os.path.realpath(path)
+
     def same_as(self, other: Store) -> bool:
         """All local paths are in one store."""
         return isinstance(other, LocalStore)

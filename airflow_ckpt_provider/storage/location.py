@@ -36,8 +36,10 @@ class Location:
 
     def contains(self, other: Location) -> bool:
         """Whether ``other`` is this place or lies inside it."""
-        same = self.store.same_as(other.store)
-        return same and (other.root + "/").startswith(self.root.rstrip("/") + "/")
+        if not self.store.same_as(other.store):
+            return False
+        outer, inner = self.store.canonical(self.root), other.store.canonical(other.root)
+        return (inner.rstrip("/") + "/").startswith(outer.rstrip("/") + "/")
 
     def list(self, path: str = "") -> Listing:
         """List one directory, see :meth:`Store.list`."""

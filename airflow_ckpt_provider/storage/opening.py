@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +17,7 @@ from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
 from airflow_ckpt_provider.storage.s3_settings import settings_of_filesystem, settings_of_options
-from airflow_ckpt_provider.storage.s3_store import S3Store
+from airflow_ckpt_provider.storage.s3_store import S3Store, obstore_works_here
 from airflow_ckpt_provider.storage.store import Store
 
 #: Spark's spelling of a scheme -> fsspec's.
@@ -37,12 +36,14 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     """
     scheme = urlsplit(uri).scheme if "://" in uri or uri.startswith("file:") else ""
     if scheme in ("", "file"):
-        path = urlsplit(uri).path if scheme else uri
+        # Taken as it stands: in a Hadoop path neither "%" nor "#" nor "?" has a meaning of its own.
+        path = uri.removeprefix("file:") if scheme else uri
+        path = path.removeprefix("//") if scheme else path
         return Location(LocalStore(), os.path.abspath(os.path.expanduser(path)))
     protocol = _SCHEMES.get(scheme, scheme)
     address = f"{protocol}{uri[len(scheme) :]}"
     options = storage_options or {}
-    if protocol == "s3" and _has_obstore() and (settings := settings_of_options(options, os.environ)):
+    if protocol == "s3" and obstore_works_here() and (settings := settings_of_options(options, os.environ)):
         # Without s3fs and botocore, which take longer to load than the rest of the command line.
         path = uri.partition("://")[2].rstrip("/")
         store = S3Store(settings, beyond=lambda: FsspecStore(_filesystem(uri, address, options)[0]))
@@ -81,14 +82,10 @@ def store_for(fs: AbstractFileSystem) -> Store:
         return LocalStore()
     if isinstance(fs, MemoryFileSystem):
         return MemoryStore(fs)
-    if _is_s3fs(fs) and _has_obstore() and (settings := settings_of_filesystem(fs)):
+    if _is_s3fs(fs) and obstore_works_here() and (settings := settings_of_filesystem(fs)):
         return S3Store(settings, beyond=lambda: FsspecStore(fs))
     return FsspecStore(fs)
 
 
 def _is_s3fs(fs: AbstractFileSystem) -> bool:
     return any(f"{c.__module__}.{c.__name__}" == "s3fs.core.S3FileSystem" for c in type(fs).__mro__)
-
-
-def _has_obstore() -> bool:
-    return find_spec("obstore") is not None

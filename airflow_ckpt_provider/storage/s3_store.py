@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import StorageError
@@ -32,6 +34,15 @@ _RETRY: RetryConfig = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
+
+
+#: The process whose threads obstore has started. They do not survive a fork, and obstore then waits for them forever.
+_in_process: int | None = None
+
+
+def obstore_works_here() -> bool:
+    """Whether obstore is installed, and was not in use before this process was forked off."""
+    return _in_process in (None, os.getpid()) and find_spec("obstore") is not None
 
 
 class S3Store(Store):
@@ -139,7 +150,14 @@ class S3Store(Store):
         :param copy_source: the bucket that copies come from. obstore puts its ``bucket`` into the copy's source header
             only, once the address that requests go to is given whole: so one client copies between two buckets.
         """
+        global _in_process
         names = (bucket, copy_source or bucket)
+        if not obstore_works_here():
+            raise StorageError(
+                f"s3://{bucket} was opened before this process was forked off",
+                hint="open it in the new process, by open_location or location_of",
+            )
+        _in_process = os.getpid()
         with self._lock:
             if names not in self._buckets:
                 self._buckets[names] = self._open(*names)

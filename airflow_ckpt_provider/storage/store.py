@@ -97,6 +97,10 @@ class Store(ABC):
         :param size: bytes of the source, as listed, so that the store need not be asked again.
         """
 
+    def canonical(self, path: str) -> str:
+        """Return the one name of a place that can have several, as by symbolic links."""
+        return path
+
     def same_as(self, other: Store) -> bool:
         """Whether ``other`` reaches the same place, so that ``copy`` can go between the two."""
         return self is other

@@ -1,0 +1,7 @@
+"""Fixtures of the component tests: real servers."""
+
+from __future__ import annotations
+
+from tests.s3_server import s3_server
+
+__all__ = ["s3_server"]

@@ -1,0 +1,51 @@
+"""Fixtures: an empty place in each kind of store, and the S3 server opened in each way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.opening import location_of, open_location
+from tests.component.storage.places import PLACES, Place
+from tests.s3_server import S3Server
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """One empty directory in each kind of store."""
+
+    def server() -> S3Server:
+        # Only those that need the server start it.
+        found: Any = request.getfixturevalue("s3_server")
+        return found
+
+    made = PLACES[request.param](tmp_path, server)
+    yield made
+    if isinstance(made.location.store, MemoryStore):
+        fs, root = made.foreign
+        if fs.exists(root):
+            fs.rm(root, recursive=True)
+
+
+S3_KINDS = ["s3", "s3 from s3fs", "s3fs"]
+
+
+@pytest.fixture(params=S3_KINDS)
+def s3_location(request: pytest.FixtureRequest, s3_server: S3Server) -> Callable[..., Location]:
+    """A function that opens a path on the S3 server in one of the three ways."""
+
+    def open_it(path: str, **options: Any) -> Location:
+        options = s3_server.options() | options
+        if request.param == "s3":
+            return open_location(f"s3://{path}", storage_options=options)
+        fs = fsspec.filesystem("s3", **options, skip_instance_cache=True)
+        return location_of(fs, path) if request.param == "s3 from s3fs" else Location(FsspecStore(fs), path)
+
+    return open_it

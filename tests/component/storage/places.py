@@ -1,0 +1,104 @@
+"""The stores under test, each with what is declared of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import fsspec
+from fsspec import AbstractFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
+from airflow_ckpt_provider.storage.local_store import LocalStore
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.opening import location_of, open_location
+from airflow_ckpt_provider.storage.s3_store import S3Store
+from tests.s3_server import S3Server
+
+
+@dataclass
+class Place:
+    """An empty directory in a store.
+
+    :param location: what is under test.
+    :param foreign: another client of the same place, with its own caches, and the root in it.
+    :param exclusive: ``creates_if_absent`` must be declared and hold.
+    :param copies: ``copies_within`` must be declared and work.
+    :param identity: identities must be given and change with the content.
+    :param directories: empty directories exist.
+    """
+
+    location: Location
+    foreign: tuple[AbstractFileSystem, str]
+    exclusive: bool = True
+    copies: bool = False
+    identity: bool = True
+    directories: bool = False
+
+    def write_from_elsewhere(self, path: str, data: bytes) -> None:
+        fs, root = self.foreign
+        fs.makedirs(f"{root}/{path}".rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(f"{root}/{path}", data)
+
+    def delete_from_elsewhere(self, path: str) -> None:
+        fs, root = self.foreign
+        fs.rm_file(f"{root}/{path}")
+
+
+def _local(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
+    location = open_location(str(tmp_path / "place"))
+    assert isinstance(location.store, LocalStore)
+    fs = LocalFileSystem(skip_instance_cache=True)
+    return Place(location, (fs, str(tmp_path / "place")), directories=True)
+
+
+def _memory(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
+    root = f"/place-{uuid.uuid4()}"
+    location = open_location(f"memory:/{root}")
+    assert isinstance(location.store, MemoryStore)
+    return Place(location, (fsspec.filesystem("memory", skip_instance_cache=True), root), directories=True)
+
+
+def _s3(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
+    """As the command line opens it: obstore alone."""
+    s3, root = server(), f"{server().make_bucket()}/some/place"
+    location = open_location(f"s3a://{root}", storage_options=s3.options())
+    assert isinstance(location.store, S3Store)
+    return Place(location, (s3.filesystem(), root), copies=True)
+
+
+def _s3_from_s3fs(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
+    """As Airflow and notebooks open it: obstore with what s3fs was given."""
+    s3, root = server(), f"{server().make_bucket()}/some/place"
+    location = location_of(s3.filesystem(), f"s3://{root}/")
+    assert isinstance(location.store, S3Store)
+    return Place(location, (s3.filesystem(), root), copies=True)
+
+
+def _s3fs(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
+    """Without obstore, or with settings that only s3fs knows."""
+    s3, root = server(), f"{server().make_bucket()}/some/place"
+    return Place(Location(FsspecStore(s3.filesystem()), root), (s3.filesystem(), root), copies=True)
+
+
+def _two_steps(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
+    """As HDFS looks through fsspec: real directories, no exclusive create, no identities."""
+    location = location_of(DirFileSystem(str(tmp_path), LocalFileSystem()), "place")
+    assert type(location.store) is FsspecStore
+    fs = DirFileSystem(str(tmp_path), LocalFileSystem(), skip_instance_cache=True)
+    return Place(location, (fs, "place"), exclusive=False, identity=False, directories=True)
+
+
+PLACES: dict[str, Callable[[Path, Callable[[], S3Server]], Place]] = {
+    "local": _local,
+    "memory": _memory,
+    "s3": _s3,
+    "s3 from s3fs": _s3_from_s3fs,
+    "s3fs": _s3fs,
+    "two steps": _two_steps,
+}

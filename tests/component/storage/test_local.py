@@ -1,0 +1,154 @@
+"""What is particular to local disks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.opening import open_location
+
+_FREE = "HINT: free some space, then run the same command again: what was copied already is used"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    where = tmp_path / "small"
+    where.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(where)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs more rights than this user has")
+    yield where
+    subprocess.run(["umount", str(where)], check=True)
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[Path]:
+    """A directory of root's that anybody may read, while this process is not root."""
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        (where / "offsets").mkdir()
+        (where / "offsets" / "0").write_bytes(b"v1")
+        for directory in (where, where / "offsets"):
+            directory.chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        yield where
+        if user == 0:
+            os.seteuid(0)
+        for directory in (where, where / "offsets"):
+            directory.chmod(0o755)
+
+
+def test_disk_full(small_disk: Path) -> None:
+    location = open_location(str(small_disk))
+    location.create("a", b"x" * 10_000)
+    for write in (location.create, location.replace):
+        with pytest.raises(StorageError) as e:
+            write("state/big", b"x" * 200_000)
+        assert str(e.value).splitlines()[1] == _FREE
+        assert "No space left on device" in e.value.message
+    assert set(location.walk()) == {"a"}
+
+
+def test_file_size_limit(tmp_path: Path) -> None:
+    location = open_location(str(tmp_path))
+    location.create("a", b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        for path, write in (("b", location.create), ("a", location.replace)):
+            with pytest.raises(StorageError) as e:
+                write(path, b"x" * 100_000)
+            verb = "create" if path == "b" else "write"
+            assert e.value.message == f"could not {verb} {tmp_path}/{path}: File too large"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert set(location.walk()) == {"a"}
+    assert location.read("a") == b"old"
+
+
+def test_read_only_directory(ordinary_user: Path) -> None:
+    location = open_location(str(ordinary_user))
+    assert location.read("offsets/0") == b"v1"
+    for write in (
+        lambda: location.create("offsets/1", b"x"),
+        lambda: location.replace("offsets/0", b"x"),
+        lambda: location.delete("offsets/0"),
+        lambda: location.create("new/1", b"x"),
+    ):
+        with pytest.raises(
+            StorageError, match=f"could not .* {ordinary_user}/.*: Permission denied\nHINT: check the perm"
+        ):
+            write()
+    assert set(location.walk()) == {"offsets/0"}
+
+
+def test_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    location = open_location(str(tmp_path / "file"))
+    with pytest.raises(StorageError) as e:
+        location.create("offsets/1", b"x")
+    assert str(e.value) == (
+        f"could not create {tmp_path}/file/offsets/1: Not a directory\n"
+        "HINT: a part of this path is a file: correct the address"
+    )
+    with pytest.raises(StorageError):
+        location.create("1", b"x")
+
+
+def test_broken_links_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert open_location(str(tmp_path)).walk() == {}
+
+
+def test_a_killed_writer_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    program = (
+        "import sys; from airflow_ckpt_provider.storage.opening import open_location\n"
+        "location = open_location(sys.argv[1]); print('go', flush=True)\n"
+        "n = 0\n"
+        "while True:\n"
+        "    location.create(f'new/{n}', b'x' * 1_000_000); location.replace('same', bytes([n % 256]) * 1_000_000); n += 1\n"
+    )
+    for _ in range(3):
+        where = Path(tempfile.mkdtemp(dir=tmp_path))
+        writer = subprocess.Popen([sys.executable, "-c", program, str(where)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        while not (where / "same").exists():
+            assert writer.poll() is None
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+        files = open_location(str(where)).walk()
+        whole = {path for path in files if not path.endswith(".tmp")}
+        assert whole
+        assert {files[path].size for path in whole} == {1_000_000}
+        assert all(path.rpartition("/")[2].startswith(".") for path in set(files) - whole)
+
+
+def test_links_do_not_hide_that_one_place_is_in_another(tmp_path: Path) -> None:
+    checkpoint, alias = tmp_path / "checkpoint", tmp_path / "alias"
+    checkpoint.mkdir()
+    alias.symlink_to(checkpoint)
+    outer = open_location(str(checkpoint))
+    assert outer.contains(open_location(str(alias / "backups" / "new")))
+    assert open_location(str(alias)).contains(outer)
+    assert not outer.contains(open_location(str(tmp_path / "checkpoint-2")))
+    assert not outer.contains(open_location(str(tmp_path)))
+
+
+def test_file_addresses_are_taken_as_they_stand(tmp_path: Path) -> None:
+    for spelling in (f"file://{tmp_path}/a#b?c%20d", f"file:{tmp_path}/a#b?c%20d"):
+        assert open_location(spelling).root == f"{tmp_path}/a#b?c%20d"

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import run
+from tests.one_checkpoint import unpack
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of five batches."""
+    return unpack(tmp_path / "orders")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, checkpoint: Path) -> Path:
+    """A repository with one backup of the checkpoint."""
+    place = tmp_path / "backups"
+    assert run("backup", checkpoint, place, "--reason", "before lunch", "--tag", "ticket=OPS-1").code == 0
+    return place

@@ -1,0 +1,143 @@
+"""What the arguments may be, and what wrong usage gives: exit code 2 and a word about it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+
+from airflow_ckpt_provider.cli.definition import pair, setting
+from airflow_ckpt_provider.cli.main import build_parser
+from tests.command_line import run
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("endpoint_url=http://host:9000/?a=b", "http://host:9000/?a=b"),
+        ("anon=true", True),
+        ("anon=false", False),
+        ("token=null", None),
+        ("port=8020", 8020),
+        ("secret=1e5", "1e5"),
+        ("secret=", ""),
+        ('key="0123"', "0123"),
+        ('client_kwargs={"region_name": "eu-central-1"}', {"region_name": "eu-central-1"}),
+        ("hosts=[1, 2]", [1, 2]),
+        ("name=NaN", "NaN"),
+        ("name=trueish", "trueish"),
+    ],
+)
+def test_a_storage_option_is_text_or_json(text: str, value: object):
+    assert setting(text) == (text.partition("=")[0], value)
+
+
+def test_a_storage_option_that_begins_as_json_has_to_be_json():
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^the value of client_kwargs is no JSON: "):
+        setting("client_kwargs={region: 1}")
+
+
+@pytest.mark.parametrize("text", ["novalue", "=value", " =value"])
+def test_a_pair_has_a_key_and_a_value(text: str):
+    with pytest.raises(argparse.ArgumentTypeError, match=rf"^{re.escape(repr(text))} is not key=value$"):
+        pair(text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        ([], "airflow-ckpt: error: the following arguments are required: VERB"),
+        (["inspect"], "airflow-ckpt inspect: error: the following arguments are required: CHECKPOINT"),
+        (["inspect", ""], "airflow-ckpt inspect: error: argument CHECKPOINT: it is empty"),
+        (["inspect", "a", "b"], "airflow-ckpt: error: unrecognized arguments: b"),
+        (["inspect", "a", "--batch", "1"], "airflow-ckpt: error: unrecognized arguments: --batch 1"),
+        (
+            ["backup", "a", "b", "--tag", "x"],
+            "airflow-ckpt backup: error: argument --tag: 'x' is not key=value",
+        ),
+        (["backup", "a", "b", "--name", ""], "airflow-ckpt backup: error: argument --name: it is empty"),
+        (
+            ["backup", "a", "b", "--restorable-batches", "0"],
+            "airflow-ckpt backup: error: argument --restorable-batches: '0' is not a whole number from 1 up",
+        ),
+        (
+            ["backup", "a", "b", "--workers", "many"],
+            "airflow-ckpt backup: error: argument --workers: 'many' is not a whole number from 1 up",
+        ),
+        (
+            ["restore", "a", "b"],
+            "airflow-ckpt restore: error: the following arguments are required: TARGET",
+        ),
+        (
+            ["restore", "a", "b", "", "--apply"],
+            "airflow-ckpt restore: error: argument TARGET: it is empty",
+        ),
+        (
+            ["restore", "a", "b", "c", "--batch", "-1"],
+            "airflow-ckpt restore: error: argument --batch: '-1' is not a whole number from 0 up",
+        ),
+        (
+            ["restore", "a", "b", "c", "--quiet-for", "inf"],
+            "airflow-ckpt restore: error: argument --quiet-for: 'inf' is not a number of seconds",
+        ),
+        (["restore", "a", "b", "c", "--appl"], "airflow-ckpt: error: unrecognized arguments: --appl"),
+        (["seal", "a"], "airflow-ckpt seal: error: the following arguments are required: --reason"),
+        (["seal", "a", "--reason", " "], "airflow-ckpt seal: error: argument --reason: it is empty"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage(argv: list[str], complaint: str):
+    finished = run(*argv)
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err.splitlines()[-1] == complaint
+
+
+def test_an_unknown_verb_names_the_known_ones():
+    finished = run("restor")
+    assert finished.code == 2
+    assert "invalid choice: 'restor' (choose from 'inspect', 'backup', 'backups', 'verify'" in finished.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "hint"),
+    [
+        (
+            ["verify", "a", "latest", "--read-data=9/3"],
+            "cannot read '9/3' of the data",
+            "use all, n/t with 1 <= n <= t, or x%",
+        ),
+        (
+            ["verify", "a", "--read-data", "120%"],
+            "cannot read '120%' of the data",
+            "use all, n/t with 1 <= n <= t, or x%",
+        ),
+        (
+            ["unseal", "a", "--plan", "1", "--force"],
+            "--plan and --force exclude each other",
+            "give one of them",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_arguments_that_do_not_fit_together(argv: list[str], message: str, hint: str):
+    finished = run(*argv)
+    assert (finished.code, finished.out, finished.err) == (2, "", f"error: {message}\nHINT: {hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "read_data", "backup"),
+    [
+        (["R", "ID", "--read-data=1/8"], "1/8", "ID"),
+        (["R", "--read-data=1/8", "ID"], "1/8", "ID"),
+        (["--read-data=1/8", "R", "ID"], "1/8", "ID"),
+        (["R", "ID", "--read-data"], "all", "ID"),
+        (["R", "--read-data", "--name", "orders", "ID"], "all", "ID"),
+        (["R", "--read-data"], "all", None),
+        (["R", "ID"], None, "ID"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_options_may_stand_anywhere(argv: list[str], read_data: str | None, backup: str | None):
+    args = build_parser().parse_args(["verify", *argv])
+    assert (args.repository, args.backup, args.read_data) == ("R", backup, read_data)

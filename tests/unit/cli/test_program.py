@@ -1,0 +1,135 @@
+"""The installed program: quick to start, quiet in pipes, with a progress bar on terminals only."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider import __version__
+from tests.command_line import PROGRAM, run, run_program
+
+_SLOW = ("airflow", "fsspec", "rich", "asyncio", "botocore", "s3fs", "obstore", "pyspark")
+
+
+def loaded_by(*argv: str) -> set[str]:
+    """Top-level packages that a run has loaded."""
+    code = (
+        "import sys, json\n"
+        "from airflow_ckpt_provider.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)"
+    )
+    finished = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+    return set(json.loads(finished.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["restore", "--help"], ["--version"]], ids=" ".join)
+def test_help_loads_nothing_slow(argv: list[str]):
+    assert loaded_by(*argv) & set(_SLOW) == set()
+
+
+def test_a_verb_loads_no_airflow_and_json_no_rich(checkpoint: Path):
+    loaded = loaded_by("inspect", str(checkpoint), "--json")
+    assert loaded & {"airflow", "pyspark", "botocore", "s3fs", "obstore"} == set()
+    assert "fsspec" in loaded, "the test sees what is loaded"
+
+
+def test_version():
+    assert run_program("--version").out == f"airflow-ckpt {__version__}\n"
+
+
+def test_codes_reach_the_shell(checkpoint: Path, tmp_path: Path):
+    assert run_program("inspect", checkpoint).code == 0
+    assert run_program("inspect", tmp_path / "nowhere").code == 1
+    assert run_program("inspect").code == 2
+    assert run_program("inspect", "nosuchscheme://x/y").code == 3
+
+
+def test_no_traceback_unless_asked_for(tmp_path: Path):
+    plain = run("inspect", tmp_path)
+    assert "Traceback" not in plain.err
+    debugged = run("inspect", tmp_path, "--debug")
+    assert debugged.err.startswith("Traceback (most recent call last):\n")
+    assert debugged.err.endswith(plain.err)
+
+
+def test_a_defect_says_so(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(call: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("airflow_ckpt_provider.cli.verbs.inspect.inspect", broken)
+    finished = run("inspect", checkpoint)
+    assert (finished.code, finished.out, finished.err) == (
+        3,
+        "",
+        "error: unexpected ZeroDivisionError: division by zero\n"
+        "HINT: this is a defect; run it again with --debug and report what it prints\n",
+    )
+
+
+def test_ctrl_c(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(call: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airflow_ckpt_provider.cli.verbs.inspect.inspect", interrupted)
+    finished = run("inspect", checkpoint)
+    assert (finished.code, finished.err) == (130, "\ninterrupted; the same command again goes on from here\n")
+
+
+def test_a_reader_that_has_had_enough_is_no_error(repository: Path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed_pipe:
+        finished = subprocess.run(
+            [PROGRAM, "backups", repository], stdout=closed_pipe, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_nothing_but_the_answer_in_a_pipe(checkpoint: Path, tmp_path: Path):
+    finished = run_program("backup", checkpoint, tmp_path / "backups")
+    assert finished.err == ""
+    assert "\x1b" not in finished.out
+
+
+def on_a_terminal(*argv: object, out: int | None = None) -> str:
+    """Run the program with a terminal as its standard error and return what was shown there."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen([PROGRAM, *map(str, argv)], stdout=out or theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # so a terminal ends on Linux
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def test_a_progress_bar_on_a_terminal(checkpoint: Path, tmp_path: Path):
+    place = tmp_path / "backups"
+    shown = on_a_terminal("backup", checkpoint, place)
+    assert "Backing up" in shown
+    assert "━" in shown
+    assert "Reading" in on_a_terminal("verify", place, "--read-data")
+    assert "Restoring" in on_a_terminal("restore", place, "latest", tmp_path / "restored", "--apply")
+
+
+def test_the_bar_does_not_spoil_json(checkpoint: Path, tmp_path: Path):
+    answer = tmp_path / "answer.json"
+    with answer.open("w") as file:
+        shown = on_a_terminal("backup", checkpoint, tmp_path / "backups", "--json", out=file.fileno())
+    assert "Backing up" in shown
+    assert json.loads(answer.read_text())["name"] == "orders"

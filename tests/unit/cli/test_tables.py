@@ -1,0 +1,241 @@
+"""What people read. Widths are fixed, so that whole outputs can be compared."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
+from airflow_ckpt_provider.checkpoint.source_offsets import parse_offset
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.offsets import in_words
+from tests.command_line import run
+from tests.one_checkpoint import NEWEST
+
+
+def lines(text: str) -> list[str]:
+    """Lines without the blanks that fill them up."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def test_inspect(checkpoint: Path):
+    finished = run("inspect", checkpoint)
+    assert finished.code == 0
+    shown = lines(finished.out)
+    head, query, batches, planned, holds, *rest = shown
+    assert head == str(checkpoint)
+    assert re.fullmatch(r"  query id      [0-9a-f-]{36}", query)
+    assert batches == f"  batches       {NEWEST} logged, {NEWEST} committed, gap 0"
+    assert re.fullmatch(
+        r"  last planned  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ \w+ ago|  last planned .*future", planned
+    )
+    assert re.fullmatch(r"  holds         \d+ files, [\d.]+ kB", holds)
+    assert rest == [
+        "",
+        f"At its next start Spark runs batch {NEWEST + 1} on new data  SAFE",
+        "",
+        "source  kind  from",
+        "──────────────────────────────────────────",
+        f"0       file  entry {NEWEST} of its log of files",
+        "",
+        "state             stores   partitions  version  provider",
+        "─────────────────────────────────────────────────────────",
+        f"0 stateStoreSave  default           2        {NEWEST + 1}  RocksDB",
+    ]
+
+
+def test_inspect_of_a_batch_that_will_run_again(checkpoint: Path):
+    (checkpoint / "commits" / str(NEWEST)).unlink()
+    shown = lines(run("inspect", checkpoint).out)
+    assert f"  batches       {NEWEST} logged, {NEWEST - 1} committed, gap 1" in shown
+    assert f"At its next start Spark runs batch {NEWEST} again, as it was planned  SAFE" in shown
+    assert shown[shown.index(f"source  kind  {'from':27}  to") + 2] == (
+        f"0       file  entry {NEWEST - 1} of its log of files  entry {NEWEST} of its log of files"
+    )
+
+
+def test_inspect_with_findings(checkpoint: Path):
+    (checkpoint / "metadata").unlink()
+    finished = run("inspect", checkpoint)
+    assert finished.code == 1
+    shown = lines(finished.out)
+    assert shown[1] == "  query id      none: metadata is missing"
+    assert f"At its next start Spark runs batch {NEWEST + 1} on new data  WILL_DUPLICATE" in shown
+    found = " ".join(line.strip() for line in shown[shown.index("Findings") + 1 :])
+    assert found.startswith(
+        "✗ metadata is missing: Spark 4.2 and later refuse to start; older ones make a new query id, so "
+        "exactly-once sinks take replayed batches for new ones"
+    )
+
+
+def test_inspect_of_a_sealed_checkpoint(checkpoint: Path):
+    plan = run("seal", checkpoint, "--reason", "moving house", "--json").document["plan_id"]
+    shown = lines(run("inspect", checkpoint).out)
+    assert f"Sealed: no Spark starts. Unsealed, it runs batch {NEWEST + 1} on new data  WILL_FAIL" in shown
+    assert shown[-1] == f"  ✗ sealed by plan {plan} (moving house): no Spark can start from it"
+
+
+def test_backup(checkpoint: Path, tmp_path: Path):
+    place = tmp_path / "backups"
+    shown = lines(run("backup", checkpoint, place).out)
+    assert shown[0] == f"Backed up batch {NEWEST} of {checkpoint}"
+    backup_id = re.fullmatch(rf"  backup      (\d{{8}}T\d{{6}}Z-b{NEWEST:06d})", shown[1])[1]
+    assert shown[2:4] == ["  stream      orders", f"  batch       {NEWEST} can be restored"]
+    holds = re.fullmatch(r"  holds       (\d+ files, [\d.]+ kB)", shown[4])[1]
+    assert re.fullmatch(rf"  copied now  {holds} in \d+\.\d s", shown[5])
+    assert shown[6:] == ["", f"To restore it: airflow-ckpt restore {place} {backup_id} TARGET"]
+
+    again = lines(run("backup", checkpoint, place).out)
+    number = holds.partition(" ")[0]
+    assert re.fullmatch(
+        rf"  copied now  0 files, 0 bytes in \d+\.\d s; {number} files the repository had already", again[5]
+    )
+
+
+def test_backups(repository: Path, checkpoint: Path):
+    run("backup", checkpoint, repository, "--name", "other", "--restorable-batches", "4")
+    shown = lines(run("backups", repository).out)
+    assert shown[0] == "orders  1 backup"
+    assert shown[1] == "backup                    taken     batches  files    size  about".replace(
+        "    size", "    size"
+    )
+    row = r"\d{8}T\d{6}Z-b000005  (just now|\d s ago) +5 +\d+ +[\d.]+ kB  before lunch; ticket=OPS-1"
+    assert re.fullmatch(row, shown[3])
+    assert shown[5] == "other  1 backup"
+    assert re.fullmatch(r"\d{8}T\d{6}Z-b000005  (just now|\d s ago) +2-5 +\d+ +[\d.]+ kB", shown[8])
+    assert [line for line in lines(run("backups", repository, "--name", "other").out) if "backup" in line] == [
+        "other  1 backup",
+        shown[6],
+    ]
+
+
+def test_backups_of_an_empty_repository(repository: Path):
+    shutil.rmtree(repository / "backups")
+    finished = run("backups", repository)
+    assert (finished.code, finished.out) == (0, f"{repository} holds no backup\n")
+
+
+def test_a_damaged_manifest_hides_no_other(repository: Path, checkpoint: Path):
+    run("backup", checkpoint, repository, "--name", "other")
+    (damaged,) = (repository / "backups" / "other").iterdir()
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    finished = run("backups", repository)
+    assert finished.code == 1
+    shown = lines(finished.out)
+    assert shown[0] == "orders  1 backup"
+    path = damaged.relative_to(repository)
+    assert shown[-2:] == ["Findings", f"  ✗ manifest {path} is damaged: it is not what was written"]
+
+
+def test_verify(repository: Path):
+    (backup_id,) = (d["backup_id"] for d in run("backups", repository, "--json").document["backups"])
+    shown = lines(run("verify", repository).out)
+    assert shown[0] == f"Backup {backup_id} of orders is whole"
+    assert shown[2] == "  contents read  none (--read-data reads them)"
+    read = lines(run("verify", repository, "--read-data").out)
+    assert read[1].removeprefix("  structure      ") == read[2].removeprefix("  contents read  ")
+
+
+def test_verify_with_findings(repository: Path):
+    for path in (repository / "objects").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    finished = run("verify", repository)
+    assert finished.code == 1
+    shown = lines(finished.out)
+    assert shown[0].endswith("of orders is damaged")
+    number = shown[1].split()[1]
+    assert f"Findings: {number}" in shown
+    assert finished.out.count("✗") == int(number)
+
+
+def test_restore(repository: Path, tmp_path: Path):
+    target = tmp_path / "restored"
+    planned = run("restore", repository, "latest", target)
+    assert planned.code == 0
+    shown = lines(planned.out)
+    assert re.fullmatch(r"Restore, plan [0-9a-f]{8}", shown[0])
+    assert f"  batch       {NEWEST}; the query goes on with {NEWEST + 1}" in shown
+    assert f"  target      {target} (empty)" in shown
+    assert " 1 read and check every object of the backup" in shown
+    assert shown[-1] == "Nothing was changed: this is a plan. --apply carries it out."
+    assert not target.exists()
+
+    applied = lines(run("restore", repository, "latest", target, "--apply").out)
+    assert applied[-3] == f"Restored {target} to batch {NEWEST}"
+    assert re.fullmatch(r"  wrote  \d+ files, [\d.]+ kB in \d+\.\d s", applied[-2])
+    assert applied[-1] == f"  next   start the query: it goes on with batch {NEWEST + 1}"
+
+    again = run("restore", repository, "latest", target, "--apply")
+    assert again.code == 0
+    assert "the target already holds exactly this batch of this backup: nothing to do" in again.out
+    assert "Restored" not in again.out
+
+
+def test_seal_and_unseal(checkpoint: Path):
+    shown = lines(run("seal", checkpoint, "--reason", "moving [bold]house").out)
+    plan = re.fullmatch(r"  plan    ([0-9a-f]{8})", shown[2])[1]
+    assert shown == [
+        f"Sealed {checkpoint}",
+        f"  file    offsets/{NEWEST + 1}",
+        f"  plan    {plan}",
+        "  effect  a running query ends its batch and stops; no Spark starts from here",
+        "",
+        f"To lift it: airflow-ckpt unseal {checkpoint} --plan {plan}",
+    ]
+    lifted = lines(run("unseal", checkpoint, "--plan", plan).out)
+    assert lifted[0] == f"Lifted the seal of {checkpoint}"
+    assert lifted[1].startswith(f"  it was of  plan {plan} (moving [bold]house, ")
+    assert lifted[2] == "  next       start the query"
+    assert run("unseal", checkpoint).out == f"{checkpoint} carries no seal: nothing to do\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("-", "no offset yet"),
+        ('{"orders":{"1":7,"0":12},"bills":{"0":1}}', "orders: 0=12  1=7\nbills: 0=1"),
+        (
+            '{"orders":{' + ",".join(f'"{p}":1' for p in range(17)) + "}}",
+            "orders: 17 partitions (--json lists them)",
+        ),
+        (
+            '{"sourceVersion":1,"reservoirId":"x","reservoirVersion":12,"index":-1,"isStartingVersion":false}',
+            "version 12, its start",
+        ),
+        (
+            '{"sourceVersion":1,"reservoirId":"x","reservoirVersion":0,"index":4,"isStartingVersion":true}',
+            "version 0, file 4, still in the first snapshot",
+        ),
+        ('{"logOffset":-1}', "before its first file"),
+        ('{"logOffset":3}', "entry 3 of its log of files"),
+        ("42", "second 42"),
+        ('{"offset":2500,"timestamp":5000}', "row 2,500"),
+        ('{"shard":"a"}', '{"shard":"a"}'),
+        ("x" * 121, "x" * 120 + "… (--json shows all)"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_offsets_in_words(text: str, words: str):
+    assert in_words(SourceOffset("0", parse_offset(text))) == words
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_ids_and_addresses_are_never_cut(width: int):
+    """What is copied out of a table is whole, however narrow the window."""
+    backup_id, address = "20261121T083000Z-b000223", "s3://lake/" + "long/" * 30
+    table = terminal.table("backup!", "files>", "about")
+    table.add_row(backup_id, "1,000", address)
+    facts = terminal.facts([("target", address)])
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table)
+    console.print(facts)
+    text = console.export_text()
+    assert backup_id in text
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert re.sub(r"\s|─|backup|files|about|target|1,000|" + backup_id, "", text) == address * 2
