@@ -246,9 +246,8 @@ def _newest_committed(checkpoint: Checkpoint) -> int:
 def _closures(tree: Tree, pinned: int, batches: int) -> list[Closure]:
     """Closures of the newest batches, newest first; older ones only as far as Spark still keeps them."""
     closures = [resolve_closure(tree, pinned)]
-    for batch_id in range(pinned - 1, pinned - batches, -1):
-        if batch_id not in tree.batches(COMMITS):
-            continue
+    earlier = [batch for batch in tree.batches(COMMITS) if batch < pinned]
+    for batch_id in reversed(earlier[len(earlier) - batches + 1 :] if batches <= len(earlier) else earlier):
         try:
             closures.append(resolve_closure(tree, batch_id))
         except (MissingFileError, RefusedError) as e:

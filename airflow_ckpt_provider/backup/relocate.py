@@ -11,9 +11,8 @@ import json
 import re
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.logs import split_log
-from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.checkpoint.logs import parse_object, split_log
+from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
 
 _METADATA = re.compile(r"state/\d+/_metadata/v2/\d+")
@@ -35,12 +34,27 @@ def relocated(data: bytes, *, path: str, target: str) -> bytes:
     :param target: the new place as Spark names it, such as ``s3a://bucket/checkpoints/orders``.
     :raises UnreadableLogError: the file cannot be parsed.
     """
-    version, lines = split_log(data, path=path, batch_id=None, known=frozenset({1, 2}))
-    content: dict[str, Any] = load_json(lines[0])
+    version, content = _parsed(data, path)
     for store in content["stateStoreInfo"]:
         uris = store.get("stateSchemaFilePaths") or []
         store["stateSchemaFilePaths"] = [_moved(uri, target) for uri in uris]
     return f"v{version}\n{json.dumps(content, separators=(',', ':'))}".encode()
+
+
+def _parsed(data: bytes, path: str) -> tuple[int, dict[str, Any]]:
+    version, lines = split_log(data, path=path, batch_id=None, known=frozenset({1, 2}))
+    content = parse_object("".join(lines[:1]), path=path, batch_id=None)
+    try:
+        uris = [uri for store in content["stateStoreInfo"] for uri in store.get("stateSchemaFilePaths") or ()]
+        if not all(isinstance(uri, str) for uri in uris):
+            raise TypeError("a path that is no text")
+    except (KeyError, TypeError, AttributeError) as e:
+        raise UnreadableLogError(
+            f"{path}: not readable operator metadata ({type(e).__name__}: {e})",
+            path=path,
+            hint="restore the file from a backup",
+        ) from e
+    return version, content
 
 
 def _moved(uri: str, target: str) -> str:
@@ -50,8 +64,8 @@ def _moved(uri: str, target: str) -> str:
 
 def original_place(data: bytes, *, path: str) -> str | None:
     """The place that an operator metadata file names, as Spark wrote it; ``None`` where it names none."""
-    _, lines = split_log(data, path=path, batch_id=None, known=frozenset({1, 2}))
-    for store in load_json(lines[0])["stateStoreInfo"]:
+    _, content = _parsed(data, path)
+    for store in content["stateStoreInfo"]:
         for uri in store.get("stateSchemaFilePaths") or ():
             if match := _SCHEMA_URI.fullmatch(uri):
                 return match["root"]

@@ -120,7 +120,9 @@ def _seal(plan: RestorePlan, made_by: str) -> Seal:
             )
         seal = now.seal
     else:
-        if now.fingerprint != plan.target.fingerprint and not plan.seal_running:
+        # What runs may go on until the seal stops it; but a place planned as empty holds nothing anybody agreed to lose.
+        may_move = plan.seal_running and plan.replacing
+        if now.fingerprint != plan.target.fingerprint and not may_move:
             raise RefusedError(
                 f"{place} is not any more what plan {plan.plan_id} was made for; nothing was changed",
                 hint="make a new plan, and stop the query before",
@@ -222,9 +224,12 @@ def _check(plan: RestorePlan, seal: Seal) -> None:
         # Copied by the store: its checksum has to be the object's, or else the content is read.
         copied = entry.checksum is not None and entry.path not in plan.rewritten
         if copied and there.visible[entry.path].checksum != entry.checksum:
-            damage = content_damage(entry, plan.target.location.read(entry.path))
-            if damage:
-                raise StorageError(damage.message, hint="the target stays sealed; run the same command again")
+            copy, original = plan.target.location.read(entry.path), plan.repository.location.read(entry.object)
+            if copy != original:
+                raise StorageError(
+                    f"{plan.target.location}/{entry.path} is not what {entry.object} holds: the store copied it wrongly",
+                    hint="the target stays sealed; run the same command again",
+                )
     closure = Checkpoint.at(plan.target.location).closure(plan.batch_id)
     if {file.path for file in closure.files} != set(wanted):
         raise StorageError(

@@ -15,10 +15,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.safety import kept_for
 from airflow_ckpt_provider.backup.sealing import new_plan_id
 from airflow_ckpt_provider.backup.target import Target, look_at
+from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, content_damage
-from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.plan import Verdict
@@ -282,7 +280,11 @@ def _rewritten(
             continue
         content = repository.location.read(entry.object)
         if damage := content_damage(entry, content):
-            raise DamagedBackupError(f"{damage.message}; nothing was changed", findings=(damage.message,))
+            raise DamagedBackupError(
+                f"{damage.message}; nothing was changed",
+                findings=(damage.message,),
+                hint="choose another backup; `airflow-ckpt verify --read-data` tells which are whole",
+            )
         original = original_place(content, path=entry.path)
         if original is None:
             continue
@@ -319,9 +321,15 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
 
 
 def _is_as_planned(plan: RestorePlan, there: Target) -> bool:
-    """Whether the target is exactly what the plan wants: the same files, sizes, and logs to the letter."""
+    """Whether the target is exactly what the plan wants, to the letter."""
     wanted = {entry.path: plan.size_of(entry) for entry in plan.entries}
     if wanted != {path: file.size for path, file in there.visible.items()}:
         return False
-    logs = [e for e in plan.entries if e.path.startswith((f"{OFFSETS}/", f"{COMMITS}/")) or e.path == METADATA_FILE]
-    return all(content_damage(entry, there.location.read(entry.path)) is None for entry in logs)
+
+    def is_right(entry: FileEntry) -> bool:
+        content = there.location.read(entry.path)
+        if entry.path in plan.rewritten:
+            return content == plan.rewritten[entry.path]
+        return content_damage(entry, content) is None
+
+    return all(in_parallel(is_right, plan.entries))

@@ -10,6 +10,7 @@ from airflow_ckpt_provider.backup.target import Target
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
+    BackupRunningError,
     HistoryRewrittenError,
     MissingFileError,
     RefusedError,
@@ -43,6 +44,8 @@ def keep_what_is_there(repository: Repository, target: Target, *, name: str, pla
                 made_by=made_by,
             )
             return f"backup {result.backup_id} of {result.name}"
+        except BackupRunningError:
+            raise
         except (RefusedError, MissingFileError, UnreadableLogError, HistoryRewrittenError) as e:
             log.info("%s is too broken to be backed up (%s): copying it as it is", target.location, e.message)
     return _set_aside(repository, target, name=name, plan_id=plan_id)

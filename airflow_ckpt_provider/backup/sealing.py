@@ -38,6 +38,8 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
     :raises SealedError: it is sealed by another plan.
     """
     plan_id = plan_id or new_plan_id()
+    if any(character.isspace() for character in plan_id):
+        raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use an id without blanks")
     for _ in range(_TRIES):
         progress = checkpoint.progress()
         if progress.seal:
@@ -102,6 +104,8 @@ def unseal(checkpoint: Checkpoint, *, plan_id: str | None = None, force: bool = 
             hint=f"delete {files}, then lift the seal: those batches run again, at-least-once as that mode is anyway",
         )
     remove_seal(checkpoint.location, mark)
+    # A restore that was stopped while it put its seal higher leaves the lower one beneath.
+    unseal(checkpoint, plan_id=plan_id, force=force)
     return mark
 
 

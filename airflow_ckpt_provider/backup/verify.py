@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import random
 import re
@@ -198,8 +197,10 @@ def _matches_store_checksum(checksum: str, content: bytes) -> bool:
     md5 = hashlib.md5(content, usedforsecurity=False)
     if kind == "etag" and re.fullmatch(r"[0-9a-f]{32}", value):
         return md5.hexdigest() == value
-    if kind == "md5-base64":
-        return base64.b64encode(md5.digest()).decode() == value
+    if kind == "md5":
+        return md5.hexdigest() == value
+    if kind == "sha256":
+        return hashlib.sha256(content).hexdigest() == value
     return True
 
 

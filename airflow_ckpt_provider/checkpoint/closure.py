@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.operators import (
     store_directory,
     stores,
 )
-from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.sources import SOURCES, source_closure
 from airflow_ckpt_provider.checkpoint.state_closure import store_closure
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
@@ -75,8 +75,12 @@ def resolve_closure(tree: Tree, batch_id: int) -> Closure:
     """
     entry = parse_offsets(_read(tree, f"{OFFSETS}/{batch_id}", batch_id), batch_id=batch_id)
     commit = parse_commit(_read(tree, f"{COMMITS}/{batch_id}", batch_id), batch_id=batch_id)
+    metadata = _file(
+        tree, METADATA_FILE, "Spark 4.2 and later refuse to start, older ones take the query for a new one"
+    )
+    parse_query_id(tree.read(metadata))
     logs = [
-        _file(tree, METADATA_FILE, "Spark 4.2 and later refuse to start, older ones take the query for a new one"),
+        metadata,
         _file(tree, f"{OFFSETS}/{batch_id}", ""),
         _file(tree, f"{COMMITS}/{batch_id}", ""),
         *_previous_offsets(tree, batch_id, entry),
@@ -84,8 +88,8 @@ def resolve_closure(tree: Tree, batch_id: int) -> Closure:
     state: list[StoredFile] = []
     closures: list[StoreClosure] = []
     for operator in tree.numbered_directories(STATE):
-        metadata = operator_metadata(tree, operator, batch_id=batch_id)
-        state += _operator_files(tree, operator, metadata, batch_id)
+        described = operator_metadata(tree, operator, batch_id=batch_id)
+        state += _operator_files(tree, operator, described, batch_id)
         closures += _store_closures(tree, operator, entry, commit)
     files = [*logs, *source_closure(tree, entry), *state, *_other_files(tree), *(f for c in closures for f in c.files)]
     by_path = {file.path: file for file in files}
@@ -119,7 +123,9 @@ def _previous_offsets(tree: Tree, batch_id: int, entry: OffsetEntry) -> list[Sto
     before = [b for b in tree.batches(OFFSETS) if b < batch_id]
     if batch_id == 0 or not entry.metadata:  # continuous mode reads only the newest
         return [_file(tree, f"{OFFSETS}/{b}", "") for b in before[-1:]]
-    if not before:
+    # Async progress tracking leaves out the commit too; a commit without its entry is a loss.
+    lost = before[-1:] != [batch_id - 1] and batch_id - 1 in tree.batches(COMMITS)
+    if not before or lost:
         raise MissingFileError(
             f"{OFFSETS}/{batch_id - 1} is missing: Spark reads it when it starts after batch {batch_id}",
             path=f"{OFFSETS}/{batch_id - 1}",

@@ -14,6 +14,9 @@ from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError
 from airflow_ckpt_provider.storage.location import Location
 
+#: How often a stream that purges what was just listed is looked at again.
+_LOOKS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -92,6 +95,15 @@ def read_progress(location: Location) -> Progress:
     :raises NotACheckpointError: none of the three is there.
     :raises UnreadableLogError: ``metadata`` or the newest offset log entry cannot be parsed.
     """
+    for _ in range(_LOOKS - 1):
+        try:
+            return _look(location)
+        except FileNotFoundError:  # the newest entry was purged since it was listed: the stream is that fast
+            continue
+    return _look(location)
+
+
+def _look(location: Location) -> Progress:
     logged = _batches(location, OFFSETS)
     committed = _batches(location, COMMITS)
     query_id = _query_id(location)

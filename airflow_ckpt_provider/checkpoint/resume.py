@@ -69,7 +69,7 @@ def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
     if newest is not None and replay:
         previous = _entry_before(location, progress, newest.batch_id)
         start = previous.sources if previous else ()
-    elif newest is not None and batch_id > 0:
+    elif newest is not None and batch_id - 1 in progress.logged:
         last = _entry(location, newest, batch_id - 1)
         commit = parse_commit(location.read(f"{COMMITS}/{batch_id - 1}"), batch_id=batch_id - 1)
         start = last.sources
@@ -139,8 +139,13 @@ def _no_query_id(progress: Progress) -> list[tuple[Verdict, str]]:
 
 
 def _hole_at_the_start(progress: Progress) -> list[tuple[Verdict, str]]:
-    """The newest entry is the only one, and not the first batch's: every Spark fails before it runs anything."""
-    latest = progress.latest_logged
+    """An entry that every Spark reads before it runs anything is not there."""
+    latest, committed = progress.latest_logged, progress.latest_committed
+    if _is_continuous(progress) and committed is not None and committed not in progress.logged:
+        reason = (
+            f"offsets/{committed} is missing: continuous mode starts from the offsets of the newest commit and fails"
+        )
+        return [(Verdict.WILL_FAIL, reason)]
     if not latest or _is_continuous(progress) or progress.logged[0] != latest:
         return []
     return [(Verdict.WILL_FAIL, f"{_missing_before(latest)} and fails with `batch {latest - 1} doesn't exist`")]

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, RepositoryError
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import back_up, repository, stream
+from tests.unit.checkpoint.builders import contents, plant
+from tests.unit.checkpoint.damage import truncated
+from tests.unit.checkpoint.stores import watched
+
+
+def test_made_in_an_empty_place_and_opened_again(place: Location) -> None:
+    made = Repository.open_or_create(place)
+    marker = json.loads(place.read("repository.json"))
+    assert marker == {"format": "airflow-ckpt-repository", "version": 1, "id": made.repository_id}
+    assert Repository.open(place).repository_id == made.repository_id
+    assert Repository.open_or_create(place).repository_id == made.repository_id
+    assert repr(made) == f"Repository({place.uri!r})"
+
+
+def test_none_there(place: Location) -> None:
+    with pytest.raises(RepositoryError) as error:
+        Repository.open(place)
+    assert error.value.message == f"{place} is not a repository: it has no repository.json"
+    assert error.value.hint == "the first `airflow-ckpt backup` into an empty place makes one"
+    assert contents(place) == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        (stream(0), "a checkpoint"),
+        ({"commits/0": b"v1"}, "a checkpoint"),
+        ({"part-0.parquet": b"x", "b/c": b"y"}, "other files (part-0.parquet, b, …)"),
+    ],
+    ids=["checkpoint", "half a checkpoint", "a table"],
+)
+def test_a_place_that_holds_something_else(place: Location, files: dict[str, bytes], what: str) -> None:
+    plant(place, files)
+    with pytest.raises(RepositoryError) as error:
+        Repository.open_or_create(place)
+    assert error.value.message == f"{place} holds {what}: a repository needs a place of its own"
+    assert error.value.hint == "choose an empty place"
+    assert contents(place) == dict(sorted(files.items()))
+
+
+@pytest.mark.parametrize("opening", [Repository.open, Repository.open_or_create])
+@pytest.mark.parametrize(
+    ("marker", "format_", "version"),
+    [
+        ({"format": "airflow-ckpt-repository", "version": 2, "id": "x"}, "airflow-ckpt-repository", 2),
+        ({"format": "other", "version": 1, "id": "x"}, "other", 1),
+    ],
+)
+def test_another_format(place: Location, opening: Any, marker: dict[str, Any], format_: str, version: int) -> None:
+    plant(place, {"repository.json": json.dumps(marker).encode()})
+    with pytest.raises(RepositoryError) as error:
+        opening(place)
+    assert error.value.message == (
+        f"{place} is a repository of format {format_} version {version}, known here: airflow-ckpt-repository version 1"
+    )
+    assert error.value.hint == "upgrade airflow-ckpt-provider, or use another repository"
+    assert list(contents(place)) == ["repository.json"]
+
+
+@pytest.mark.parametrize("opening", [Repository.open, Repository.open_or_create])
+def test_a_damaged_marker(place: Location, opening: Any) -> None:
+    Repository.open_or_create(place)
+    for data in truncated(place.read("repository.json")):
+        place.replace("repository.json", data)
+        with pytest.raises(RepositoryError) as error:
+            opening(place)
+        assert error.value.message == f"{place}/repository.json cannot be read: {data[:80]!r}"
+        assert error.value.hint == "restore this file; it was damaged"
+
+
+def test_two_make_it_at_the_same_moment(place: Location) -> None:
+    """The one who comes second opens what the first one made."""
+    first: list[Repository] = []
+
+    def be_faster(operation: str, path: str) -> None:
+        if operation == "create" and not first:
+            first.append(Repository.open_or_create(place))
+
+    location, _ = watched(place, be_faster)
+    second = Repository.open_or_create(location)
+    assert second.repository_id == first[0].repository_id
+
+
+def test_names_and_ids_and_manifests_in_order(place: Location) -> None:
+    first = back_up(place, stream(3), name="b")
+    second = back_up(place, stream(4), name="b")
+    other = back_up(place, name="a")
+    repo = repository(place)
+    assert repo.names() == ("a", "b")
+    assert repo.backup_ids("b") == tuple(sorted([first.backup_id, second.backup_id]))
+    assert [m.backup_id for m in repo.backups("b")] == [first.backup_id, second.backup_id]
+    assert [(m.name, m.backup_id) for m in repo.backups()] == [
+        ("a", other.backup_id), ("b", first.backup_id), ("b", second.backup_id),
+    ]  # fmt: skip
+    assert repo.backups("none") == []
+
+
+def test_debris_is_no_backup(place: Location) -> None:
+    made = back_up(place, stream())
+    plant(place / "backups/backups/orders", {".x.json.123.tmp": b"", ".y.json": b"", "z.txt": b""})
+    assert repository(place).backup_ids("orders") == (made.backup_id,)
+
+
+def test_finding_one(place: Location) -> None:
+    first = back_up(place, stream(3))
+    second = back_up(place, stream(4))
+    repo = repository(place)
+    assert repo.manifest().backup_id == second.backup_id
+    assert repo.manifest("latest", name="orders").backup_id == second.backup_id
+    assert repo.manifest(first.backup_id) == first.manifest
+    assert repo.manifest(first.backup_id, name="orders") == first.manifest
+
+
+@pytest.mark.parametrize(
+    ("backup_id", "name", "what"),
+    [
+        ("20200101T000000Z-b000001", None, "20200101T000000Z-b000001"),
+        ("20200101T000000Z-b000001", "orders", "20200101T000000Z-b000001 of orders"),
+    ],
+)
+def test_no_such_backup(place: Location, backup_id: str, name: str | None, what: str) -> None:
+    back_up(place, stream())
+    repo = repository(place)
+    with pytest.raises(NoSuchBackupError) as error:
+        repo.manifest(backup_id, name=name)
+    assert error.value.message == f"{repo.location} holds no backup {what}"
+    assert error.value.hint == "`airflow-ckpt backups REPOSITORY` lists what there is"
+
+
+@pytest.mark.parametrize(("name", "what"), [(None, ""), ("returns", " of returns")])
+def test_no_backup_at_all(place: Location, name: str | None, what: str) -> None:
+    repo = repository(place)
+    with pytest.raises(NoSuchBackupError) as error:
+        repo.manifest(name=name)
+    assert error.value.message == f"{repo.location} holds no backup{what}"
+
+
+def test_latest_of_several_streams_has_to_be_named(place: Location) -> None:
+    back_up(place, stream(), name="a")
+    newest = back_up(place, name="b")
+    repo = repository(place)
+    with pytest.raises(NoSuchBackupError) as error:
+        repo.manifest()
+    assert error.value.message == f"{repo.location} holds backups of 2 streams: a, b"
+    assert error.value.hint == "say which one with the name option"
+    assert repo.manifest(name="b").backup_id == newest.backup_id
+
+
+def test_latest_is_never_a_safety_backup(place: Location) -> None:
+    """Nor do they make a repository of one stream one of two."""
+    made = back_up(place, stream())
+    back_up(place, name="orders.before-restore")
+    assert repository(place).manifest().backup_id == made.backup_id
+    assert repository(place).manifest(name="orders").backup_id == made.backup_id
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", ""])
+def test_a_name_that_is_none(place: Location, name: str) -> None:
+    repo = repository(place)
+    for question in (
+        repo.backup_ids,
+        repo.backups,
+        lambda n: repo.manifest(name=n),
+        lambda n: repo.read_manifest(n, "x"),
+    ):
+        with pytest.raises(RefusedError, match=r"cannot be the name of a stream"):
+            question(name)
+
+
+def test_a_damaged_manifest_is_named(place: Location) -> None:
+    made = back_up(place, stream())
+    repo = repository(place)
+    repo.location.replace(made.manifest.path, b"{")
+    for question in (repo.backups, repo.manifest, lambda: repo.read_manifest("orders", made.backup_id)):
+        with pytest.raises(DamagedBackupError, match=rf"^manifest {made.manifest.path} is damaged"):
+            question()
+
+
+def test_a_run_finds_its_own_backup(place: Location) -> None:
+    first = back_up(place, stream(3), made_by="run 1")
+    again = back_up(place, stream(4), made_by="run 1")
+    back_up(place, made_by="run 2")
+    found = repository(place).made_by("orders", "run 1")
+    assert found is not None
+    assert found.backup_id == again.backup_id != first.backup_id
+    assert repository(place).made_by("orders", "run 3") is None
+
+
+def test_audit_records(place: Location) -> None:
+    repo = repository(place)
+    repo.record("plan1", {"kind": "restore", "made_by": "run 1"})
+    repo.record("plan1", {"kind": "restore", "made_by": "run 1"})
+    repo.record("plan2", {"kind": "restore", "made_by": "run 2"})
+    assert next(repo.records())["plan_id"] == "plan2"
+    assert {r["plan_id"] for r in repo.records()} == {"plan1", "plan2"}
+    found = repo.audit("run 1")
+    assert found is not None
+    assert (found["plan_id"], found["kind"]) == ("plan1", "restore")
+    assert found["at"].endswith("+00:00")
+    assert repo.audit("run 3") is None

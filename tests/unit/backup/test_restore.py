@@ -1,0 +1,637 @@
+"""restore: carried out whole, stopped after every write and gone on with, refused without a trace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup import restore as module
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.restore import RestoreOutcome, apply_restore, plan_restore
+from airflow_ckpt_provider.backup.sealing import put_seal
+from airflow_ckpt_provider.backup.transfer import CopyProgress
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.seal import parse_seal
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.storage.local_store import LocalStore
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import back_up, bury, entry_of, files_in, repository, stream, visible
+from tests.unit.checkpoint.builders import Files, contents, logs, plant
+from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.unit.checkpoint.test_progress import seal_at
+
+
+@pytest.fixture
+def manifest(place: Location) -> Manifest:
+    """A backup of batches 3 and 4."""
+    return back_up(place, stream(4), restorable_batches=2).manifest
+
+
+def wanted(place: Location, manifest: Manifest, batch: int | None = None) -> Files:
+    """The files that a restore leaves: the batch's, and no others."""
+    entries = manifest.files_of(manifest.batch_id if batch is None else batch)
+    return {e.path: place.read(f"backups/{e.object}") for e in sorted(entries, key=lambda e: e.path)}
+
+
+def restore(place: Location, manifest: Manifest, target: Location | None = None, **options: Any) -> RestoreOutcome:
+    plan = plan_restore(repository(place), manifest, target or place / "target", quiet_for=0, **options)
+    return apply_restore(plan, made_by="me", reason="a test")
+
+
+def loud_seal(target: Location) -> bool:
+    """Whether the newest file in ``offsets/`` is a seal, so that no Spark starts."""
+    numbers = [b for p in target.walk("offsets") if (b := batch_id_of(p.partition("/")[2])) is not None]
+    return bool(numbers) and parse_seal(target.read(f"offsets/{max(numbers)}"), batch_id=max(numbers)) is not None
+
+
+class TestIntoAnEmptyPlace:
+    def test_exactly_the_closure(self, place: Location, manifest: Manifest) -> None:
+        outcome = restore(place, manifest)
+        assert contents(place / "target") == wanted(place, manifest)
+        assert (outcome.batch_id, outcome.kept, outcome.already_done) == (4, None, False)
+        assert (outcome.files, outcome.bytes) == (
+            len(wanted(place, manifest)),
+            sum(map(len, wanted(place, manifest).values())),
+        )
+        resume = Checkpoint.at(place / "target").resume_point()
+        assert (resume.batch_id, resume.replay, resume.verdict) == (5, False, "SAFE")
+
+    def test_an_older_batch(self, place: Location, manifest: Manifest) -> None:
+        restore(place, manifest, batch=3)
+        assert contents(place / "target") == wanted(place, manifest, 3)
+        assert Checkpoint.at(place / "target").resume_point().batch_id == 4
+
+    def test_the_first_batch(self, place: Location) -> None:
+        manifest = back_up(place, stream(0)).manifest
+        restore(place, manifest)
+        assert contents(place / "target") == wanted(place, manifest)
+
+    def test_again_it_is_done_already(self, place: Location, manifest: Manifest) -> None:
+        restore(place, manifest)
+        before = contents(place)
+        again = restore(place, manifest)
+        assert (again.already_done, again.kept) == (True, None)
+        assert contents(place) == before
+
+    def test_audit_record(self, place: Location, manifest: Manifest) -> None:
+        outcome = restore(place, manifest)
+        (record,) = repository(place).records()
+        assert (record["kind"], record["plan_id"], record["made_by"], record["reason"]) == (
+            "restore", outcome.plan_id, "me", "a test",
+        )  # fmt: skip
+        assert record["kept"] is None
+        assert record["plan"]["backup_id"] == manifest.backup_id
+        assert record["plan"]["target"] == (place / "target").uri
+
+    def test_the_outcome_as_json(self, place: Location, manifest: Manifest) -> None:
+        outcome = restore(place, manifest)
+        report = json.loads(json.dumps(outcome.to_json()))
+        assert report == {
+            "plan_id": outcome.plan_id, "backup_id": manifest.backup_id, "target": (place / "target").uri, "batch_id": 4,
+            "files": outcome.files, "bytes": outcome.bytes, "seconds": round(outcome.seconds, 3), "kept": None,
+            "already_done": False,
+        }  # fmt: skip
+
+    def test_progress(self, place: Location, manifest: Manifest) -> None:
+        seen: list[CopyProgress] = []
+        plan = plan_restore(repository(place), manifest, place / "target")
+        outcome = apply_restore(plan, on_progress=seen.append)
+        assert [p.files_done for p in seen] == list(range(1, outcome.files + 1))
+        assert seen[-1] == CopyProgress(outcome.files, outcome.files, outcome.bytes, outcome.bytes)
+
+    def test_hidden_debris_is_swept(self, place: Location, manifest: Manifest) -> None:
+        """Hadoop's checksums of files that were there would not fit the new ones."""
+        plant(place / "target", {"offsets/.4.crc": b"old", ".metadata.crc": b"old", "state/0/0/.x.tmp": b"old"})
+        restore(place, manifest)
+        assert contents(place / "target") == wanted(place, manifest)
+
+    def test_a_store_that_copies_by_itself(self, place: Location) -> None:
+        plant(place / "orders", stream())
+        checkpoint, _ = watched(place / "orders", copies_within=True)
+        repository(place)
+        backups, asked = watched(place / "backups", copies_within=True)
+        repo = Repository.open(backups)
+        made = module_create(Checkpoint.at(checkpoint), repo).manifest
+        target, store = watched(place / "target", copies_within=True)
+        asked.requests.clear()
+        apply_restore(plan_restore(repo, made, target))
+        assert contents(place / "target") == wanted(place, made)
+        assert store.count("copy") > 0
+        # Read to be checked before anything is changed, and not again to be written.
+        read = [p for p in asked.paths("read") if entry_of(made, "state/0/1/5.changelog").object in p]
+        assert len(read) == 1
+
+
+def module_create(checkpoint: Checkpoint, repo: Repository) -> Any:
+    from airflow_ckpt_provider.backup.create import create_backup
+
+    return create_backup(checkpoint, repo)
+
+
+class TestOrder:
+    """The order that is loud by itself, should the seal ever be overlooked."""
+
+    def writes(self, place: Location, manifest: Manifest, **options: Any) -> list[tuple[str, str]]:
+        target, store = watched(place / "target")
+        apply_restore(plan_restore(repository(place), manifest, target, quiet_for=0, **options), workers=8)
+        return [
+            (operation, path.removeprefix(f"{target.root}/"))
+            for operation, path in store.requests
+            if operation in ("create", "replace", "copy", "delete")
+        ]
+
+    def test_into_an_empty_place(self, place: Location, manifest: Manifest) -> None:
+        writes = self.writes(place, manifest)
+        assert writes[:4] == [
+            ("create", "offsets/5"), ("replace", "offsets/4"), ("replace", "metadata"), ("replace", "commits/4"),
+        ]  # fmt: skip
+        assert writes[-3:] == [("replace", "offsets/3"), ("delete", "offsets/5"), ("delete", "offsets/.5.crc")]
+        assert {p.partition("/")[0] for _, p in writes[4:-3]} == {"sources", "state"}
+
+    def test_replacing(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6) | {"offsets/.6.crc": b"h"})
+        writes = self.writes(place, manifest, replace=True)
+        assert writes[0] == ("create", "offsets/7")
+        deletes = [p for operation, p in writes[:-2] if operation == "delete"]
+        assert deletes[0] == "offsets/5"
+        assert deletes[7] == "offsets/6"
+        assert {p.partition("/")[0] for p in deletes[:8]} == {"offsets"}
+        assert set(deletes) == {*stream(6), "offsets/.6.crc"}
+        first_write = next(i for i, (operation, _) in enumerate(writes) if operation == "replace")
+        assert all(operation != "delete" for operation, _ in writes[first_write:-2])
+        assert writes[first_write] == ("replace", "offsets/4")
+        assert writes[-3] == ("replace", "offsets/3")
+        assert writes[-2] == ("delete", "offsets/7")
+
+    def test_everything_is_read_before_anything_is_changed(self, place: Location, manifest: Manifest) -> None:
+        target, store = watched(place / "target")
+        read: set[str] = set()
+        at_first_write: list[int] = []
+
+        def note(operation: str, path: str) -> None:
+            if operation == "read":
+                read.add(path)
+
+        store.before = lambda operation, path: (
+            at_first_write.append(len(read)) if operation == "create" and not at_first_write else None
+        )
+        backups, _ = watched(place / "backups", note)
+        apply_restore(plan_restore(Repository.open(backups), manifest, target))
+        assert at_first_write[0] >= len({e.object for e in manifest.files_of(4)})
+
+
+class TestReplacing:
+    def test_kept_deleted_restored(self, place: Location, manifest: Manifest) -> None:
+        there = stream(6)
+        plant(place / "target", there | {".metadata.crc": b"h"})
+        outcome = restore(place, manifest, replace=True)
+        assert contents(place / "target") == wanted(place, manifest)
+        safety = repository(place).manifest(name="orders.before-restore")
+        assert outcome.kept == f"backup {safety.backup_id} of orders.before-restore"
+        assert safety.batch_id == 6
+        assert files_in(safety, place).items() <= there.items()
+        (record,) = repository(place).records()
+        assert record["kept"] == outcome.kept
+
+    def test_and_back_again(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6))
+        restore(place, manifest, replace=True)
+        safety = repository(place).manifest(name="orders.before-restore")
+        restore(place, safety, replace=True)
+        assert contents(place / "target") == wanted(place, safety)
+        assert Checkpoint.at(place / "target").resume_point().batch_id == 7
+
+    def test_its_own_source(self, place: Location, manifest: Manifest) -> None:
+        """The usual case: the checkpoint was damaged where it is."""
+        (place / "orders").delete("state/0/1/5.changelog")
+        outcome = restore(place, manifest, place / "orders", replace=True)
+        assert contents(place / "orders") == wanted(place, manifest)
+        assert outcome.kept is not None
+        assert outcome.kept.startswith("set-aside/orders/")
+
+    def test_what_is_too_broken_is_set_aside(self, place: Location, manifest: Manifest) -> None:
+        broken = stream(6)
+        del broken["state/0/0/7.changelog"]
+        plant(place / "target", broken)
+        outcome = restore(place, manifest, replace=True)
+        assert outcome.kept == f"set-aside/orders/{outcome.plan_id}"
+        assert contents(place / "backups" / outcome.kept / "files") == dict(sorted(broken.items()))
+        assert contents(place / "target") == wanted(place, manifest)
+
+    @pytest.mark.parametrize("newest", [0, 1, 2])
+    def test_a_target_that_is_behind(self, place: Location, manifest: Manifest, newest: int) -> None:
+        """Its seal stands below the batch that is restored: it has to be raised, and never be missing meanwhile."""
+        plant(place / "target", stream(newest))
+        looked: list[bool] = []
+
+        def look(operation: str, path: str) -> None:
+            if looked or operation == "create":
+                looked.append(True)
+            if len(looked) > 1 and operation in ("create", "replace", "copy") and "/offsets/5" not in path:
+                assert loud_seal(place / "target"), f"before {operation} of {path}"
+
+        target, _ = watched(place / "target", look)
+        apply_restore(plan_restore(repository(place), manifest, target, replace=True, quiet_for=0))
+        assert contents(place / "target") == wanted(place, manifest)
+
+    def test_a_store_that_is_full_replaces_nothing(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6))
+
+        def full(operation: str, path: str) -> None:
+            if operation == "create" and "/objects/" in path:
+                raise StorageError("could not create it: No space left on device")
+
+        backups, _ = watched(place / "backups", full)
+        plan = plan_restore(Repository.open(backups), manifest, place / "target", replace=True, quiet_for=0)
+        with pytest.raises(StorageError, match="No space left"):
+            apply_restore(plan)
+        assert visible(place / "target").items() >= stream(6).items()
+        assert loud_seal(place / "target")
+        outcome = restore(place, manifest, replace=True)
+        assert contents(place / "target") == wanted(place, manifest)
+        assert outcome.plan_id == plan.plan_id
+
+
+class TestRefusedAtTheLastMoment:
+    def refused(self, place: Location, plan: Any, kind: type[Exception], message: str, hint: str) -> Exception:
+        before = contents(place)
+        with pytest.raises(kind) as error:
+            apply_restore(plan)
+        assert type(error.value) is kind
+        assert (error.value.message, error.value.hint) == (message, hint)  # type: ignore[attr-defined]
+        assert contents(place) == before
+        return error.value
+
+    def test_a_flipped_bit_in_the_backup(self, place: Location, manifest: Manifest) -> None:
+        """In each file in turn: refused, named, nothing changed."""
+        plant(place / "target", stream(6))
+        plan = plan_restore(repository(place), manifest, place / "target", replace=True, quiet_for=0)
+        for entry in {e.object: e for e in plan.entries}.values():
+            right = place.read(f"backups/{entry.object}")
+            plant(place / "backups", {entry.object: bytes([right[0] ^ 1]) + right[1:]})
+            before = contents(place)
+            with pytest.raises(DamagedBackupError) as error:
+                apply_restore(plan)
+            assert f"its object {entry.object} has another content than was backed up" in error.value.findings[0]
+            assert error.value.message.endswith("; nothing was changed")
+            assert contents(place) == before
+            plant(place / "backups", {entry.object: right})
+
+    def test_the_target_moved_since_the_plan(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6))
+        plan = plan_restore(repository(place), manifest, place / "target", replace=True, quiet_for=0)
+        plant(place / "target", {"offsets/7": b"v1\n{}\n7"})
+        self.refused(
+            place, plan, RefusedError,
+            f"{place / 'target'} is not any more what plan {plan.plan_id} was made for; nothing was changed",
+            "make a new plan, and stop the query before",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("replace", [False, True])
+    @pytest.mark.parametrize("seal_running", [False, True])
+    def test_an_empty_target_was_filled_since_the_plan(
+        self, place: Location, manifest: Manifest, replace: bool, seal_running: bool
+    ) -> None:
+        """Planned for an empty place, so nobody has agreed to lose anything, sealed or not: nothing may be deleted unkept."""
+        plan = plan_restore(
+            repository(place), manifest, place / "target", replace=replace, seal_running=seal_running, quiet_for=0
+        )
+        plant(place / "target", stream(6))
+        self.refused(
+            place, plan, RefusedError,
+            f"{place / 'target'} is not any more what plan {plan.plan_id} was made for; nothing was changed",
+            "make a new plan, and stop the query before",
+        )  # fmt: skip
+
+    def test_sealed_in_the_meantime(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6))
+        plan = plan_restore(repository(place), manifest, place / "target", replace=True, quiet_for=0)
+        plant(place / "target", seal_at(7))
+        self.refused(
+            place, plan, SealedError,
+            f"{place / 'target'} was sealed by plan 7f3a (an upgrade) in the meantime", "let that plan finish first",
+        )  # fmt: skip
+
+    def test_a_query_writes_to_it(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6))
+        plan = None
+
+        def write(operation: str, path: str) -> None:
+            if plan and operation == "walk" and path == target.root and store.count("walk") == 3:
+                plant(place / "target", {"offsets/7": b"v1\n{}\n7"})
+
+        target, store = watched(place / "target", write)
+        plan = plan_restore(repository(place), manifest, target, replace=True, quiet_for=0.01)
+        with pytest.raises(RefusedError) as error:
+            apply_restore(plan)
+        assert (
+            error.value.message == f"{place / 'target'} is in use: offsets/7 changed within 0.01 s (1 changes in all)"
+        )
+        assert error.value.hint == "stop the query first, or have the restore seal it (seal_running / --seal-running)"
+        assert visible(place / "target") == dict(sorted((stream(6) | {"offsets/7": b"v1\n{}\n7"}).items()))
+
+    def test_two_restores_at_once(self, place: Location, manifest: Manifest) -> None:
+        """Both planned for the same empty place: the second one finds the first one's seal, or its files."""
+        first = plan_restore(repository(place), manifest, place / "target", quiet_for=0)
+        second = plan_restore(repository(place), manifest, place / "target", quiet_for=0)
+        put_seal(place / "target", 5, plan_id=first.plan_id, reason=first.reason, made_by="")
+        self.refused(
+            place, second, SealedError,
+            f"{place / 'target'} was sealed by plan {first.plan_id} ({first.reason}) in the meantime",
+            "let that plan finish first",
+        )  # fmt: skip
+        apply_restore(first)
+        self.refused(
+            place, second, RefusedError,
+            f"{place / 'target'} is not any more what plan {second.plan_id} was made for; nothing was changed",
+            "make a new plan, and stop the query before",
+        )  # fmt: skip
+
+
+class TestSealRunning:
+    """A query that writes to the target is stopped by the seal; what it does until then is kept too."""
+
+    def running(self, place: Location, manifest: Manifest, write: Callable[[int], None]) -> RestoreOutcome:
+        plant(place / "target", stream(6))
+        walks = itertools.count(1)
+        target, _ = watched(place / "target", lambda op, path: write(next(walks)) if op == "walk" else None)
+        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True, quiet_for=0)
+        return apply_restore(plan)
+
+    def test_it_finishes_its_batch_first(self, place: Location, manifest: Manifest) -> None:
+        def write(walk: int) -> None:
+            if walk == 4:  # sealed at 7, batch 6 is done and its last file comes only now
+                plant(place / "target", {"state/0/0/8.changelog": b"late"})
+
+        outcome = self.running(place, manifest, write)
+        assert contents(place / "target") == wanted(place, manifest)
+        assert outcome.kept is not None
+
+    def test_it_moved_on_since_the_plan(self, place: Location, manifest: Manifest) -> None:
+        """By a batch that is in the safety backup, though the plan did not know of it."""
+
+        def write(walk: int) -> None:
+            if walk == 2:
+                plant(place / "target", stream(7))
+
+        self.running(place, manifest, write)
+        assert repository(place).manifest(name="orders.before-restore").batch_id == 7
+        assert contents(place / "target") == wanted(place, manifest)
+
+    def test_it_logs_a_batch_just_before_the_seal(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6))
+        once = itertools.count()
+
+        def write(operation: str, path: str) -> None:
+            if operation == "create" and path.endswith("/offsets/7") and next(once) == 0:
+                plant(place / "target", {"offsets/7": logs(range(7, 8))["offsets/7"]})
+
+        target, store = watched(place / "target", write)
+        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True, quiet_for=0)
+        apply_restore(plan)
+        assert [p.rpartition("/")[2] for p in store.paths("create")][:2] == ["7", "8"]
+        assert contents(place / "target") == wanted(place, manifest)
+
+    def test_it_does_not_stop(self, place: Location, manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "STOP_WITHIN", 0.0)
+
+        def write(walk: int) -> None:
+            if walk >= 2:
+                plant(place / "target", {f"state/0/0/{walk + 10}.changelog": b"more"})
+
+        with pytest.raises(RefusedError) as error:
+            self.running(place, manifest, write)
+        assert error.value.message == f"{place / 'target'} is still written to 0 s after it was sealed"
+        assert visible(place / "target").items() >= stream(6).items()
+        assert loud_seal(place / "target")
+        # When it is stopped by other means, the same command goes on.
+        outcome = restore(place, manifest, replace=True, seal_running=True)
+        assert contents(place / "target") == wanted(place, manifest)
+        assert outcome.kept is not None
+
+
+class Case:
+    """One restore to be killed and gone on with, each time from the same beginning.
+
+    :param there: what is at the target.
+    :param replace: whether that is to be replaced.
+    """
+
+    def __init__(self, place: Location, there: Files, *, replace: bool, newest: int = 3) -> None:
+        self.origin = place / "origin"
+        self.there = there
+        self.replace = replace
+        self.manifest = back_up(self.origin, stream(newest, partitions=1)).manifest
+        self.repository = contents(self.origin / "backups")
+        self.after = wanted(self.origin, self.manifest)
+
+    def begin(self, here: Location) -> None:
+        plant(here / "backups", self.repository)
+        plant(here / "target", self.there)
+
+    def run(self, here: Location, life: Life | None = None) -> RestoreOutcome:
+        before = life.before if life else None
+        backups, _ = watched(here / "backups", before)
+        target, _ = watched(here / "target", before)
+        plan = plan_restore(Repository.open(backups), self.manifest, target, replace=self.replace, quiet_for=0)
+        return apply_restore(plan, workers=4)
+
+    def check_stopped(self, here: Location) -> str:
+        """Untouched, sealed or finished; nothing else."""
+        files = visible(here / "target")
+        if files == dict(sorted(self.there.items())) and not loud_seal(here / "target"):
+            return "untouched"
+        if files == self.after:
+            return "finished"
+        assert loud_seal(here / "target"), sorted(files)
+        return "sealed"
+
+    def check_kept(self, here: Location, outcome: RestoreOutcome) -> None:
+        """What was there can be had back, whenever the first attempt was stopped, and the outcome says where."""
+        if not self.there:
+            assert outcome.kept is None
+            return
+        if outcome.already_done:
+            # Finished before: the audit record says what the outcome cannot any more.
+            (record, *_) = repository(here).records()
+            kept = record["kept"]
+        else:
+            kept = outcome.kept
+        assert kept is not None
+        if kept.startswith("backup "):
+            safety = repository(here).manifest(kept.split()[1], name="orders.before-restore")
+            assert files_in(safety, here).items() <= self.there.items()
+            still = plant(here / "still", files_in(safety, here))
+            assert (
+                Checkpoint.at(still).resume_point().batch_id
+                == Checkpoint.at(plant(here / "was", self.there)).resume_point().batch_id
+            )
+        else:
+            aside = contents(here / "backups" / kept / "files")
+            assert {p: d for p, d in aside.items() if parse_seal(d, batch_id=0) is None} == dict(
+                sorted(self.there.items())
+            )
+
+
+CASES: dict[str, Callable[[Location], Case]] = {
+    "into an empty place": lambda place: Case(place, {}, replace=False),
+    "the first batch": lambda place: Case(place, {}, replace=False, newest=0),
+    "replacing one that is ahead": lambda place: Case(place, stream(4, partitions=1), replace=True),
+    "replacing one that is behind": lambda place: Case(place, stream(1, partitions=1), replace=True),
+    "replacing a broken one": lambda place: Case(
+        place,
+        {p: d for p, d in stream(2, partitions=1).items() if p != "commits/2" and "/2.changelog" not in p},
+        replace=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_killed_at_every_write(place: Location, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every moment untouched, sealed or finished; the same call then ends as if it had never been stopped."""
+    monkeypatch.setattr("airflow_ckpt_provider.backup.create._PAUSE", 0)
+    case = CASES[name](place)
+    seen: list[str] = []
+    for writes in itertools.count():
+        here = place / f"run{writes}"
+        case.begin(here)
+        try:
+            outcome = case.run(here, Life(writes))
+            break
+        except Killed:
+            seen.append(case.check_stopped(here))
+        bury(here)
+        again = case.run(here)
+        assert contents(here / "target") == case.after
+        assert again.already_done == (seen[-1] == "finished")
+        case.check_kept(here, again)
+    assert contents(here / "target") == case.after
+    case.check_kept(here, outcome)
+    # In this order, and all of them seen.
+    assert [state for state, _ in itertools.groupby(seen)] == ["untouched", "sealed", "finished"]
+
+
+@pytest.mark.parametrize("name", ["into an empty place", "replacing one that is ahead"])
+def test_killed_twice(place: Location, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, gone on with, stopped again somewhere else."""
+    monkeypatch.setattr("airflow_ckpt_provider.backup.create._PAUSE", 0)
+    case = CASES[name](place)
+    for first, second in itertools.product((1, 8, 20, 35), (1, 6, 16, 30)):
+        here = place / f"run{first}-{second}"
+        case.begin(here)
+        for writes in (first, second):
+            try:
+                case.run(here, Life(writes))
+            except Killed:
+                case.check_stopped(here)
+            bury(here)
+        outcome = case.run(here)
+        assert contents(here / "target") == case.after
+        case.check_kept(here, outcome)
+
+
+def test_killed_on_a_real_disk(tmp_path: Path) -> None:
+    """Directories are real there: they come and go as well."""
+    root = Location(LocalStore(), str(tmp_path))
+    case = Case(root, stream(4, partitions=1), replace=True)
+    for writes in (1, 30, 60, 80):
+        here = root / f"run{writes}"
+        case.begin(here)
+        try:
+            case.run(here, Life(writes))
+        except Killed:
+            case.check_stopped(here)
+        bury(here)
+        outcome = case.run(here)
+        assert contents(here / "target") == case.after
+        case.check_kept(here, outcome)
+        assert not [d for d in Path(here.root, "target").rglob("*") if d.is_dir() and not any(d.iterdir())]
+
+
+def test_going_on_needs_no_leave_to_replace_once_it_is_kept(place: Location, manifest: Manifest) -> None:
+    """The first attempt had leave, and kept what was there; a retry without it goes on."""
+    plant(place / "target", stream(6))
+    life = Life(60)
+    backups, _ = watched(place / "backups", life.before)
+    target, _ = watched(place / "target", life.before)
+    with pytest.raises(Killed):
+        apply_restore(plan_restore(Repository.open(backups), manifest, target, replace=True, quiet_for=0))
+    bury(place)
+    outcome = restore(place, manifest)
+    assert (
+        outcome.kept
+        == f"backup {repository(place).manifest(name='orders.before-restore').backup_id} of orders.before-restore"
+    )
+    assert contents(place / "target") == wanted(place, manifest)
+
+
+def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifest: Manifest) -> None:
+    """It was right when it was checked: stop, stay sealed, say so."""
+    entry = entry_of(manifest, "state/0/1/5.changelog")
+
+    def damage(operation: str, path: str) -> None:
+        if operation == "replace" and path.endswith("/metadata"):
+            plant(place / "backups", {entry.object: b"x" * entry.size})
+
+    target, _ = watched(place / "target", damage)
+    plan = plan_restore(repository(place), manifest, target)
+    right = place.read(f"backups/{entry.object}")
+    with pytest.raises(StorageError) as error:
+        apply_restore(plan)
+    assert error.value.message == (
+        f"{entry.path}: its object {entry.object} has another content than was backed up; it was right when the restore began"
+    )
+    assert error.value.hint == "the target stays sealed; mend the store, then run the same command again"
+    assert loud_seal(place / "target")
+    plant(place / "backups", {entry.object: right})
+    restore(place, manifest)
+    assert contents(place / "target") == wanted(place, manifest)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"stray": b"x"}, {"state/0/1/5.changelog": b"cut"}], ids=["one more", "another size"]
+)
+def test_somebody_else_writes_while_it_is_restored(place: Location, manifest: Manifest, damage: Files) -> None:
+    def meddle(operation: str, path: str) -> None:
+        if operation == "replace" and path.endswith("/offsets/3"):
+            plant(place / "target", damage)
+
+    target, _ = watched(place / "target", meddle)
+    plan = plan_restore(repository(place), manifest, target)
+    with pytest.raises(StorageError) as error:
+        apply_restore(plan)
+    (path,) = damage
+    assert error.value.message == f"{place / 'target'}/{path} is not what was written (1 files differ)"
+    assert error.value.hint == (
+        f"the target stays sealed by plan {plan.plan_id}; see who else writes there, then run the same command again"
+    )
+    assert loud_seal(place / "target")
+
+
+def test_a_wrong_copy_by_the_store_is_noticed(place: Location) -> None:
+    """Same size, other content: the store's checksum tells."""
+    plant(place / "orders", stream())
+    checkpoint, _ = watched(place / "orders", copies_within=True)
+    repository(place)
+    backups, _ = watched(place / "backups", copies_within=True)
+    repo = Repository.open(backups)
+    made = module_create(Checkpoint.at(checkpoint), repo).manifest
+    entry = entry_of(made, "state/0/1/5.changelog")
+
+    def corrupt(operation: str, path: str) -> None:
+        if operation in ("replace", "copy") and path.endswith("/offsets/3"):
+            plant(place / "target", {entry.path: b"x" * entry.size})
+
+    target, _ = watched(place / "target", corrupt, copies_within=True)
+    message = f"{place / 'target'}/{entry.path} is not what {entry.object} holds: the store copied it wrongly"
+    with pytest.raises(StorageError, match=f"^{re.escape(message)}"):
+        apply_restore(plan_restore(repo, made, target))
+    assert loud_seal(place / "target")

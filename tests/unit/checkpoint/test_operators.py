@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from airflow_ckpt_provider.checkpoint.operators import (
+    JOIN_STORES,
+    OperatorMetadata,
+    metadata_file,
+    parse_operator_metadata,
+    partitions,
+    store_directory,
+    stores,
+)
+from airflow_ckpt_provider.checkpoint.operators import (
+    operator_metadata as read_operator_metadata,
+)
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.checkpoint.builders import operator_metadata, plant, schema_file
+from tests.unit.checkpoint.damage import anything, flipped_bits, truncated, unreadable_at_most
+
+PATH = "state/0/_metadata/metadata"
+V2 = "state/0/_metadata/v2"
+URI = "file:/old/ck/state/0/_stateSchema/default/0_f2e361a0"
+
+
+def tree_of(place: Location, *paths: str, **files: bytes) -> Tree:
+    return Tree.of(plant(place, dict.fromkeys(paths, b"x") | files))
+
+
+def test_version_1() -> None:
+    found = parse_operator_metadata(operator_metadata(partitions=5), path=PATH)
+    assert found == OperatorMetadata("stateStoreSave", 5, ())
+
+
+def test_version_2() -> None:
+    data = operator_metadata(name="transformWithStateExec", schema_files=[URI, URI + "b"])
+    assert parse_operator_metadata(data, path=PATH) == OperatorMetadata("transformWithStateExec", 2, (URI, URI + "b"))
+
+
+@pytest.mark.parametrize("data", [b"", b"v1", b"v1\n", b"v1\n{}", b"v1\n[]", b'v1\n{"stateStoreInfo":[]}', b"v1\n\xff"])
+def test_no_metadata(data: bytes) -> None:
+    with pytest.raises(UnreadableLogError) as error:
+        parse_operator_metadata(data, path=PATH)
+    assert error.value.message.startswith(f"{PATH}: not readable operator metadata (")
+    assert (error.value.path, error.value.hint) == (PATH, "restore the file from a backup")
+
+
+def test_cut_off_anywhere() -> None:
+    for data in truncated(operator_metadata(schema_files=[URI])):
+        with pytest.raises(UnreadableLogError):
+            parse_operator_metadata(data, path=PATH)
+
+
+def test_a_flipped_bit_raises_nothing_else() -> None:
+    for data in flipped_bits(operator_metadata(schema_files=[URI])):
+        with unreadable_at_most(PATH):
+            parse_operator_metadata(data, path=PATH)
+
+
+@given(anything(b"v1\n", b'v1\n{"operatorInfo":{"operatorName":1},"stateStoreInfo":'))
+def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
+    with unreadable_at_most(PATH):
+        parse_operator_metadata(data, path=PATH)
+
+
+@pytest.mark.parametrize(
+    ("batch_id", "path"),
+    [(0, f"{V2}/0"), (3, f"{V2}/0"), (4, f"{V2}/4"), (9, f"{V2}/4"), (10, f"{V2}/10"), (99, f"{V2}/10")],
+)
+def test_the_newest_version_2_up_to_the_batch(place: Location, batch_id: int, path: str) -> None:
+    tree = tree_of(place, f"{V2}/0", f"{V2}/4", f"{V2}/10", PATH)
+    file = metadata_file(tree, 0, batch_id=batch_id)
+    assert file is not None
+    assert file.path == path
+
+
+def test_version_1_where_version_2_has_only_later_ones(place: Location) -> None:
+    file = metadata_file(tree_of(place, f"{V2}/7", PATH), 0, batch_id=3)
+    assert file is not None
+    assert file.path == PATH
+
+
+def test_before_spark_4_there_is_none(place: Location) -> None:
+    tree = tree_of(place, "state/0/0/1.delta")
+    assert metadata_file(tree, 0, batch_id=3) is None
+    assert read_operator_metadata(tree, 0, batch_id=3) is None
+
+
+def test_the_log_tells_the_partitions_not_the_directories(place: Location) -> None:
+    """Old directories of a repartition are no partitions; one that a torn copy lacks is one."""
+    tree = tree_of(place, "state/0/0/1.delta", "state/0/2/1.delta", "state/0/7/1.delta")
+    assert partitions(tree, 0, logged=3) == (0, 1, 2)
+    assert partitions(tree, 0, logged=None) == (0, 2, 7)
+
+
+@pytest.mark.parametrize("key", [[], [("key", "void")], [("sessionStartTime", "timestamp")]])
+def test_a_keyless_operator_has_one_partition(place: Location, key: list[tuple[str, str]]) -> None:
+    files = {"state/0/0/1.delta": b"x", "state/0/0/_metadata/schema": schema_file(key)}
+    assert partitions(Tree.of(plant(place, files)), 0, logged=200) == (0,)
+
+
+def test_a_damaged_schema_is_named(place: Location) -> None:
+    files = {"state/0/0/1.delta": b"x", "state/0/0/_metadata/schema": b"\x00"}
+    with pytest.raises(UnreadableLogError, match=r"^state/0/0/_metadata/schema: not a readable state schema"):
+        partitions(Tree.of(plant(place, files)), 0, logged=2)
+
+
+def test_the_default_store_and_named_ones(place: Location) -> None:
+    tree = tree_of(
+        place,
+        "state/0/0/1.zip",
+        "state/0/0/SSTs/a.sst",
+        "state/0/0/logs/a.log",
+        "state/0/0/_metadata/schema",
+        "state/1/0/b/1.delta",
+        "state/1/1/a/1.delta",
+        "state/2/0/_metadata/schema",
+    )
+    assert stores(tree, 0, (0,)) == ("default",)
+    assert stores(tree, 1, (0, 1)) == ("a", "b")
+    assert stores(tree, 2, (0,)) == ()
+    assert store_directory(0, 3, "default") == "state/0/3"
+    assert store_directory(1, 3, "a") == "state/1/3/a"
+
+
+def test_the_stores_of_a_join_in_the_order_of_their_ids(place: Location) -> None:
+    tree = tree_of(place, *(f"state/0/{p}/{s}/1.delta" for p in (0, 1) for s in sorted(JOIN_STORES, reverse=True)))
+    assert stores(tree, 0, (0, 1)) == (
+        "left-keyToNumValues",
+        "left-keyWithIndexToValue",
+        "right-keyToNumValues",
+        "right-keyWithIndexToValue",
+    )
