@@ -7,6 +7,7 @@ In tests, take the session fixture :func:`s3_server`; a ``conftest.py`` outside 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import http.client
 import json
 import os
@@ -200,8 +201,19 @@ def _launch(directory: Path) -> tuple[subprocess.Popen[bytes], int]:
             stderr=subprocess.STDOUT,
             # Ctrl-C in a terminal is for the tests; they stop the server themselves.
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     return process, ports[-2]
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """Leave no server behind when the tests are killed."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _identity(identity: Identity, *actions: str) -> dict[str, Any]:

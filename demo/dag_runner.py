@@ -1,0 +1,73 @@
+"""Runs the example DAGs in an Airflow of its own: one request a line on standard input, one answer a line on output.
+
+A process of its own because Airflow reads its settings from the environment when it is first imported, and one for all
+runs because that import takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+
+def prepare() -> None:
+    """Make the tables of the metadata database."""
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+def run(dag_id: str, conf: dict[str, Any]) -> dict[str, Any]:
+    """Run a DAG of the DAGs folder to its end, its tasks one after the other in this process.
+
+    :param dag_id: the DAG.
+    :param conf: what a user would enter in its form.
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.sdk.configuration import conf as settings
+
+    # Loaded for each run: dag.test() leaves the form's values in the DAG.
+    bag = DagBag(dag_folder=settings.get("core", "dags_folder"))
+    if bag.import_errors:
+        raise RuntimeError(str(bag.import_errors))
+    manager = DagBundlesManager()
+    manager.sync_bundles_to_db()
+    sync_bag_to_db(bag, next(iter(manager.get_all_dag_bundles())).name, None)
+    done = bag.dags[dag_id].test(run_conf=conf)
+    tasks = {ti.task_id: str(ti.state) for ti in done.get_task_instances()}
+    return {
+        "dag_id": dag_id,
+        "run_id": done.run_id,
+        "state": str(done.state),
+        "tasks": tasks,
+        "results": {task_id: _result(done, task_id) for task_id in tasks},
+    }
+
+
+def _result(done: Any, task_id: str) -> Any:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        query = XComModel.get_many(run_id=done.run_id, key="return_value", task_ids=task_id, dag_ids=done.dag_id)
+        row = session.scalars(query).first()
+        return None if row is None else XComModel.deserialize_value(row)
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    # Airflow and its tasks may print what they like: that goes to the log.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    prepare()
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(run(request["dag_id"], request["conf"])), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Airflow as the demo uses it: a home to throw away, the repository's own DAGs folder, runs with what a form would hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demo.processes import Process, Processes, ProcessFailedError
+
+DAGS = Path(__file__).parents[1] / "dags"
+
+
+@dataclass(frozen=True)
+class DagRun:
+    """What a DAG run came to.
+
+    :param tasks: state of each task.
+    :param results: what each task returned.
+    """
+
+    dag_id: str
+    run_id: str
+    state: str
+    tasks: dict[str, str]
+    results: dict[str, Any]
+
+
+@dataclass
+class Airflow:
+    """An Airflow that runs one DAG at a time.
+
+    :param process: ``demo.dag_runner``.
+    """
+
+    process: Process
+
+    @classmethod
+    def start(cls, processes: Processes, home: Path) -> Airflow:
+        """Start it; it needs some seconds until it answers.
+
+        :param processes: started in.
+        :param home: its home.
+        """
+        env = {
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(processes.logs / "airflow-tasks"),
+            "AIRFLOW__API_AUTH__JWT_SECRET": "the secret of a database that lives for minutes " + "x" * 64,
+        }
+        return cls(processes.start("airflow", "demo.dag_runner", env=env, talks=True))
+
+    def wait_until_ready(self) -> None:
+        """Wait for its database."""
+        self._answer()
+
+    def run(self, dag_id: str, **form: Any) -> DagRun:
+        """Run a DAG and wait for its end.
+
+        :param dag_id: the DAG.
+        :param form: what to enter in its form.
+        :raises ProcessFailedError: the run failed.
+        """
+        print(json.dumps({"dag_id": dag_id, "conf": form}), file=self.process.popen.stdin, flush=True)
+        run = DagRun(**self._answer())
+        if run.state != "success":
+            raise ProcessFailedError(f"DAG {dag_id} {run.state}: {run.tasks}; see {self.process.log}")
+        return run
+
+    def _answer(self) -> dict[str, Any]:
+        stdout = self.process.popen.stdout
+        line = stdout.readline() if stdout else ""
+        if not line:
+            raise ProcessFailedError(f"Airflow ended by itself; see {self.process.log}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

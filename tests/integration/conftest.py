@@ -1,0 +1,20 @@
+"""Fixtures of the integration tests: a process with a real Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.s3_server import s3_server
+
+__all__ = ["s3_server", "spark_host"]
+
+
+@pytest.fixture(scope="session")
+def spark_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
+    """One Spark for all tests that need no special one."""
+    host = SparkHost(tmp_path_factory.mktemp("spark") / "spark.log", packages=coordinates("spark-jars.txt"))
+    yield host
+    host.kill()

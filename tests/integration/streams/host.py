@@ -1,0 +1,108 @@
+"""A process with one Spark that runs many test streams at once, told what to do by JSON lines on its standard input.
+
+    {"do": "start", "run": "r1", "kind": …, "input": …, "checkpoint": …, "out": …, "available_now": true}
+    {"do": "drain", "run": "r1"}       stop it once it has read all there is
+    {"do": "stop", "run": "r1"}
+
+For each run it answers with one line, when the query has ended: ``{"run": "r1", "error": null, "seconds": 1.2}``. Starting
+Spark takes longer than running a short query, so tests that start hundreds of queries share one such process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from tests.integration.streams.run import start_query
+from tests.integration.streams.session import start_session
+
+
+class Host:
+    """Runs queries, each watched by a thread."""
+
+    def __init__(self, spark: SparkSession, answers: TextIO) -> None:
+        self._spark = spark
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._queries: dict[str, StreamingQuery] = {}
+
+    def serve(self, line: str) -> None:
+        """Carry out one request."""
+        request = json.loads(line)
+        work = {"start": self._run, "drain": self._drain, "stop": self._stop}[request.pop("do")]
+        threading.Thread(target=work, args=(request,), daemon=True).start()
+
+    def answer(self, **content: Any) -> None:
+        """Write one line."""
+        with self._lock:
+            self._answers.write(json.dumps(content) + "\n")
+            self._answers.flush()
+
+    def _run(self, request: dict[str, Any]) -> None:
+        run, began, error = request["run"], time.monotonic(), None
+        try:
+            query = start_query(
+                self._spark,
+                request["kind"],
+                source=Path(request["input"]),
+                checkpoint=request["checkpoint"],
+                out=request["out"],
+                available_now=request["available_now"],
+            )
+            self._queries[run] = query
+            query.awaitTermination()
+        except PySparkException as e:
+            error = _whole(e)
+        except Exception as e:
+            error = f"{type(e).__name__}: {e}"
+        self.answer(run=run, error=error, seconds=round(time.monotonic() - began, 3))
+
+    def _drain(self, request: dict[str, Any]) -> None:
+        query = self._queries[request["run"]]
+        try:
+            query.processAllAvailable()
+        except PySparkException:
+            return  # reported by the thread that runs it
+        query.stop()
+
+    def _stop(self, request: dict[str, Any]) -> None:
+        self._queries[request["run"]].stop()
+
+
+def _whole(error: PySparkException) -> str:
+    """The message with those of its causes, which say what really happened."""
+    cause = getattr(error, "_origin", None)
+    messages = [str(error)]
+    while cause is not None:
+        messages.append(str(cause.toString()))
+        cause = cause.getCause()
+    return "\n".join(line for line in "\ncaused by: ".join(messages).splitlines() if not line.startswith("\tat "))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--package", action="append", default=[])
+    parser.add_argument("--conf", type=json.loads, default={})
+    args = parser.parse_args()
+    # Spark and its Python workers may print to standard output: keep it to ourselves.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    host = Host(start_session(packages=tuple(args.package), conf=args.conf), answers)
+    host.answer(ready=True)
+    for line in sys.stdin:
+        host.serve(line)
+    os._exit(0)  # without waiting for what still runs
+
+
+if __name__ == "__main__":
+    main()

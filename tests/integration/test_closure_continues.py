@@ -1,0 +1,245 @@
+"""The closure of a batch alone, copied elsewhere, starts in the Spark that wrote it and goes on row-exact.
+
+The samples of 4.0.0 are run always, those of the other versions by ``make samples``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, relocated
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.closure import Closure
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.samples.archives import HOME, VERSIONS, Sample, kinds_of, offset_lines, sample, write_files
+from tests.samples.kinds import KINDS, batches, write_input
+from tests.samples.service import SampleService
+from tests.samples.spark_versions import python_with
+
+#: A test may have to install a Spark first, and to start it.
+pytestmark = pytest.mark.timeout(900)
+
+#: One or two of each way of keeping state: the batch three before the newest has its closure too.
+REWOUND = (
+    "hdfs_agg",
+    "hdfs_agg_maint",
+    "rocks_agg",
+    "rocks_changelog_maint",
+    "rocks_ckptv2_maint",
+    "hdfs_ssjoin",
+    "rocks_ssjoin_v3",
+    "rocks_ckptv2_ssjoin",
+    "tws_rocks_ckptv2",
+)
+#: kind -> files of its closure, each of which Spark cannot do without.
+NEEDED = {
+    "file_to_file_compact": ("offsets/6", "sources/0/5.compact", "sources/0/7"),
+    "file_to_noop": ("sources/0/*",),
+    "hdfs_agg_maint": ("*.snapshot", "*.delta"),
+    "hdfs_ssjoin": ("state/0/1/left-keyToNumValues/1.delta", "state/0/0/right-keyWithIndexToValue/7.delta"),
+    "rocks_agg": ("state/0/0/6.zip", "*.sst"),
+    "rocks_changelog_agg": ("state/0/1/1.changelog",),
+    "rocks_changelog_maint": ("*.zip", "*.sst", "*.changelog"),
+    "rocks_ckptv2_agg": ("*.changelog",),
+    "rocks_ckptv2_maint": ("*.zip", "*.sst", "*.changelog"),
+    "tws_rocks": ("state/0/_metadata/v2/0", "state/0/_stateSchema/default/*", "*.zip", "*.sst"),
+}
+
+
+def of_each_version(kinds: tuple[str, ...] | None = None) -> Any:
+    """Parametrize with (version, kind); versions other than the locked one behind their marker."""
+    return pytest.mark.parametrize(
+        ("version", "kind"),
+        [
+            pytest.param(
+                version,
+                kind,
+                marks=pytest.mark.spark if version == "4.0.0" else pytest.mark.other_spark,
+                id=f"{version}-{kind}",
+            )
+            for version in VERSIONS
+            for kind in kinds_of(version)
+            if kinds is None or kind in kinds
+        ],
+    )
+
+
+class Sparks:
+    """The Sparks of one version at a time, one for each group of kinds that bear each other in a JVM."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._version = ""
+        self._services: dict[str, SampleService] = {}
+
+    def of(self, version: str, jvm: str) -> SampleService:
+        if version != self._version:
+            self.close()
+            self._version = version
+        if jvm not in self._services:
+            log = self._logs / f"{version}, {jvm}.log"
+            self._services[jvm] = SampleService(python_with(version), log)
+            assert self._services[jvm].spark_version == version
+        return self._services[jvm]
+
+    def close(self) -> None:
+        for service in self._services.values():
+            service.close()
+        self._services.clear()
+
+
+@pytest.fixture(scope="module")
+def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sparks]:
+    all_of_them = Sparks(tmp_path_factory.mktemp("spark"))
+    yield all_of_them
+    all_of_them.close()
+
+
+@pytest.fixture
+def spark(sparks: Sparks, version: str, kind: str) -> SampleService:
+    """The Spark of the test's version. It is kept for the next test: no checkpoint is given to it twice."""
+    return sparks.of(version, KINDS[kind].jvm)
+
+
+class Moved:
+    """The closure of a batch of a sample, alone, at a place where the checkpoint never was.
+
+    :param batch: the batch; the newest committed one by default.
+    :param leave_out: a pattern; the last file of the closure that matches is left out.
+    """
+
+    def __init__(self, of: Sample, place: Path, *, before_newest: int = 0, leave_out: str | None = None) -> None:
+        self.sample = of
+        self.place = place / "moved" / "ck"
+        self.input = place / "input"
+        original = Checkpoint.at(open_location(str(of.unpack(place / "original"))))
+        newest = original.progress().latest_committed
+        assert newest is not None
+        self.batch = newest - before_newest
+        self.closure: Closure = original.closure(self.batch)
+        self.left_out = ""
+        files = {file.path: of.files[file.path] for file in self.closure.files}
+        if leave_out:
+            self.left_out = [path for path in sorted(files) if Path(path).match(leave_out)][-1]
+            del files[self.left_out]
+        for path, content in files.items():
+            if holds_absolute_paths(path):
+                files[path] = relocated(content, path=path, target=f"file:{self.place}")
+            elif path.startswith("sources/"):
+                # The input stays where it was, and Spark looks for the files of the newest batch there.
+                files[path] = content.replace(f"{HOME}/{of.kind}".encode(), str(self.input).encode())
+        if KINDS[of.kind].on_the_clock:
+            files = _as_if_made_now(files, self.batch)
+        write_files(self.place, files)
+
+    def add_input(self) -> None:
+        """Put all input in place: what the query has read, and more."""
+        kind = KINDS[self.sample.kind]
+        first, second = (sample + further for sample, further in zip(kind.files, kind.further_files, strict=True))
+        write_input(self.input, self.sample.kind, first=(0, 0), count=(first, second))
+
+
+def _as_if_made_now(files: dict[str, bytes], batch: int) -> dict[str, bytes]:
+    """Set the start of a rate source so that it has not to catch up with the time since the sample was made."""
+    now = int(time.time() * 1000)
+    moved = {p: re.sub(rb'"runTimeMs":\d+', b'"runTimeMs":%d' % now, c) for p, c in files.items()}
+    if "sources/0/0" in moved:
+        end = offset_lines(files, batch)[0]
+        moved["sources/0/0"] = b"v1\n%d" % (now - (end * 1000 if isinstance(end, int) else 0))
+    return moved
+
+
+@of_each_version()
+def test_the_closure_of_the_newest_batch_alone_goes_on(spark: SampleService, kind: str, tmp_path: Path) -> None:
+    moved = Moved(sample(spark.spark_version, kind), tmp_path)
+    if KINDS[kind].on_the_clock:
+        assert_offsets_go_on(spark, moved)
+    else:
+        assert_rows_go_on(spark, moved)
+
+
+@of_each_version(REWOUND)
+def test_the_closure_of_an_older_batch_goes_on(spark: SampleService, kind: str, tmp_path: Path) -> None:
+    back = 2 if kind.endswith("_maint") else 3  # these keep no more
+    assert_rows_go_on(spark, Moved(sample(spark.spark_version, kind), tmp_path, before_newest=back))
+
+
+def assert_rows_go_on(spark: SampleService, moved: Moved) -> None:
+    query_id = (moved.place / "metadata").read_bytes()
+    moved.add_input()
+    answer = spark.go_on(moved.sample.kind, moved.place, moved.input)
+    assert "error" not in answer, answer["error"]
+    rows = {int(batch): of_batch for batch, of_batch in answer["rows"].items()}
+    assert sorted(rows) == list(range(moved.batch + 1, moved.batch + 1 + len(rows)))
+    assert Counter(row for of_batch in rows.values() for row in of_batch) == moved.sample.rows_after(moved.batch)
+    assert (moved.place / "metadata").read_bytes() == query_id
+    assert not Path(HOME).exists(), "Spark went back to where the sample was made"
+
+
+def assert_offsets_go_on(spark: SampleService, moved: Moved) -> None:
+    end = offset_lines(moved.sample.files, moved.batch)
+    answer = spark.go_on(moved.sample.kind, moved.place, moved.input)
+    assert "error" not in answer, answer["error"]
+    committed = [batch for batch in batches(moved.place, "commits") if batch > moved.batch]
+    assert committed
+    if moved.sample.kind == "rate_continuous":
+        assert committed[0] == moved.batch + 1
+        logs = [
+            offset_lines({f"offsets/{b}": (moved.place / "offsets" / str(b)).read_bytes()}, b)[0] for b in committed
+        ]
+        for before, after in pairwise([end[0], *logs]):
+            assert all(after[partition]["value"] >= before[partition]["value"] for partition in ("0", "1"))
+        return
+    reports = answer["batches"]
+    assert [report["batch"] for report in reports] == list(range(moved.batch + 1, moved.batch + 1 + len(reports)))
+    assert _same_offsets(reports[0]["start"], end)
+    for before, after in pairwise(reports):
+        assert after["start"] == before["end"]
+    # The rate sources number their rows: none is left out and none comes twice.
+    values = [
+        json.loads(row)["value"] for _, rows in sorted(answer["rows"].items(), key=lambda i: int(i[0])) for row in rows
+    ]
+    if values:
+        first = _as_json(end[0])
+        begin = first["offset"] if isinstance(first, dict) else first * 5
+        assert sorted(values) == list(range(begin, begin + len(values)))
+
+
+def _same_offsets(reported: list[Any], logged: list[Any]) -> bool:
+    return [_as_json(offset) for offset in reported] == [_as_json(offset) for offset in logged]
+
+
+def _as_json(offset: Any) -> Any:
+    return json.loads(offset) if isinstance(offset, str) else offset
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "pattern"),
+    [
+        pytest.param(
+            version,
+            kind,
+            pattern,
+            marks=pytest.mark.spark if version == "4.0.0" else pytest.mark.other_spark,
+            id=f"{version}-{kind}-{pattern}",
+        )
+        for version in VERSIONS
+        for kind, patterns in NEEDED.items()
+        if kind in kinds_of(version)
+        for pattern in patterns
+    ],
+)
+def test_no_file_of_a_closure_is_too_many(spark: SampleService, kind: str, pattern: str, tmp_path: Path) -> None:
+    moved = Moved(sample(spark.spark_version, kind), tmp_path, leave_out=pattern)
+    moved.add_input()
+    answer = spark.go_on(kind, moved.place, moved.input)
+    assert "error" in answer, f"Spark went on without {moved.left_out}"
