@@ -277,7 +277,12 @@ def _store(
         meter.add(file.size)
         return result
 
-    stored = in_parallel(store, files.values(), workers=workers)
+    held = {path: known for path, file in files.items() if (known := objects.held(file))}
+    for known in held.values():
+        meter.add(known.entry.size)
+    missing = [file for path, file in files.items() if path not in held]
+    written = {s.entry.path: s for s in in_parallel(store, missing, workers=workers)}
+    stored = [held.get(path) or written[path] for path in files]
     if any(s.unproven for s in stored):
         entries = objects.prove(tree, stored, files.values())
         stored = [replace(s, entry=entry) for s, entry in zip(stored, entries, strict=True)]

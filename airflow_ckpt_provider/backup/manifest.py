@@ -19,6 +19,8 @@ _FORMAT = "airflow-ckpt-manifest"
 VERSION = 1
 _READABLE = frozenset({1})
 _ID_TIME = "%Y%m%dT%H%M%SZ"
+#: The document without its last brace, and the hash of it with the brace, which comes last.
+_DOCUMENT = re.compile(rb'(\{.*),"sha256":"([0-9a-f]{64})"\}', re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 
 
@@ -139,7 +141,8 @@ class Manifest:
             "tool_version": self.tool_version,
             "file_list": [file.to_json() for file in self.files],
         }
-        return json.dumps({**content, "sha256": _digest(content)}, separators=(",", ":")).encode()
+        body = json.dumps(content, separators=(",", ":")).encode()
+        return body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
 def parse_manifest(data: bytes, *, path: str) -> Manifest:
@@ -153,12 +156,15 @@ def parse_manifest(data: bytes, *, path: str) -> Manifest:
         findings=(path,),
         hint="this backup cannot be used; choose another one (`airflow-ckpt backups REPOSITORY`)",
     )
+    parts = _DOCUMENT.fullmatch(data)
+    body = parts[1] + b"}" if parts else b""
+    if parts is None or hashlib.sha256(body).hexdigest().encode() != parts[2]:
+        raise damaged
     try:
-        content = load_json(data)
-        digest = content.pop("sha256")
-    except (ValueError, KeyError, AttributeError, TypeError) as e:
+        content = load_json(body)
+    except ValueError as e:
         raise damaged from e
-    if digest != _digest(content) or content.get("format") != _FORMAT:
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise damaged
     if content["version"] not in _READABLE:
         raise RepositoryError(
@@ -203,7 +209,3 @@ def checked_name(name: str) -> str:
             hint="use letters, digits, '.', '_', '-' and '=', beginning with a letter, a digit or '_', without '..' or '/'",
         )
     return name
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, separators=(",", ":"), sort_keys=True).encode()).hexdigest()

@@ -50,14 +50,20 @@ class Objects:
         """List what is there."""
         self._listed = self.repository.walk(self.directory)
 
+    def held(self, file: StoredFile) -> Stored | None:
+        """The entry of a file whose content an earlier backup has, as far as its store can tell; ``None`` otherwise."""
+        known = self._by_identity.get((file.path, file.size, file.identity)) if file.identity else None
+        if known and self._is_whole(known):
+            return Stored(replace(known, batches=None) if known.batches else known, copied=False)
+        return None
+
     def store(self, tree: Tree, file: StoredFile) -> Stored:
         """See to it that the repository holds the content of a checkpoint's file.
 
         :raises FileNotFoundError: the file is gone, or is not the one that was listed any more.
         """
-        known = self._by_identity.get((file.path, file.size, file.identity)) if file.identity else None
-        if known and self._is_whole(known):
-            return Stored(replace(known, batches=None), copied=False)
+        if known := self.held(file):
+            return known
         source = tree.location
         content = tree.content_in_hand(file)
         if (

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: Requests under way at once. Small objects dominate, so it is latency that has to be hidden.
-WORKERS = 32
+WORKERS = 64
 
 
 @dataclass(frozen=True, slots=True)
