@@ -10,6 +10,9 @@ from typing import Any
 from demo.comparison import Comparison
 from demo.control import Copy
 
+#: Batches after which Spark has deleted, by this stream's settings, state that the copy's first files ask for.
+_ENOUGH = 3
+
 
 @dataclass(frozen=True)
 class ControlResult:
@@ -40,6 +43,8 @@ class ControlResult:
             outcome = f"Spark refuses: {self.error}"
         elif self.comparison.is_exact:
             outcome = "worked, this time"
+            if self.copy.batches < _ENOUGH:
+                outcome += f": the stream committed {self.copy.batches} batches while it was taken"
         else:
             outcome = (
                 f"started without an error, then {self.comparison.rows_lost} rows lost, "

@@ -38,8 +38,8 @@ CONF = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # In production a stream has hundreds of state partitions, keeps 100 batches and cleans up every minute, and a file by file
-    # copy of its many thousand files takes minutes to hours. This one is small: its history is shorter in proportion.
+    # Chosen so that the copy beside the backup has a chance to tear: many small state files that are cleaned up fast. With Spark's
+    # own defaults it takes a checkpoint of many thousand files, or a store far slower than this disk, for the same.
     STATE_PARTITIONS: "24",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
