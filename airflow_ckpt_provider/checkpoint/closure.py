@@ -140,6 +140,13 @@ def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None
     Spark rewrites version 1 of both when they are missing, but then checks no schema; version 2 it cannot do without.
     """
     file = metadata_file(tree, operator, batch_id=batch_id)
+    if file is None and tree.directories(f"{STATE}/{operator}/_stateSchema"):
+        path = f"{STATE}/{operator}/_metadata/v2"
+        raise MissingFileError(
+            f"{path} has no file for batch {batch_id}: Spark finds the schemas of this operator by it",
+            path=path,
+            hint="restore a backup",
+        )
     needed = [file] if file else []
     for uri in metadata.schema_files if metadata else ():
         # The URI is absolute and may name a place the checkpoint has been moved from.

@@ -22,7 +22,7 @@ def source_closure(tree: Tree, entry: OffsetEntry) -> list[StoredFile]:
     """
     needed: list[StoredFile] = []
     ends = _log_offsets(tree, entry)
-    for name in tree.directories(SOURCES):
+    for name in sorted({*tree.directories(SOURCES), *ends}):
         directory = f"{SOURCES}/{name}"
         if name in ends:
             needed += _file_log(tree, directory, ends[name])
@@ -39,8 +39,8 @@ def _log_offsets(tree: Tree, entry: OffsetEntry) -> dict[str, int]:
         # Spark 4.2 with source evolution names the directories but writes positional offsets, so which is which is not
         # recorded. All are file sources here: the largest offset bounds each of them.
         bound = max(ends.values())
-        for name in unnamed:
-            ends[name] = max((i for i in _log_ids(tree, name) if i <= bound), default=-1)
+        if unnamed:
+            return {name: max((i for i in _log_ids(tree, name) if i <= bound), default=-1) for name in unnamed}
     return ends
 
 

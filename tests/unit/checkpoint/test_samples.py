@@ -369,7 +369,7 @@ def test_no_path_of_a_machine_is_in_a_sample() -> None:
     for version in VERSIONS:
         for kind in kinds_of(version):
             for path, content in sample(version, kind).files.items():
-                places = set(re.findall(rb"file:/+(?!srv/streams/)[^\"]*", content))
+                places = set(re.findall(rb"file:/++(?!srv/streams/)[^\"]*", content))
                 assert not places, f"{version} {kind} {path}: {places}"
 
 
