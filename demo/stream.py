@@ -38,8 +38,8 @@ CONF = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # own defaults it takes many thousand files, or a store far slower than this disk, for the same.
-    # own defaults it takes a checkpoint of many thousand files, or a store far slower than this disk, for the same.
+    # Chosen so that the copy beside the backup has a chance to tear: many small state files, cleaned up fast. With Spark's own
+    # defaults it takes many thousand files, or a store far slower than this disk, for the same.
     STATE_PARTITIONS: "24",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
