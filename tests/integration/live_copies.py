@@ -27,6 +27,9 @@ from tests.integration.streams.data import put_files
 from tests.integration.streams.kinds import KINDS
 from tests.integration.streams.spark_host import Run, SparkHost
 
+BACKUP, LISTED_FIRST, LISTED_AS_IT_GOES = "backup", "copy, listed first", "copy, listed as it goes"
+#: Spark 4.0.0 now and then spoils snapshots of RocksDB all by itself (SPARK-52637): nothing that a copy could help.
+SPOILED = "Mismatch in unique ID on table file"
 #: Files that arrive after the last copy, so that every copy has something to run on with.
 _LATER = 4
 
@@ -35,6 +38,7 @@ _LATER = 4
 class Verdict:
     """What became of a copy.
 
+    :param how: how it was taken.
     :param newest: newest batch committed in it.
     :param first: the first batch that was run from it, -1 if none was.
     :param error: what Spark said, if it refused or failed.
@@ -43,6 +47,7 @@ class Verdict:
     """
 
     kind: str
+    how: str
     newest: int
     first: int
     error: str | None
@@ -57,6 +62,18 @@ class Verdict:
         return "silent" if self.difference else "exact"
 
 
+@dataclass(frozen=True)
+class NaiveCopy:
+    """A copy taken without this package.
+
+    :param vanished: files that were gone when their turn came.
+    """
+
+    place: Path
+    how: str
+    vanished: int
+
+
 @dataclass
 class Stream:
     """One live stream and the copies that were taken of it."""
@@ -66,7 +83,7 @@ class Stream:
     source: Path
     run: Run | None = None
     manifests: list[Manifest] = field(default_factory=list)
-    copies: list[tuple[Path, int]] = field(default_factory=list)
+    copies: list[NaiveCopy] = field(default_factory=list)
 
     @property
     def checkpoint(self) -> Path:
@@ -186,41 +203,50 @@ class LiveCopies:
         stream.manifests.append(create_backup(checkpoint, self.repository, name=stream.kind).manifest)
 
     def _copy_naively(self, stream: Stream) -> None:
-        target = self._root / "naive" / stream.kind / str(len(stream.copies))
-        stream.copies.append((target, naive_copy(stream.checkpoint, target)))
+        number = len(stream.copies)
+        target = self._root / "naive" / stream.kind / str(number)
+        listed_first = number % 2 == 0
+        vanished = naive_copy(stream.checkpoint, target, listed_first=listed_first)
+        stream.copies.append(NaiveCopy(target, LISTED_FIRST if listed_first else LISTED_AS_IT_GOES, vanished))
 
     def _run_naive_copies(self, stream: Stream) -> list[Verdict]:
-        return [
-            self._run_on(stream, copy, _newest(copy, "commits"), by_key=True, vanished=vanished)
-            for copy, vanished in stream.copies
-        ]
+        return [self._run_on(stream, copy.place, _newest(copy.place, "commits"), copy=copy) for copy in stream.copies]
 
     def _run_backups(self, stream: Stream) -> list[Verdict]:
         verdicts = []
         for number, manifest in enumerate(stream.manifests):
-            place = self._root / "restored" / stream.kind / str(number)
-            apply_restore(plan_restore(self.repository, manifest, open_location(str(place))))
-            verdict = self._run_on(stream, place, manifest.batch_id)
+            for attempt in range(3):
+                place = self._root / "restored" / stream.kind / f"{number}-{attempt}"
+                apply_restore(plan_restore(self.repository, manifest, open_location(str(place))))
+                verdict = self._run_on(stream, place, manifest.batch_id)
+                if SPOILED not in (verdict.error or ""):
+                    break
+                print(f"{stream.kind}: Spark spoiled the restored state later on (SPARK-52637); restored once more")
             assert verdict.error or verdict.first == manifest.batch_id + 1, verdict
             verdicts.append(verdict)
         return verdicts
 
-    def _run_on(self, stream: Stream, place: Path, newest: int, *, by_key: bool = False, vanished: int = 0) -> Verdict:
+    def _run_on(self, stream: Stream, place: Path, newest: int, *, copy: NaiveCopy | None = None) -> Verdict:
         """Start a copy, run it to the end of the input, compare.
 
-        :param by_key: compare totals by their final value only, for whoever does not mind two batches run as one.
+        A naive copy has its chance: of totals only the final values count, so two batches run as one do not matter.
         """
         out = place.with_name(f"{place.name}-out")
         run = self._host.start(stream.kind, source=self._source, checkpoint=place, out=out, available_now=True)
         run.wait(300)
         restored = sink.batches(out)
         wanted, found = sink.batches(stream.reference), sink.joined(sink.batches(stream.out), restored, newest)
-        if by_key and KINDS[stream.kind].mode == "update":
+        if copy and KINDS[stream.kind].mode == "update":
             wanted, found = sink.newest_by_key(wanted), sink.newest_by_key(found)
-        difference = sink.difference(wanted, found)
         shutil.rmtree(place)
         return Verdict(
-            stream.kind, newest, min(restored, default=-1), run.error, None if run.error else difference, vanished
+            kind=stream.kind,
+            how=copy.how if copy else BACKUP,
+            newest=newest,
+            first=min(restored, default=-1),
+            error=run.error,
+            difference=None if run.error else sink.difference(wanted, found),
+            vanished=copy.vanished if copy else 0,
         )
 
 

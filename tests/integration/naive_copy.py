@@ -1,7 +1,6 @@
 """What people do without this package: copy a checkpoint file by file, as a tool that reads an object store does.
 
-The control of the soak. It lists everything, then copies one file after the other in the order of the listing, and each
-takes as long as a small request to an object store.
+The control of the soak. Each file takes as long as a small request to an object store.
 """
 
 from __future__ import annotations
@@ -9,25 +8,24 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Seconds that one small object takes.
 SECONDS_A_FILE = 0.01
 
 
-def naive_copy(source: Path, target: Path) -> int:
-    """Copy a checkpoint; return how many of the listed files were gone when their turn came.
+def naive_copy(source: Path, target: Path, *, listed_first: bool) -> int:
+    """Copy a checkpoint in the order of its listing; return how many of the listed files were gone when their turn came.
 
     Hadoop's hidden checksums are left out, for an object store has none; they would only make torn copies louder.
+
+    :param listed_first: list all of it, then copy, as ``aws s3 sync`` does with some hundred files; otherwise list each
+        directory when its turn comes, as ``hadoop fs -cp``, ``dbutils.fs.cp`` and ``cp -r`` do.
     """
-    listing = sorted(
-        Path(directory) / name
-        for directory, _, names in os.walk(source)
-        for name in names
-        if not (name.startswith(".") and name.endswith(".crc"))
-    )
+    files = _files(source)
     vanished = 0
-    for file in listing:
+    for file in list(files) if listed_first else files:
         time.sleep(SECONDS_A_FILE)
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -36,3 +34,11 @@ def naive_copy(source: Path, target: Path) -> int:
         except FileNotFoundError:
             vanished += 1
     return vanished
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _files(Path(entry.path))
+        elif not (entry.name.startswith(".") and entry.name.endswith(".crc")):
+            yield Path(entry.path)

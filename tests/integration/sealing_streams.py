@@ -17,8 +17,10 @@ from tests.integration.streams.data import put_files
 from tests.integration.streams.kinds import KINDS
 from tests.integration.streams.spark_host import Run, SparkHost
 
+#: How Spark says that the number it wanted to log is taken; which of the two depends on how far the write had come.
+STOPPED = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
 #: Batches that the fastest stream may run between two seals.
-_BETWEEN = 10
+_BETWEEN = 8
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def seal_at_random_moments(
 
         newest = mark.batch_id - 1
         assert run.error, f"{kind} went on under the seal"
-        assert "CONCURRENT_STREAM_LOG_UPDATE" in run.error, run.error
+        assert any(text in run.error for text in STOPPED), run.error
         progress = checkpoint.progress()
         assert (progress.latest_logged, progress.latest_committed) == (newest, newest)
         in_sink, files = result_in(kind, out), _files_read(checkpoint)

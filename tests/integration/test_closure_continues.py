@@ -135,7 +135,7 @@ class Moved:
             if holds_absolute_paths(path):
                 files[path] = relocated(content, path=path, target=f"file:{self.place}")
             elif path.startswith("sources/"):
-                # The input stays where it was, and Spark looks for the files of the newest batch there.
+                # The input stays where it was: Spark insists that the newest files lie where it reads ("Wrong basePath").
                 files[path] = content.replace(f"{HOME}/{of.kind}".encode(), str(self.input).encode())
         if KINDS[of.kind].on_the_clock:
             files = _as_if_made_now(files, self.batch)

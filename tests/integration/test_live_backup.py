@@ -20,12 +20,12 @@ from tests.integration.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.spark]
 
-_KINDS = ("compacted_sources", "agg_rocksdb", "dedup", "join_hdfs")
+_KINDS = ("compacted_sources", "agg_rocksdb", "join_hdfs")
 
 
 @pytest.mark.timeout(300)
 def test_backups_of_live_streams_are_row_exact(spark_host: SparkHost, tmp_path: Path) -> None:
-    copies = LiveCopies(spark_host, tmp_path, _KINDS, files=14, seed=20261121)
+    copies = LiveCopies(spark_host, tmp_path, _KINDS, files=10, seed=20261121)
     copies.run_live(backups=2)
     copies.run_references()
 

@@ -172,8 +172,8 @@ def _judge_then_complete(
         aside = target.with_name(f"{target.name}-aside")
         shutil.copytree(target, aside)
         verdict = stream.start_from(target)
-        if verdict != "refused":  # it went on, so the place is another one now
-            shutil.rmtree(target)
+        if verdict != "refused":  # it went on, so the place is another one now, and Spark may still be tidying up there
+            target.rename(target.with_name(f"{target.name}-went-on"))
             aside.rename(target)
     restore(LocalStore(), repository or stream.repository, target, workers=4, replace=replace)
     found = _visible(target)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.samples.kinds import KINDS
 
-VERSIONS = ("3.5.9", "4.0.0", "4.2.1")
+VERSIONS = ("3.5.9", "4.0.0", "4.1.4", "4.2.1", "4.3.0")
 #: Where the streams ran, as far as the samples tell: nowhere, on any machine.
 HOME = "/srv/streams"
 #: Hadoop's hidden checksums are left out, Spark does not miss them; of this kind they are kept, to be ignored by tests.

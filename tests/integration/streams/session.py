@@ -39,6 +39,7 @@ def start_session(*, packages: tuple[str, ...] = (), conf: Mapping[str, str] | N
         settings |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.snapshotPartitions": "1",
         }
     builder = SparkSession.builder.master("local[2]").appName("test streams").config(map={**settings, **(conf or {})})
     spark = builder.getOrCreate()

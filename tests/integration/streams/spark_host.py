@@ -54,6 +54,12 @@ class Run:
             raise AssertionError(f"{self.kind} at {self.checkpoint} failed: {self.error}")
         return self
 
+    @property
+    def error_text(self) -> str:
+        """What Spark said; there has to be something."""
+        assert self.error, f"{self.kind} at {self.checkpoint} ended without an error"
+        return self.error
+
     def drain(self) -> None:
         """Have it stop once it has read all there is."""
         self.host.tell(do="drain", run=self.name)
