@@ -17,7 +17,7 @@ ARGS ?=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, compare row by row (under 4 minutes)
+demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, compare row by row
 	@$(PY) -m demo.main $(ARGS)
 
 test: java venv jars ## Run the tests (ARGS="..." goes to pytest)
