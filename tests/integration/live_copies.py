@@ -238,7 +238,7 @@ class LiveCopies:
         wanted, found = sink.batches(stream.reference), sink.joined(sink.batches(stream.out), restored, newest)
         if copy and KINDS[stream.kind].mode == "update":
             wanted, found = sink.newest_by_key(wanted), sink.newest_by_key(found)
-        shutil.rmtree(place)
+        shutil.rmtree(place, ignore_errors=True)  # only to save space: Spark may still be tidying up there
         return Verdict(
             kind=stream.kind,
             how=copy.how if copy else BACKUP,
