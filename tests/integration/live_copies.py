@@ -7,6 +7,7 @@ sink of the stream that went on from the copy, are together the sink of a stream
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
