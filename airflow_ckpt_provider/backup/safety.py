@@ -6,8 +6,8 @@ import logging
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
+from airflow_ckpt_provider.backup.set_aside import SetAside
 from airflow_ckpt_provider.backup.target import Target
-from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
@@ -16,11 +16,8 @@ from airflow_ckpt_provider.errors import (
     RefusedError,
     UnreadableLogError,
 )
-from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
-
-_COMPLETE = "COMPLETE"
 
 
 def keep_what_is_there(repository: Repository, target: Target, *, name: str, plan_id: str, made_by: str) -> str:
@@ -53,9 +50,9 @@ def keep_what_is_there(repository: Repository, target: Target, *, name: str, pla
 
 def kept_for(repository: Repository, *, name: str, plan_id: str) -> str | None:
     """Where a plan kept what it replaces, or ``None`` if it has not got so far."""
-    place = _place(name, plan_id)
-    if any(file.path == f"{place}/{_COMPLETE}" for file in repository.location.list(place).files):
-        return place
+    aside = SetAside(repository, name, plan_id)
+    if aside.sizes is not None:
+        return aside.place
     for backup_id in reversed(repository.backup_ids(name + SAFETY_SUFFIX)):
         manifest = repository.read_manifest(name + SAFETY_SUFFIX, backup_id)
         if manifest.tags.get("plan") == plan_id:
@@ -63,17 +60,7 @@ def kept_for(repository: Repository, *, name: str, plan_id: str) -> str | None:
     return None
 
 
-def _place(name: str, plan_id: str) -> str:
-    return f"set-aside/{name}/{plan_id}"
-
-
 def _set_aside(repository: Repository, target: Target, *, name: str, plan_id: str) -> str:
-    place = _place(name, plan_id)
-    here = repository.location / place / "files"
-
-    def copy(file: StoredFile) -> None:
-        here.replace(file.path, target.location.read(file.path))
-
-    in_parallel(copy, target.visible.values(), workers=WORKERS)
-    repository.location.replace(f"{place}/{_COMPLETE}", f"{len(target.visible)} files of {target.location}\n".encode())
-    return place
+    aside = SetAside(repository, name, plan_id)
+    aside.keep(target.location, target.visible.values())
+    return aside.place

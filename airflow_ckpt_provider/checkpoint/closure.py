@@ -62,13 +62,15 @@ class Closure:
         return sum(file.size for file in self.files)
 
 
-def resolve_closure(tree: Tree, batch_id: int) -> Closure:
+def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) -> Closure:
     """Find the closure of a committed batch.
 
     The pinned settings, partition counts and source offsets are those of the batch's own log entries.
 
     :param tree: the checkpoint's files.
     :param batch_id: the batch.
+    :param replays_next: keep ``offsets/<batch_id + 1>`` too, so that Spark runs the next batch again with exactly the end
+        offsets it had; ``offsets/<batch_id - 1>`` is not needed then, for Spark reads the newest entry and the one before.
     :raises RefusedError: the batch is not committed.
     :raises MissingFileError: a needed file is not there. While the stream runs this can pass: look again.
     :raises UnreadableLogError: a file could not be parsed.
@@ -83,15 +85,20 @@ def resolve_closure(tree: Tree, batch_id: int) -> Closure:
         metadata,
         _file(tree, f"{OFFSETS}/{batch_id}", ""),
         _file(tree, f"{COMMITS}/{batch_id}", ""),
-        *_previous_offsets(tree, batch_id, entry),
+        *(_next_offsets(tree, batch_id) if replays_next else _previous_offsets(tree, batch_id, entry)),
     ]
+    last = (
+        parse_offsets(_read(tree, f"{OFFSETS}/{batch_id + 1}", batch_id + 1), batch_id=batch_id + 1)
+        if replays_next
+        else entry
+    )
     state: list[StoredFile] = []
     closures: list[StoreClosure] = []
     for operator in tree.numbered_directories(STATE):
         described = operator_metadata(tree, operator, batch_id=batch_id)
         state += _operator_files(tree, operator, described, batch_id)
         closures += _store_closures(tree, operator, entry, commit)
-    files = [*logs, *source_closure(tree, entry), *state, *_other_files(tree), *(f for c in closures for f in c.files)]
+    files = [*logs, *source_closure(tree, last), *state, *_other_files(tree), *(f for c in closures for f in c.files)]
     by_path = {file.path: file for file in files}
     return Closure(batch_id, entry, commit, tuple(by_path[p] for p in sorted(by_path)), tuple(closures))
 
@@ -132,6 +139,12 @@ def _previous_offsets(tree: Tree, batch_id: int, entry: OffsetEntry) -> list[Sto
             hint="choose a later batch, or restore a backup",
         )
     return [_file(tree, f"{OFFSETS}/{before[-1]}", "")]
+
+
+def _next_offsets(tree: Tree, batch_id: int) -> list[StoredFile]:
+    """``offsets/<N+1>``, and the entry before N where it is still there: harmless, and a later rewind may want it."""
+    before = [b for b in tree.batches(OFFSETS) if b < batch_id]
+    return [_file(tree, f"{OFFSETS}/{b}", "") for b in (*before[-1:], batch_id + 1)]
 
 
 def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None, batch_id: int) -> list[StoredFile]:

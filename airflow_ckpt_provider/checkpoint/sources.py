@@ -21,7 +21,7 @@ def source_closure(tree: Tree, entry: OffsetEntry) -> list[StoredFile]:
     :raises MissingFileError: an entry of a file source's log is gone.
     """
     needed: list[StoredFile] = []
-    ends = _log_offsets(tree, entry)
+    ends = log_ends(tree, entry)
     for name in sorted({*tree.directories(SOURCES), *ends}):
         directory = f"{SOURCES}/{name}"
         if name in ends:
@@ -31,8 +31,12 @@ def source_closure(tree: Tree, entry: OffsetEntry) -> list[StoredFile]:
     return needed
 
 
-def _log_offsets(tree: Tree, entry: OffsetEntry) -> dict[str, int]:
-    """Directory name -> last log id of the file sources; -1 where nothing was read yet."""
+def log_ends(tree: Tree, entry: OffsetEntry) -> dict[str, int]:
+    """Where the logs of the file sources end at an entry: directory name -> last log id; -1 where nothing was read yet.
+
+    :param tree: the checkpoint's files.
+    :param entry: the offset log entry.
+    """
     ends = {s.source: s.offset.log_offset for s in entry.sources if isinstance(s.offset, FileOffset)}
     unnamed = [name for name in tree.directories(SOURCES) if batch_id_of(name) is None and name not in ends]
     if ends and len(ends) == len(entry.sources):

@@ -58,6 +58,7 @@ class Host:
                 checkpoint=request["checkpoint"],
                 out=request["out"],
                 available_now=request["available_now"],
+                faulty=request.get("faulty", False),
             )
             self._queries[run] = query
             query.awaitTermination()

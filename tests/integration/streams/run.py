@@ -11,29 +11,41 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.integration.streams.kinds import KINDS
+from tests.integration.streams.kinds import FAULT, KINDS
 from tests.integration.streams.session import start_session
-from tests.integration.streams.sink import writer
+from tests.integration.streams.sink import merger, writer
 
 
 def start_query(
-    spark: SparkSession, kind: str, *, source: Path, checkpoint: str, out: str, available_now: bool
+    spark: SparkSession,
+    kind: str,
+    *,
+    source: Path,
+    checkpoint: str,
+    out: str,
+    available_now: bool,
+    faulty: bool = False,
 ) -> StreamingQuery:
     """Start a query of a kind at the fastest trigger.
 
     :param available_now: stop at the end of the input.
+    :param faulty: run the version of the query that has a bug.
     """
     chosen = KINDS[kind]
     # A session of its own: settings of one query do not reach the next.
     session = spark.newSession()
     for key, value in chosen.conf.items():
         session.conf.set(key, value)
+    if faulty:
+        session.conf.set(FAULT, "yes")
     stream = chosen.frame(session, source).writeStream.outputMode(chosen.mode).options(**chosen.options)
     stream = stream.option("checkpointLocation", checkpoint)
     if available_now:
         stream = stream.trigger(availableNow=True)
     if chosen.sink == "batches":
         return stream.foreachBatch(writer(Path(out))).start()
+    if chosen.sink == "merge":
+        return stream.foreachBatch(merger(out)).start()
     stream = stream.format(chosen.sink)
     return stream.start() if chosen.sink == "noop" else stream.start(out)
 

@@ -31,6 +31,25 @@ def writer(out: Path) -> Callable[[DataFrame, int], None]:
     return write
 
 
+def merger(out: str) -> Callable[[DataFrame, int], None]:
+    """A ``foreachBatch`` function that merges rows by key into a Delta table, as one that Delta keeps exactly-once.
+
+    ``txnAppId`` and ``txnVersion`` go with appends and overwrites only, so the table is read, merged and overwritten whole.
+    """
+
+    def merge(frame: DataFrame, batch_id: int) -> None:
+        spark = frame.sparkSession
+        if (Path(out) / "_delta_log").exists():
+            old = spark.read.format("delta").load(out)
+            frame = old.join(frame, "k", "left_anti").unionByName(frame)
+        writer = (
+            frame.write.format("delta").mode("overwrite").option("txnAppId", "totals").option("txnVersion", batch_id)
+        )
+        writer.save(out)
+
+    return merge
+
+
 def batches(out: Path) -> dict[int, list[str]]:
     """Rows by batch."""
     found = {}

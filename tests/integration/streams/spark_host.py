@@ -105,7 +105,16 @@ class SparkHost:
         if not self._ready.get(timeout=_START_WITHIN):
             raise AssertionError(f"Spark did not start:\n{log.read_text()[-3000:]}")
 
-    def start(self, kind: str, *, source: Path, checkpoint: Path | str, out: Path, available_now: bool = False) -> Run:
+    def start(
+        self,
+        kind: str,
+        *,
+        source: Path,
+        checkpoint: Path | str,
+        out: Path,
+        available_now: bool = False,
+        faulty: bool = False,
+    ) -> Run:
         """Start a query; see :func:`tests.integration.streams.run.start_query`."""
         run = Run(self, uuid.uuid4().hex, kind, source, str(checkpoint), out)
         self._runs[run.name] = run
@@ -117,6 +126,7 @@ class SparkHost:
             checkpoint=run.checkpoint,
             out=str(out),
             available_now=available_now,
+            faulty=faulty,
         )
         return run
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -55,8 +57,8 @@ def test_a_broken_one_is_kept_whatever_it_is(place: Location, name: str) -> None
     if kept == "set-aside/orders/7f3a":
         aside = contents(place / "backups" / kept / "files")
         assert aside == {p: d for p, d in visible(place / "orders").items() if p in look_at(place / "orders").visible}
-        count = len(look_at(place / "orders").visible)
-        assert place.read(f"backups/{kept}/COMPLETE") == f"{count} files of {place / 'orders'}\n".encode()
+        marker = json.loads(place.read(f"backups/{kept}/COMPLETE"))
+        assert marker == {"from": (place / "orders").uri, "files": {path: len(data) for path, data in aside.items()}}
     else:
         assert name == "two seals"
         assert repository(place).manifest(name="orders.before-restore").batch_id == 4

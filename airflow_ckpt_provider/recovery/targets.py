@@ -1,0 +1,171 @@
+"""Which batches a stream can go back to: those of its checkpoint, and those of its backups, as one list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.checkpoint.closure import resolve_closure
+from airflow_ckpt_provider.checkpoint.commits import COMMITS
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.seal import parse_seal
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import CkptError, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class RewindTarget:
+    """A committed batch that the stream can go back to.
+
+    :param batch_id: the batch; the next to run is one more.
+    :param planned: when the batch was planned, in UTC.
+    :param ended: when it had ended at the latest, in UTC: its commit was written, or the next batch was planned, whichever came
+        first (a copied commit file is younger than the batch). ``None`` where neither is known.
+    :param sources: end offsets of the batch.
+    :param watermark_ms: its event-time watermark, milliseconds since the epoch.
+    :param backup: the backup that holds it; ``None`` for the checkpoint itself.
+    :param replays: the next batch would run again with exactly its logged end offsets.
+    """
+
+    batch_id: int
+    planned: datetime | None
+    ended: datetime | None
+    sources: tuple[SourceOffset, ...]
+    watermark_ms: int
+    backup: Manifest | None
+    replays: bool
+
+    @property
+    def where(self) -> str:
+        """``checkpoint``, or the backup's id."""
+        return self.backup.backup_id if self.backup else "checkpoint"
+
+    def to_json(self) -> dict[str, Any]:
+        """The target as plain JSON."""
+        offsets = [s.to_json() for s in self.sources]
+        if self.backup and not offsets and self.batch_id == self.backup.batch_id:
+            offsets = list(self.backup.facts.get("end_offsets") or ())
+        return {
+            "batch_id": self.batch_id,
+            "planned": self.planned.isoformat() if self.planned else None,
+            "ended": self.ended.isoformat() if self.ended else None,
+            "offsets": offsets,
+            "watermark_ms": self.watermark_ms,
+            "where": self.where,
+            "exact_replay": self.replays,
+        }
+
+
+def targets_of_checkpoint(tree: Tree, *, only: int | None = None) -> list[RewindTarget]:
+    """The batches that the checkpoint itself can go back to, oldest first.
+
+    A batch counts where the whole closure is there. Reads every offset log entry once.
+
+    :param only: look at this batch alone, which spares reading the closures of the others.
+    """
+    entries = _entries(tree)
+    found = []
+    for batch_id in tree.batches(COMMITS):
+        entry = entries.get(batch_id)
+        if entry is None or only not in (None, batch_id):
+            continue
+        replays = batch_id + 1 in entries and _has_closure(tree, batch_id, replays_next=True)
+        if not replays and not _has_closure(tree, batch_id, replays_next=False):
+            continue
+        commit, after = tree.get(f"{COMMITS}/{batch_id}"), entries.get(batch_id + 1)
+        ends = [time for time in (commit and commit.modified, after and after.time) if time]
+        found.append(
+            RewindTarget(
+                batch_id=batch_id,
+                planned=entry.time,
+                ended=min(ends, default=None),
+                sources=entry.sources,
+                watermark_ms=entry.watermark_ms,
+                backup=None,
+                replays=replays,
+            )
+        )
+    return found
+
+
+def targets_of_backups(repository: Repository, name: str, *, query_id: str | None) -> list[RewindTarget]:
+    """The batches that the backups of a stream can go back to, by batch and age; the newest backup of each batch.
+
+    :param name: name of the stream. The safety backups taken before changes count too.
+    :param query_id: backups of another query are left out; ``None`` takes all.
+    """
+    found: dict[int, RewindTarget] = {}
+    for stream in (name + SAFETY_SUFFIX, name):
+        for manifest in repository.backups(stream):
+            if query_id is not None and manifest.query_id != query_id:
+                continue
+            times = manifest.facts.get("batch_times") or {}
+            for batch_id in manifest.restorable:
+                newest = batch_id == manifest.batch_id
+                planned, after = times.get(str(batch_id)), times.get(str(batch_id + 1))
+                found[batch_id] = RewindTarget(
+                    batch_id=batch_id,
+                    planned=datetime.fromisoformat(planned) if planned else None,
+                    # The newest was committed when the backup was made.
+                    ended=datetime.fromisoformat(after) if after else manifest.created if newest else None,
+                    sources=(),
+                    watermark_ms=int(manifest.facts.get("watermark_ms") or 0) if newest else 0,
+                    backup=manifest,
+                    replays=False,
+                )
+    return [found[batch_id] for batch_id in sorted(found)]
+
+
+def merged(of_checkpoint: list[RewindTarget], of_backups: list[RewindTarget]) -> list[RewindTarget]:
+    """One list by batch; where both have it, the checkpoint's own is taken: nothing has to be copied."""
+    by_batch = {t.batch_id: t for t in of_backups} | {t.batch_id: t for t in of_checkpoint}
+    return [by_batch[batch_id] for batch_id in sorted(by_batch)]
+
+
+def chosen(targets: list[RewindTarget], batch_id: int) -> RewindTarget:
+    """The target of a batch.
+
+    :raises RefusedError: the batch cannot be gone back to; the message has the range.
+    """
+    for target in targets:
+        if target.batch_id == batch_id:
+            return target
+    raise RefusedError(
+        f"batch {batch_id} cannot be gone back to; reachable: {span(targets)}",
+        hint="`airflow-ckpt rewind CHECKPOINT --list` shows every reachable batch; older ones need a backup (--repository)",
+    )
+
+
+def span(targets: list[RewindTarget]) -> str:
+    """The reachable batches in a few words, such as ``3 to 7, 12``."""
+    runs: list[list[int]] = []
+    for target in targets:
+        if runs and target.batch_id == runs[-1][-1] + 1:
+            runs[-1].append(target.batch_id)
+        else:
+            runs.append([target.batch_id])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs) or "none"
+
+
+def _entries(tree: Tree) -> dict[int, OffsetEntry]:
+    def read(batch_id: int) -> OffsetEntry | None:
+        file = tree.get(f"{OFFSETS}/{batch_id}")
+        try:
+            data = tree.read(file) if file else b""
+            return None if parse_seal(data, batch_id=batch_id) else parse_offsets(data, batch_id=batch_id)
+        except (CkptError, FileNotFoundError):
+            return None  # a batch whose entry cannot be read is no target
+
+    return {entry.batch_id: entry for entry in in_parallel(read, tree.batches(OFFSETS)) if entry}
+
+
+def _has_closure(tree: Tree, batch_id: int, *, replays_next: bool) -> bool:
+    try:
+        resolve_closure(tree, batch_id, replays_next=replays_next)
+    except (CkptError, FileNotFoundError):
+        return False
+    return True

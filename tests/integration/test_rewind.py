@@ -1,0 +1,179 @@
+"""A rewind on real Spark: with a bug between the runs, the sink in the end is that of a run that never had it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
+from airflow_ckpt_provider.recovery.undo import undo_rewind
+from tests.integration.rewinding import Story, difference
+from tests.integration.streams.kinds import KINDS, REWOUND
+from tests.integration.streams.spark_host import SparkHost, coordinates
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def format_2_host(tmp_path_factory: pytest.TempPathFactory):
+    """A JVM of its own: Spark 4.0.0 cannot have both state formats in one."""
+    host = SparkHost(tmp_path_factory.mktemp("format2") / "spark.log", packages=coordinates("spark-jars.txt"))
+    yield host
+    host.kill()
+
+
+@pytest.fixture
+def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
+    kind = getattr(request, "param", "dedup_to_delta")
+    name = "format_2_host" if KINDS[kind].is_format_2 else "spark_host"
+    return Story(request.getfixturevalue(name), tmp_path, kind)
+
+
+@pytest.mark.parametrize("story", list(REWOUND), indirect=True)
+def test_row_exact_after_a_bug(story: Story) -> None:
+    story.run(4)
+    right = story.newest
+    story.run(2, faulty=True)
+    plan = story.plan("to_batch", right)
+    assert plan.sink.verdict is Verdict.WILL_SKIP
+    assert plan.sink_verdict is Verdict.SAFE
+    outcome = story.rewind("to_batch", right)
+    assert outcome.batch_id == story.newest == right
+    story.run(2)
+    assert difference(story.reference(), story.rows()) == (0, 0)
+
+
+def test_twice_in_a_row_and_to_the_oldest(story: Story) -> None:
+    story.run(5)
+    story.run(2, faulty=True)
+    story.rewind("shift_by", -1)
+    story.rewind("to_earliest")
+    oldest = story.newest
+    story.go_on(faulty=True)
+    assert story.newest > oldest
+    story.rewind("to_batch", oldest)
+    story.run(1)
+    assert difference(story.reference(), story.rows()) == (0, 0)
+
+
+def test_to_a_backup_that_is_older_than_the_checkpoint(story: Story) -> None:
+    from airflow_ckpt_provider.backup.create import create_backup
+
+    story.run(2)
+    backup = create_backup(story.ckpt, story.repository)
+    story.run(8, faulty=True)
+    with pytest.raises(RefusedError, match="cannot be gone back to"):
+        story.plan("to_batch", backup.batch_id, repository=story.place / "../../empty")
+    outcome = story.rewind("to_batch", backup.batch_id)
+    assert outcome.written > 0
+    story.run(1)
+    assert difference(story.reference(), story.rows()) == (0, 0)
+
+
+class TestControls:
+    """The obvious ways, and how many rows each costs."""
+
+    @pytest.fixture
+    def broken(self, story: Story) -> Story:
+        story.run(4)
+        story.right = story.newest  # type: ignore[attr-defined]
+        story.run(2, faulty=True)
+        return story
+
+    def _costs(self, story: Story, way: str) -> tuple[int, int]:
+        story.run(1)
+        lost, wrong = difference(story.reference(), story.rows())
+        print(f"{way}: {lost} rows lost, {wrong} wrong or doubled")
+        return lost, wrong
+
+    def test_commits_deleted(self, broken: Story) -> None:
+        for path in (broken.checkpoint / "commits").iterdir():
+            if path.name.isdigit() and int(path.name) > broken.right:  # type: ignore[attr-defined]
+                path.unlink()
+                (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+        DeltaTable(str(broken.out)).restore(broken.right)  # type: ignore[attr-defined]
+        assert self._costs(broken, "commits deleted, RESTORE")[0] > 0
+
+    def test_checkpoint_rewound_and_the_table_restored(self, broken: Story) -> None:
+        """The rewound checkpoint is right; the table remembers the batches all the same."""
+        version = broken.plan("to_batch", broken.right).sink.rollback.to_version  # type: ignore[attr-defined,union-attr]
+        broken.rewind("to_batch", broken.right, sink_exit="accept")  # type: ignore[attr-defined]
+        DeltaTable(str(broken.out)).restore(version)
+        assert broken.plan("to_current", sink_exit=None).sink.verdict is Verdict.WILL_SKIP
+        assert self._costs(broken, "checkpoint rewound, RESTORE alone")[0] > 0
+
+    def test_logs_deleted_and_state_left(self, broken: Story) -> None:
+        plan = broken.plan("to_batch", broken.right)  # type: ignore[attr-defined]
+        for path in plan.deletes:
+            if not path.startswith("state/"):
+                (broken.checkpoint / path).unlink()
+        shutil.rmtree(broken.out)
+        lost, wrong = self._costs(broken, "logs deleted, state left, table dropped")
+        assert lost + wrong > 0
+
+
+def test_undo_puts_everything_back(story: Story) -> None:
+    story.run(4)
+    story.run(1, faulty=True)
+    before = {p: f.size for p, f in story.place.walk().items() if "/." not in p and not p.startswith(".")}
+    rows = story.rows()
+    outcome = story.rewind("shift_by", -2)
+    assert story.rows() != rows
+    undone = undo_rewind(story.ckpt, story.repository, sink=story.sink)
+    assert undone.plan_id == outcome.plan_id
+    assert {p: f.size for p, f in story.place.walk().items() if "/." not in p and not p.startswith(".")} == before
+    assert story.rows() == rows
+    assert undo_rewind(story.ckpt, story.repository, sink=story.sink).already_done
+    story.rewind("shift_by", -1)
+    story.run(1)
+    assert difference(story.reference(), story.rows()) == (0, 0)
+
+
+def test_undo_is_refused_once_the_stream_went_on(story: Story) -> None:
+    story.run(4)
+    story.rewind("shift_by", -2)
+    story.go_on()
+    with pytest.raises(RefusedError, match="was written to since rewind"):
+        undo_rewind(story.ckpt, story.repository, sink=story.sink)
+
+
+def test_a_sink_that_has_more_needs_an_exit(story: Story) -> None:
+    story.run(4)
+    plan = story.plan("shift_by", -2, sink_exit=None)
+    with pytest.raises(RefusedError, match="the sink says WILL_SKIP"):
+        apply_rewind(plan, story.ckpt, story.repository, sink=story.sink, quiet_for=0.1)
+    assert story.ckpt.progress().seal is None
+
+
+def test_what_others_wrote_is_not_taken_away_unasked(story: Story) -> None:
+    story.run(4)
+    table = DeltaTable(str(story.out))
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    row = table.to_pyarrow_table().slice(0, 1)
+    write_deltalake(str(story.out), pa.table(row), mode="append")
+    plan = story.plan("shift_by", -2)
+    assert len(plan.sink.rollback.foreign) == 1  # type: ignore[union-attr]
+    with pytest.raises(RefusedError, match="others have written into"):
+        apply_rewind(plan, story.ckpt, story.repository, sink=story.sink, quiet_for=0.1)
+
+
+def test_forward_takes_the_checkpoint_to_the_table(story: Story) -> None:
+    """A checkpoint restored to an older batch, while the table went on."""
+    story.run(4)
+    from airflow_ckpt_provider.backup.create import create_backup
+
+    create_backup(story.ckpt, story.repository)
+    newest = story.newest
+    story.rewind("shift_by", -2, sink_exit="accept")
+    assert story.plan("to_current", sink_exit=None).sink.verdict is Verdict.WILL_SKIP
+    story.rewind("to_current", sink_exit="forward")
+    assert story.newest == newest
+    story.run(1)
+    assert difference(story.reference(), story.rows()) == (0, 0)
