@@ -41,7 +41,9 @@ def query_to_guard(
         manifest = _newest(repository, name, backup_id)
         return from_kafka_offsets(offsets, known=manifest.facts if manifest else None)
     if repository is None:
-        raise RefusedError("nothing to guard was given", hint="give a checkpoint, a repository with a backup, or offsets")
+        raise RefusedError(
+            "nothing to guard was given", hint="give a checkpoint, a repository with a backup, or offsets"
+        )
     manifest = repository.manifest(backup_id or LATEST, name=name)
     subject = f"backup {manifest.backup_id} of {manifest.name}"
     return from_facts(manifest.facts, subject=subject, batch_id=manifest.batch_id)

@@ -8,7 +8,7 @@ every file that goes, asks the sources (guards) and looks at the sink.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,6 +63,26 @@ class Sink:
     kind: str = "unknown"
     app_id: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def named(
+        cls,
+        text: str | None,
+        open_place: Callable[[str], Location],
+        *,
+        app_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Sink:
+        """The sink that a person names: a place, or the kind of one without a place.
+
+        :param text: a path or URI, or one of ``foreachBatch``, ``foreach``, ``kafka``; empty or ``None``: unknown.
+        :param open_place: opens a place.
+        """
+        if not text:
+            return cls()
+        if text in WITHOUT_MEMORY:
+            return cls(kind=text)
+        return cls(open_place(text), "", app_id or None, storage_options or {})
 
     @property
     def name(self) -> str:

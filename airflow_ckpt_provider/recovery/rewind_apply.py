@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -166,6 +167,44 @@ def _check_accepted(plan: RewindPlan, *, source_loss: bool, foreign_loss: bool) 
         )
 
 
+def stop_plan_and_apply(
+    checkpoint: Checkpoint,
+    repository: Repository,
+    plan: Callable[[str | None], RewindPlan],
+    *,
+    sink: Sink,
+    stop_running: bool = False,
+    quiet_for: float = 5.0,
+    made_by: str = "",
+    **accepted: Any,
+) -> tuple[RewindPlan, RewindOutcome]:
+    """Plan a rewind and carry it out, after the query was stopped where that is allowed.
+
+    :param plan: makes the plan, given the id under which the checkpoint was sealed to stop its query, or ``None``.
+    :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
+    :param accepted: what else :func:`apply_rewind` takes.
+    """
+    under = stop_query(checkpoint, repository, quiet_for=quiet_for, made_by=made_by) if stop_running else None
+    try:
+        made = plan(under)
+        if made.already_done and under:
+            _lift(checkpoint, under)
+        outcome = apply_rewind(
+            made, checkpoint, repository, sink=sink, quiet_for=quiet_for, made_by=made_by, **accepted
+        )
+    except RefusedError:
+        if under:  # nothing was changed: the query may be started again
+            _lift(checkpoint, under)
+        raise
+    return made, outcome
+
+
+def _lift(checkpoint: Checkpoint, under: str) -> None:
+    mark = checkpoint.progress().seal
+    if mark and mark.plan_id == under and mark.reason == _STOPPING:
+        remove_seal(checkpoint.location, mark)
+
+
 def stop_query(checkpoint: Checkpoint, repository: Repository, *, quiet_for: float = 5.0, made_by: str = "") -> str:
     """Stop a query that still runs, by the seal, at its batch boundary; a rewind can then be planned ``under`` that seal.
 
@@ -206,17 +245,22 @@ def _seal(plan: RewindPlan, checkpoint: Checkpoint, aside: SetAside, *, quiet_fo
             f"{location} is not any more what plan {plan.plan_id} was made for: its stream went on; nothing was changed",
             hint="stop the query, then make a new plan; or have the seal stop it (stop_running / --stop-running)",
         )
-    return _above_all(plan, location, mark, made_by)
+    return put_above(location, mark, (entry.path for entry in plan.writes), made_by=made_by)
 
 
-def _above_all(plan: RewindPlan, location: Location, mark: Seal, made_by: str) -> Seal:
-    """Put the seal above every number that is written, where a backup is gone back to that is newer than the checkpoint."""
-    written = [batch_id_of(e.path.partition("/")[2]) for e in plan.writes if e.path.startswith(f"{OFFSETS}/")]
+def put_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by: str) -> Seal:
+    """Move a seal above every number that is going to be written into ``offsets/``; a lower one would be overwritten.
+
+    :param mark: the seal that is there.
+    :param paths: files that are going to be written.
+    :return: the seal that is there then.
+    """
+    written = (batch_id_of(path.partition("/")[2]) for path in paths if path.startswith(f"{OFFSETS}/"))
     highest = max((number for number in written if number is not None), default=-1)
     if mark.batch_id > highest:
         return mark
     with suppress(FileExistsError):
-        put_seal(location, highest + 1, plan_id=plan.plan_id, reason=mark.reason, made_by=made_by)
+        put_seal(location, highest + 1, plan_id=mark.plan_id, reason=mark.reason, made_by=made_by)
     remove_seal(location, mark)
     return replace(mark, batch_id=highest + 1)
 

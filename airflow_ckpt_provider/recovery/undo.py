@@ -20,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
 from airflow_ckpt_provider.recovery.rewind import Sink, read_plan
+from airflow_ckpt_provider.recovery.rewind_apply import put_above
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
 from airflow_ckpt_provider.recovery.sinks.delta_log import read_table_history
 from airflow_ckpt_provider.recovery.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
@@ -89,7 +90,7 @@ def undo_rewind(
     if half_done not in (None, plan.plan_id):
         raise sealed_by_another(progress)
     records = [r for r in repository.records() if r.get("plan_id") in (plan.plan_id, plan.plan_id + _SUFFIX)]
-    if half_done is None and records and records[0]["kind"] == "undo":
+    if half_done is None and any(record["kind"] == "undo" for record in records):
         return UndoOutcome(plan.plan_id, location.uri, 0, 0, None, time.monotonic() - began, already_done=True)
     aside = SetAside(repository, plan.name, plan.plan_id, "checkpoint")
     record = next((r for r in records if r["kind"] == "rewind"), None)
@@ -98,9 +99,10 @@ def undo_rewind(
     mark = progress.seal or seal(
         checkpoint, reason=f"undo of rewind {plan.plan_id}", made_by=made_by, plan_id=plan.plan_id + _SUFFIX
     )
+    mark = put_above(location, mark, plan.before, made_by=made_by)
     put_back = sorted(aside.sizes or {})
     table_version = _sink_forward(plan, sink, repository, workers)
-    extra = [path for path in look_at(location).visible if path not in plan.before]
+    extra = [path for path in look_at(location).visible if path not in plan.before and path != mark.path]
     for path in sorted(extra, reverse=True):
         location.delete(path)
     aside.put_back(location, put_back, workers=workers)

@@ -14,6 +14,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.target import wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
 from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, apply_rewind
@@ -92,6 +93,8 @@ class Story:
     def rewind(
         self, kind: str, value: object = "", *, sink_exit: str | None = "rollback", **settings: Any
     ) -> RewindOutcome:
+        # The JVM lives on: its maintenance may still be at work on the state of the query that has ended.
+        wait_until_at_rest(self.place, quiet_for=1.0, at_most=60)
         plan = self.plan(kind, value, sink_exit=sink_exit, **settings)
         return apply_rewind(plan, self.ckpt, self.repository, sink=self.sink, quiet_for=0.1)
 

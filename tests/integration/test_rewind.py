@@ -111,7 +111,9 @@ class TestControls:
         plan = broken.plan("to_batch", broken.right)  # type: ignore[attr-defined]
         for path in plan.deletes:
             if not path.startswith("state/"):
-                (broken.checkpoint / path).unlink()
+                file = broken.checkpoint / path
+                file.unlink()
+                (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
         shutil.rmtree(broken.out)
         lost, wrong = self._costs(broken, "logs deleted, state left, table dropped")
         assert lost + wrong > 0

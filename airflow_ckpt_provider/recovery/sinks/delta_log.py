@@ -99,7 +99,8 @@ class TableHistory:
     def lineage(self, version: int | None = None) -> tuple[TableCommit, ...] | None:
         """The commits whose rows make up the table at a version, oldest first, as far back as the log reaches.
 
-        A ``RESTORE`` takes the table back to the lineage of the version it names; what only tidies up is left out.
+        A ``RESTORE`` takes the table back to the lineage of the version it names; what only tidies up is left out. A batch
+        without rows counts: it has a ``txn``.
 
         :return: ``None`` where a restore went back to a version that the log does not have any more.
         """
@@ -108,7 +109,7 @@ class TableHistory:
             before = lineages[commit.version - 1]
             if commit.restored is not None:
                 lineages[commit.version] = lineages.get(commit.restored)
-            elif before is not None and commit.changes_data:
+            elif before is not None and (commit.changes_data or commit.txns):
                 lineages[commit.version] = (*before, commit)
             else:
                 lineages[commit.version] = before

@@ -3,6 +3,7 @@
     {"do": "start", "run": "r1", "kind": …, "input": …, "checkpoint": …, "out": …, "available_now": true}
     {"do": "drain", "run": "r1"}       stop it once it has read all there is
     {"do": "stop", "run": "r1"}
+    {"do": "sql", "run": "r2", "statements": […]}   the rows of the last one come with the answer
 
 For each run it answers with one line, when the query has ended: ``{"run": "r1", "error": null, "seconds": 1.2}``. Starting
 Spark takes longer than running a short query, so tests that start hundreds of queries share one such process.
@@ -39,7 +40,7 @@ class Host:
     def serve(self, line: str) -> None:
         """Carry out one request."""
         request = json.loads(line)
-        work = {"start": self._run, "drain": self._drain, "stop": self._stop}[request.pop("do")]
+        work = {"start": self._run, "drain": self._drain, "stop": self._stop, "sql": self._sql}[request.pop("do")]
         threading.Thread(target=work, args=(request,), daemon=True).start()
 
     def answer(self, **content: Any) -> None:
@@ -75,6 +76,19 @@ class Host:
         except PySparkException:
             return  # reported by the thread that runs it
         query.stop()
+
+    def _sql(self, request: dict[str, Any]) -> None:
+        began, error, rows = time.monotonic(), None, []
+        try:
+            # Tables are changed from outside too, and Delta keeps what it has seen of them in memory.
+            self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+            session = self._spark.newSession()
+            for statement in request["statements"]:
+                rows = [list(row) for row in session.sql(statement).collect()]
+        except Exception as e:
+            error = f"{type(e).__name__}: {e}"
+        seconds = round(time.monotonic() - began, 3)
+        self.answer(run=request["run"], error=error, seconds=seconds, rows=json.loads(json.dumps(rows, default=str)))
 
     def _stop(self, request: dict[str, Any]) -> None:
         self._queries[request["run"]].stop()

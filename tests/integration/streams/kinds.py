@@ -1,7 +1,8 @@
-"""The test streams, one for each way in which Spark keeps state. All keep few batches, so that files vanish all the time."""
+"""The test streams, one for each way in which Spark keeps state. Most keep few batches, so that files vanish all the time."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ _FORMAT_2 = {**_CHANGELOG, f"{_STATE}checkpointFormatVersion": "2"}
 # Spark 4.0.0 spoils its own snapshots now and then when RocksDB compacts in the background (SPARK-52637, seen in 2 of 5 runs of
 # 100 batches); compacting at each commit leaves nothing to do in the background.
 _NO_BACKGROUND_COMPACTION = {f"{_STATE}rocksdb.compactOnCommit": "true"}
+# The default: logs are long, so a copy spends more time on them and meets more batches on the way.
+_SPARKS_OWN_RETENTION = {f"{_P}minBatchesToRetain": "100"}
 _COMPACTION = {
     f"{_P}fileSource.log.compactInterval": "3",
     f"{_P}fileSource.log.cleanupDelay": "1ms",
@@ -151,15 +154,32 @@ def _rate(spark: SparkSession, source: Path) -> DataFrame:
     return spark.readStream.format("rate").option("rowsPerSecond", 5).load()
 
 
+def _described(spark: SparkSession, description: Path) -> DataFrame:
+    """A query as a JSON file describes it, see :func:`tests.integration.streams.described.describe`."""
+    told = json.loads(description.read_text())
+    for key, value in told["conf"].items():
+        spark.conf.set(key, value)
+    frames = []
+    for source in told["sources"]:
+        reader = spark.readStream.format(source["format"]).options(**source["options"])
+        reader = reader.schema(source["schema"]) if source.get("schema") else reader
+        frames.append(reader.load(source["path"]) if source.get("path") else reader.load())
+    frames = [frame.selectExpr(*source["select"]) for frame, source in zip(frames, told["sources"], strict=True)]
+    first, *others = frames
+    for other in others:
+        first = first.join(other, "id") if told["combine"] == "join" else first.union(other)
+    return first.groupBy("id").count() if told["combine"] == "count" else first
+
+
 #: Those of the soak: at least one for each operator, each provider and each format of state.
 SOAK = {
-    "stateless": Kind(_stateless),
+    "stateless": Kind(_stateless, conf=_SPARKS_OWN_RETENTION),
     "compacted_sources": Kind(_union, conf=_COMPACTION),
     "agg_hdfs": Kind(_totals, "update", _HDFS),
     "agg_rocksdb": Kind(_totals, "update", _ROCKSDB),
     "agg_changelog": Kind(_totals, "update", _CHANGELOG),
     "agg_format2": Kind(_totals, "update", _FORMAT_2 | _NO_BACKGROUND_COMPACTION),
-    "dedup": Kind(_deduplicated, conf=_CHANGELOG),
+    "dedup": Kind(_deduplicated, conf=_CHANGELOG | _SPARKS_OWN_RETENTION),
     "two_operators": Kind(_windows, conf=_HDFS),
     "join_hdfs": Kind(_joined, conf=_HDFS),
     "join_format2": Kind(_joined, conf=_FORMAT_2),
@@ -185,6 +205,8 @@ REWOUND = {
 
 KINDS = {
     **SOAK,
+    "described": Kind(_described),
+    "described_updates": Kind(_described, "update"),
     **REWOUND,
     "delta_sink": Kind(_stateless, sink="delta"),
     "async_progress": Kind(

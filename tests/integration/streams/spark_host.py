@@ -40,6 +40,7 @@ class Run:
     ended: threading.Event = field(default_factory=threading.Event)
     error: str | None = None
     seconds: float = 0.0
+    rows: list[list[Any]] = field(default_factory=list)
 
     def wait(self, timeout: float = 120.0) -> Run:
         """Wait until it has ended; failed or not."""
@@ -130,6 +131,13 @@ class SparkHost:
         )
         return run
 
+    def sql(self, *statements: str, timeout: float = 120.0) -> list[list[Any]]:
+        """Run statements one after the other and return the rows of the last; also tells Delta to forget what it knows."""
+        run = Run(self, uuid.uuid4().hex, "sql", Path(), "", Path())
+        self._runs[run.name] = run
+        self.tell(do="sql", run=run.name, statements=list(statements))
+        return run.finished(timeout).rows
+
     def tell(self, **request: Any) -> None:
         """Send a request."""
         assert self.process.stdin
@@ -151,6 +159,7 @@ class SparkHost:
                 continue
             run = self._runs[answer["run"]]
             run.error, run.seconds = answer["error"], answer["seconds"]
+            run.rows = answer.get("rows", [])
             run.ended.set()
         self._ready.put(False)
         for run in list(self._runs.values()):

@@ -1,0 +1,157 @@
+"""``rewind`` and ``undo``: going back with state and sink, and taking that back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.errors import RepositoryError
+from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind, reachable
+from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
+from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
+from airflow_ckpt_provider.recovery.specifiers import KINDS, Specifier
+from airflow_ckpt_provider.recovery.targets import RewindTarget
+from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.storage.location import Location
+
+
+def rewind(call: Call) -> Answer:
+    """Go back to a batch or a time, or say what that would do."""
+    args = call.args
+    checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
+    place = _repository_place(call, checkpoint)
+    if args.list:
+        return _list(call, checkpoint, place)
+    specifier = _specifier(call)
+    sink = _sink(call)
+    settings: dict[str, Any] = {
+        "sink": sink,
+        "sink_exit": SinkExit(args.sink_exit) if args.sink_exit else None,
+        "repository": place,
+        "name": args.name,
+        "exact_replay": not args.fresh,
+    }
+
+    def plan(under: str | None) -> RewindPlan:
+        made = plan_rewind(checkpoint, specifier, under=under, **settings)
+        if call.screen:
+            call.screen.print(terminal.plan(made.to_markdown()))
+            call.screen.print()
+        return made
+
+    if not args.apply:
+        made = plan(None)
+        if call.screen and not made.already_done:
+            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
+        return Answer(made.to_json())
+    _, outcome = stop_plan_and_apply(
+        checkpoint,
+        Repository.open_or_create(place),
+        plan,
+        sink=sink,
+        stop_running=args.stop_running,
+        quiet_for=args.quiet_for,
+        made_by=call.made_by,
+        reason=args.reason,
+        accept_source_loss=args.accept_source_loss,
+        accept_foreign_loss=args.accept_foreign_loss,
+    )
+    _show(call, outcome)
+    return Answer(outcome.to_json())
+
+
+def undo(call: Call) -> Answer:
+    """Take a rewind back."""
+    args = call.args
+    checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
+    repository = Repository.open(_repository_place(call, checkpoint))
+    outcome = undo_rewind(
+        checkpoint, repository, plan_id=args.plan, sink=_sink(call), made_by=call.made_by, reason=args.reason
+    )
+    if call.screen:
+        what = "had been taken back before" if outcome.already_done else "is taken back"
+        call.screen.print(terminal.title(f"Rewind {outcome.plan_id} {what}"))
+        rows = [("put back", terminal.count(outcome.put_back, "file"))]
+        if outcome.table_version is not None:
+            rows.append(("table", f"forward again in version {outcome.table_version}"))
+        call.screen.print(terminal.facts(rows))
+    return Answer(outcome.to_json())
+
+
+def _repository_place(call: Call, checkpoint: Checkpoint) -> Location:
+    given = call.args.repository
+    return call.places(given, role="repository") if given else default_repository(checkpoint.location)
+
+
+def _sink(call: Call) -> Sink:
+    args = call.args
+    return Sink.named(
+        args.sink,
+        lambda uri: call.places(uri, role="sink"),
+        app_id=args.txn_app_id,
+        storage_options=dict(args.sink_option),
+    )
+
+
+def _specifier(call: Call) -> Specifier:
+    args = call.args
+    given = [kind for kind in KINDS if getattr(args, kind) not in (None, False)]
+    if len(given) != 1:
+        options = ", ".join(f"--{kind.replace('_', '-')}" for kind in KINDS)
+        said = f"{len(given)} of them were" if given else "none was"
+        raise UsageError(f"where to? {said} given of {options}", hint="give exactly one, or --list")
+    kind = given[0]
+    value = getattr(args, kind)
+    if kind == "from_file":
+        return Specifier(kind, sys.stdin.read() if value == "-" else Path(value).read_text())
+    return Specifier(kind, "" if value is True else str(value))
+
+
+def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
+    try:
+        repository = Repository.open(place)
+    except RepositoryError:
+        if call.args.repository:
+            raise
+        repository = None
+    targets = reachable(checkpoint, repository, name=call.args.name)
+    if call.screen:
+        call.screen.print(terminal.title(f"Batches that {checkpoint.location} can go back to"))
+        call.screen.print(_table(targets))
+    return Answer({"checkpoint": checkpoint.location.uri, "targets": [target.to_json() for target in targets]})
+
+
+def _table(targets: list[RewindTarget]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("batch", "ended by (UTC)", "where", "next batch runs"):
+        table.add_column(column)
+    for target in targets:
+        ended = f"{target.ended:%Y-%m-%d %H:%M:%S}" if target.ended else "not known"
+        again = "again, over the same data" if target.replays else "planned anew"
+        table.add_row(str(target.batch_id), ended, target.where, again)
+    return table
+
+
+def _show(call: Call, outcome: RewindOutcome) -> None:
+    if not call.screen or outcome.already_done:
+        return
+    call.screen.print(terminal.title(f"{outcome.checkpoint} stands at batch {outcome.batch_id}"))
+    rows = [("deleted", terminal.count(outcome.deleted, "file"))]
+    if outcome.written:
+        rows.append(("written", terminal.count(outcome.written, "file")))
+    if outcome.table_version is not None:
+        rows.append(("table", f"rolled back in version {outcome.table_version}"))
+    rows += [
+        ("kept", str(outcome.kept)),
+        ("next", f"start the query: it goes on with batch {outcome.batch_id + 1}"),
+        ("take it back", f"airflow-ckpt undo {outcome.checkpoint} --plan {outcome.plan_id}, until the query has run"),
+    ]
+    call.screen.print(terminal.facts(rows))

@@ -1,0 +1,199 @@
+"""What a Delta table skips, in scripted histories; each is told by the log alone and compared with what the table holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta, remembered_by_client
+from airflow_ckpt_provider.recovery.sinks.delta_log import commit_path, read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta_rollback import TableTarget, roll_back_table
+from airflow_ckpt_provider.recovery.sinks.sink import SinkReport
+from airflow_ckpt_provider.storage.opening import open_location
+
+QUERY, OTHER = "query-1", "query-2"
+
+
+class Table:
+    """A table that streams write to, as Delta's sink does: what the table remembers is skipped without a word."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.place = open_location(self.path)
+
+    def batch(self, *batches: int, query: str = QUERY) -> Table:
+        for batch in batches:
+            if self._remembered(query) < batch:
+                self._write([f"{query}/{batch}"], Transaction(query, batch))
+        return self
+
+    def rows(self, *rows: str) -> Table:
+        self._write(list(rows))
+        return self
+
+    def restore(self, version: int) -> Table:
+        """As Spark's RESTORE: content goes back, memory does not."""
+        DeltaTable(self.path).restore(version)
+        return self
+
+    def roll_back(self, batch: int) -> Table:
+        report = self.look(batch)
+        assert report.rollback is not None, report
+        assert report.rollback.to_version is not None
+        target = TableTarget(self.place, report.rollback.to_version, QUERY, batch, f"plan-{self.version}", {})
+        roll_back_table(target, expected=report.rollback.from_version)
+        return self
+
+    def optimize(self) -> Table:
+        DeltaTable(self.path).optimize.compact()
+        return self
+
+    def clean_log(self, below: int) -> Table:
+        """A log checkpoint, and the commits before it gone, as Delta's own clean-up leaves it."""
+        DeltaTable(self.path).create_checkpoint()
+        for version in range(below):
+            self.place.delete(commit_path(version))
+        return self
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(self.path).version()
+
+    @property
+    def held(self) -> set[str]:
+        return set(DeltaTable(self.path).to_pyarrow_table()["row"].to_pylist())
+
+    def look(self, batch: int, query: str = QUERY) -> SinkReport:
+        history = read_table_history(self.place)
+        remembered = None
+        if history.remembered(query) is None and not history.is_whole:
+            remembered = remembered_by_client(self.path, query)
+        return look_at_delta(history, query, batch, remembered=remembered)
+
+    def _remembered(self, query: str) -> int:
+        if not (Path(self.path) / "_delta_log").exists():
+            return -1
+        found = DeltaTable(self.path).transaction_version(query)
+        return -1 if found is None else found
+
+    def _write(self, rows: list[str], *transactions: Transaction) -> None:
+        properties = CommitProperties(app_transactions=list(transactions))
+        write_deltalake(self.path, pa.table({"row": rows}), mode="append", commit_properties=properties)
+
+
+HISTORIES: dict[str, tuple[Callable[[Table], object], int | None, int | None]] = {
+    # name: what happened, newest batch the table holds, newest it remembers
+    "written": (lambda t: t.batch(0, 1, 2, 3), 3, 3),
+    "restored": (lambda t: t.batch(0, 1, 2, 3).restore(1), 1, 3),
+    "restored twice": (lambda t: t.batch(0, 1, 2, 3).restore(2).restore(1), 1, 3),
+    "restored and forward again": (lambda t: t.batch(0, 1, 2, 3).restore(1).restore(3), 3, 3),
+    "restored, then replayed in vain": (lambda t: t.batch(0, 1, 2, 3).restore(1).batch(2, 3), 1, 3),
+    "restored, then gone on": (lambda t: t.batch(0, 1, 2, 3).restore(1).batch(2, 3, 4), 4, 4),
+    "rolled back": (lambda t: t.batch(0, 1, 2, 3).roll_back(1), 1, 1),
+    "rolled back and replayed": (lambda t: t.batch(0, 1, 2, 3).roll_back(1).batch(2, 3), 3, 3),
+    "rolled back twice": (lambda t: t.batch(0, 1, 2, 3).roll_back(2).roll_back(0).batch(1), 1, 1),
+    "restored before, rolled back after": (lambda t: t.batch(0, 1, 2, 3).restore(2).roll_back(1), 1, 1),
+    "rolled back, restored after": (lambda t: t.batch(0, 1, 2, 3).roll_back(1).restore(3), 3, 1),
+    "several streams": (lambda t: t.batch(0, 1).batch(0, 1, 2, 3, query=OTHER).batch(2), 2, 2),
+    "a new query id": (lambda t: t.batch(0, 1, 2, query=OTHER).batch(0, 1), 1, 1),
+    "others wrote": (lambda t: t.batch(0).rows("a").batch(1).rows("b"), 1, 1),
+    "optimized": (lambda t: t.batch(0, 1, 2, 3).optimize(), 3, 3),
+    "optimized, then restored": (lambda t: t.batch(0, 1, 2, 3).optimize().restore(2), 2, 3),
+    "log cleaned": (lambda t: t.batch(0, 1, 2, 3).clean_log(2), 3, 3),
+    "log cleaned, restored": (lambda t: t.batch(0, 1).clean_log(1).batch(2, 3).restore(2), 2, 3),
+    "another query": (lambda t: t.batch(0, 1, query=OTHER), None, None),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_what_the_table_holds_and_remembers(name: str, tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    happen, held, remembered = HISTORIES[name]
+    happen(table)
+    report = table.look(99)
+    assert (report.batch_id, report.remembered) == (held, remembered)
+    mine = {int(row.partition("/")[2]) for row in table.held if row.startswith(QUERY)}
+    assert max(mine, default=None) == held
+
+
+@pytest.mark.parametrize("name", [name for name, (_, held, _) in HISTORIES.items() if held is not None])
+@pytest.mark.parametrize("target", [0, 2])
+def test_the_verdict_is_what_happens(name: str, target: int, tmp_path: Path) -> None:
+    """Replays all batches after the target, and compares with what was foretold."""
+    table = Table(tmp_path / "table")
+    HISTORIES[name][0](table)
+    report = table.look(target)
+    before = table.held
+    doubled = {f"{QUERY}/{batch}" for batch in range(target + 1, 7)} & before
+    table.batch(*range(target + 1, 7))
+    written = {f"{QUERY}/{batch}" for batch in range(target + 1, 7) if batch > (report.remembered or -1)}
+    skipped = {f"{QUERY}/{batch}" for batch in range(target + 1, 7)} - written
+    assert bool(skipped) == (report.verdict is Verdict.WILL_SKIP)
+    if report.verdict is Verdict.WILL_DUPLICATE:
+        assert doubled
+    assert table.held == before | written
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, (_, held, _) in HISTORIES.items() if held is not None and "cleaned" not in n]
+)
+@pytest.mark.parametrize("target", [1])
+def test_rolled_back_and_replayed_it_is_exact(name: str, target: int, tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    HISTORIES[name][0](table)
+    strangers = {row for row in table.held if not row.startswith(QUERY)}
+    report = table.look(target)
+    if report.rollback is None:
+        assert report.verdict is Verdict.SAFE
+    else:
+        table.roll_back(target)
+    assert table.look(target).verdict is Verdict.SAFE
+    table.batch(*range(target + 1, 6))
+    mine = {row for row in table.held if row.startswith(QUERY)}
+    assert mine == {f"{QUERY}/{batch}" for batch in range(6)}
+    assert table.held - mine <= strangers
+
+
+def test_what_others_wrote_is_named(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table").batch(0, 1).rows("a").batch(2).rows("b")
+    rollback = table.look(1).rollback
+    assert rollback is not None
+    assert rollback.to_version == 2  # what was written before the first batch that goes stays
+    assert len(rollback.foreign) == 1
+    assert rollback.foreign[0].startswith("version 4 (WRITE")
+    assert rollback.rows == 2
+
+
+def test_a_version_that_the_log_does_not_have(tmp_path: Path) -> None:
+    report = Table(tmp_path / "table").batch(0, 1, 2, 3).clean_log(3).look(0)
+    assert report.verdict is Verdict.WILL_SKIP
+    assert report.rollback is None
+    assert report.obstacle == (
+        "the table's log begins at version 3, after batch 0 was written: the version of that batch cannot be found any more"
+    )
+
+
+def test_the_same_rollback_twice_is_one_commit(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table").batch(0, 1, 2)
+    target = TableTarget(table.place, 0, QUERY, 0, "7f3a", {})
+    assert roll_back_table(target, expected=2) == 3
+    assert roll_back_table(target, expected=2) == 3
+    assert table.version == 3
+
+
+def test_no_table(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=r"is not a Delta table: it has no commits in _delta_log/"):
+        read_table_history(open_location(str(tmp_path)))
+
+
+def test_a_damaged_commit(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table").batch(0, 1)
+    table.place.replace(commit_path(1), b'{"commitInfo":')
+    with pytest.raises(UnreadableLogError, match=r"00000000000000000001.json cannot be read"):
+        read_table_history(table.place)

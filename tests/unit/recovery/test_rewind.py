@@ -1,0 +1,388 @@
+"""rewind and undo: what goes and what stays, stopped after every write and gone on with, refused without a trace."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError, SealedError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind, reachable
+from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, apply_rewind, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
+from airflow_ckpt_provider.recovery.specifiers import Specifier
+from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.unit.backup.backups import stream
+from tests.unit.backup.test_restore import loud_seal
+from tests.unit.checkpoint.builders import QUERY_ID, Files, contents, plant
+from tests.unit.checkpoint.stores import Killed, Life, watched
+
+NEWEST = 6
+
+
+@pytest.fixture
+def orders(place: Location) -> Location:
+    """A stream with batches 0 to 6 committed."""
+    return plant(place / "orders", stream(NEWEST))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Location:
+    """Its sink: a Delta table with two rows of each batch, as Spark writes them."""
+    return delta_table(tmp_path / "table", range(NEWEST + 1))
+
+
+def delta_table(path: Path, batches: range | list[int], *, app_id: str = QUERY_ID) -> Location:
+    for batch in batches:
+        append(path, batch, app_id=app_id)
+    return open_location(str(path))
+
+
+def append(path: Path | str, batch: int, *, app_id: str | None = QUERY_ID, value: int = 0) -> None:
+    rows = pa.table({"batch": [batch, batch], "value": [value, value + 1]})
+    transactions = [Transaction(app_id, batch)] if app_id else []
+    write_deltalake(str(path), rows, mode="append", commit_properties=CommitProperties(app_transactions=transactions))
+
+
+def batches_in(table: Location) -> list[int]:
+    return sorted(DeltaTable(table.uri).to_pyarrow_table()["batch"].to_pylist())
+
+
+def rewound(files: Files, batch: int) -> set[str]:
+    """What of a stream is left: batch + 1 is planned already and runs again; RocksDB's own tables do no harm."""
+    planned = {f"offsets/{batch + 1}", f"sources/0/{batch + 1}"}
+    return {*stream(batch), *planned, *(path for path in files if "/SSTs/" in path)}
+
+
+def repository(orders: Location) -> Repository:
+    return Repository.open_or_create(default_repository(orders))
+
+
+def rewind(
+    orders: Location, kind: str, value: object = "", *, table: Location | None = None, **options: Any
+) -> RewindOutcome:
+    sink = Sink(place=table) if table else Sink(kind="foreachBatch")
+    options.setdefault("sink_exit", SinkExit.ROLLBACK if table else SinkExit.ACCEPT)
+    plan = plan_rewind(Checkpoint.at(orders), Specifier(kind, str(value)), sink=sink, **options)
+    return apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=sink, quiet_for=0)
+
+
+class TestTheCheckpoint:
+    @pytest.mark.parametrize("batch", range(NEWEST))
+    def test_only_what_lies_beyond_goes(self, orders: Location, batch: int) -> None:
+        before = contents(orders)
+        rewind(orders, "to_batch", batch)
+        assert contents(orders) == {path: data for path, data in before.items() if path in rewound(before, batch)}
+        resume = Checkpoint.at(orders).resume_point()
+        assert (resume.batch_id, resume.replay, resume.verdict) == (batch + 1, True, Verdict.SAFE)
+
+    @pytest.mark.parametrize("batch", range(1, NEWEST))
+    def test_without_exact_replay(self, orders: Location, batch: int) -> None:
+        before = contents(orders)
+        rewind(orders, "to_batch", batch, exact_replay=False)
+        assert set(contents(orders)) == rewound(before, batch) - {f"offsets/{batch + 1}", f"sources/0/{batch + 1}"}
+
+    def test_to_the_newest_changes_nothing(self, orders: Location) -> None:
+        before = contents(orders)
+        assert rewind(orders, "to_current").already_done
+        assert rewind(orders, "to_batch", NEWEST).already_done
+        assert contents(orders) == before
+
+    def test_to_latest_drops_what_is_not_committed(self, orders: Location) -> None:
+        orders.delete(f"commits/{NEWEST}")
+        assert rewind(orders, "to_current").already_done
+        assert rewind(orders, "to_latest").batch_id == NEWEST - 1
+        assert set(contents(orders)) == set(stream(NEWEST - 1))
+
+    def test_older_history_stays_for_the_next_rewind(self, orders: Location) -> None:
+        rewind(orders, "to_batch", 4)
+        assert [t.batch_id for t in reachable(Checkpoint.at(orders))] == [0, 1, 2, 3, 4]
+        rewind(orders, "to_earliest")
+        assert Checkpoint.at(orders).progress().latest_committed == 0
+
+    def test_a_backup_is_a_target_too(self, orders: Location) -> None:
+        create_backup(Checkpoint.at(orders), repository(orders))
+        wanted = contents(orders)
+        for path in list(orders.walk()):
+            orders.delete(path)
+        plant(orders, stream(2))
+        targets = reachable(Checkpoint.at(orders), repository(orders))
+        assert [(t.batch_id, t.where == "checkpoint") for t in targets] == [(0, True), (1, True), (2, True), (6, False)]
+        assert rewind(orders, "to_batch", 6).written > 0
+        assert contents(orders).items() <= wanted.items()
+        assert Checkpoint.at(orders).closure(6)
+
+
+class TestTheTable:
+    @pytest.mark.parametrize("batch", [0, 3, 5])
+    def test_content_and_memory_in_one_commit(self, orders: Location, table: Location, batch: int) -> None:
+        version = DeltaTable(table.uri).version()
+        outcome = rewind(orders, "to_batch", batch, table=table)
+        assert outcome.table_version == version + 1
+        assert batches_in(table) == sorted([*range(batch + 1)] * 2)
+        assert DeltaTable(table.uri).transaction_version(QUERY_ID) == batch
+
+    def test_twice(self, orders: Location, table: Location) -> None:
+        rewind(orders, "to_batch", 4, table=table)
+        append(table.uri, 5, value=10)
+        rewind(orders, "to_batch", 2, table=table)
+        assert batches_in(table) == [0, 0, 1, 1, 2, 2]
+
+    def test_by_the_version_of_the_table(self, orders: Location, table: Location) -> None:
+        assert rewind(orders, "to_table_version", 3, table=table).batch_id == 3
+
+    def test_somebody_else_wrote(self, orders: Location, table: Location) -> None:
+        append(table.uri, 99, app_id=None)
+        with pytest.raises(RefusedError, match=r"others have written into .*: version 7 \(WRITE"):
+            rewind(orders, "to_batch", 4, table=table)
+        assert Checkpoint.at(orders).progress().seal is None
+        assert set(contents(orders)) == set(stream(NEWEST))
+
+    def test_somebody_writes_between_plan_and_apply(self, orders: Location, table: Location) -> None:
+        sink = Sink(place=table)
+        checkpoint = Checkpoint.at(orders)
+        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ROLLBACK)
+        append(table.uri, 99, app_id=None)
+        with pytest.raises(RefusedError, match="is at version 7, and the plan was made at version 6"):
+            apply_rewind(plan, checkpoint, repository(orders), sink=sink, quiet_for=0)
+        assert checkpoint.progress().seal is None
+        assert set(contents(orders)) == set(stream(NEWEST))
+
+    def test_not_the_sink_of_this_query(self, orders: Location, tmp_path: Path) -> None:
+        other = delta_table(tmp_path / "other", range(7), app_id="somebody-else")
+        with pytest.raises(RefusedError, match=f"the table has no commit of the query {QUERY_ID}"):
+            rewind(orders, "to_batch", 4, table=other)
+
+    def test_no_table_at_all(self, orders: Location, tmp_path: Path) -> None:
+        with pytest.raises(RefusedError, match="neither a Delta table nor the output of a file sink"):
+            rewind(orders, "to_batch", 4, table=open_location(str(tmp_path / "nothing")))
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("kind", "value", "message"),
+        [
+            ("to_batch", 7, "batch 7 cannot be gone back to; reachable: 0 to 6"),
+            ("to_batch", 99, "batch 99 cannot be gone back to; reachable: 0 to 6"),
+            ("shift_by", -7, "--shift-by -7 from batch 6 is before the first batch; reachable: 0 to 6"),
+            ("shift_by", 1, "batch 7 cannot be gone back to; reachable: 0 to 6"),
+            ("to_datetime", "yesterday", "'yesterday' is not a time in ISO 8601"),
+            ("to_datetime", "2026-11-21T14:05:00", "'2026-11-21T14:05:00' has no time zone"),
+            ("to_datetime", "1999-01-01T00:00:00Z", "no reachable batch had ended at 1999-01-01T00:00:00Z"),
+            ("to_datetime", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00Z is in the future"),
+            ("by_duration", "two hours", "'two hours' is not a duration in ISO 8601"),
+            ("by_duration", "P", "'P' is not a duration in ISO 8601"),
+            ("from_file", "orders,0", r"line 1 is not topic,partition,offset: 'orders,0'"),
+            ("from_file", "orders,0,5", "no reachable batch has offsets of Kafka"),
+            ("to_table_version", 3, "--to-table-version needs a Delta table as the sink"),
+        ],
+    )
+    def test_where_to(self, orders: Location, kind: str, value: object, message: str) -> None:
+        before = contents(orders)
+        with pytest.raises(RefusedError) as e:
+            rewind(orders, kind, value)
+        assert e.value.message.startswith(message)
+        assert e.value.hint or "line" in message
+        assert contents(orders) == before
+
+    def test_a_sink_with_more_needs_an_exit(self, orders: Location, table: Location) -> None:
+        for sink in (table, None):
+            with pytest.raises(RefusedError, match="the sink says WILL_"):
+                rewind(orders, "to_batch", 4, table=sink, sink_exit=None)
+
+    def test_a_sink_nobody_named(self, orders: Location) -> None:
+        plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "4"))
+        assert plan.verdict is Verdict.UNKNOWN
+        with pytest.raises(RefusedError, match="the sink says UNKNOWN"):
+            apply_rewind(plan, Checkpoint.at(orders), repository(orders), quiet_for=0)
+
+    def test_sources_that_lost_data(self, orders: Location) -> None:
+        lost = {"verdict": "WILL_LOSE", "reasons": ["orders-0: 12 records are gone"]}
+        with pytest.raises(RefusedError, match="the sources say WILL_LOSE: orders-0: 12 records are gone"):
+            rewind(orders, "to_batch", 4, sources=lost)
+
+    def test_a_stream_that_went_on(self, orders: Location) -> None:
+        checkpoint = Checkpoint.at(orders)
+        sink = Sink(kind="foreachBatch")
+        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ACCEPT)
+        plant(orders, stream(NEWEST + 1))
+        with pytest.raises(RefusedError, match="its stream went on; nothing was changed"):
+            apply_rewind(plan, checkpoint, repository(orders), sink=sink, quiet_for=0)
+        assert checkpoint.progress().seal is None
+        assert set(contents(orders)) == set(stream(NEWEST + 1))
+
+    def test_sealed_by_somebody_else(self, orders: Location) -> None:
+        from airflow_ckpt_provider.backup.sealing import seal
+
+        seal(Checkpoint.at(orders), reason="mine", plan_id="beef")
+        with pytest.raises(SealedError, match="sealed by plan beef"):
+            rewind(orders, "to_batch", 4)
+
+
+class TestTimes:
+    def test_the_last_batch_that_had_ended(self, orders: Location) -> None:
+        targets = {t.batch_id: t.ended for t in reachable(Checkpoint.at(orders))}
+        for batch in range(NEWEST):
+            ended = targets[batch]
+            assert ended is not None
+            asked = (ended + timedelta(milliseconds=1)).isoformat()
+            plan = plan_rewind(Checkpoint.at(orders), Specifier("to_datetime", asked))
+            assert plan.batch_id == max(b for b, e in targets.items() if e and e <= ended)
+
+    def test_by_duration(self, orders: Location) -> None:
+        ended = reachable(Checkpoint.at(orders))[2].ended
+        assert ended is not None
+        ago = int((datetime.now(UTC) - ended).total_seconds()) - 1
+        assert plan_rewind(Checkpoint.at(orders), Specifier("by_duration", f"PT{ago}S")).batch_id >= 2
+
+
+class TestStoppedAnywhere:
+    """After every single write: Spark is refused, or nothing has begun, or all is done; the same command ends it."""
+
+    def test_a_rewind(self, place: Location, tmp_path: Path) -> None:
+        for writes in range(200):
+            orders = plant(place / f"r{writes}" / "orders", stream(NEWEST))
+            table = delta_table(tmp_path / f"t{writes}", range(4, NEWEST + 1))
+            life = Life(writes)
+            dying, _ = watched(orders, life.before)
+            held, _ = watched(default_repository(orders), life.before)
+            sink = Sink(place=table)
+            try:
+                repository(orders)
+                plan = plan_rewind(
+                    Checkpoint.at(dying), Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ROLLBACK
+                )
+                apply_rewind(plan, Checkpoint.at(dying), Repository.open(held), sink=sink, quiet_for=0)
+                assert writes > 10
+                break
+            except Killed:
+                pass
+            untouched = set(contents(orders)) == set(stream(NEWEST)) and batches_in(table)[-1] == NEWEST
+            done = (
+                Checkpoint.at(orders).progress().seal is None and Checkpoint.at(orders).progress().latest_committed == 4
+            )
+            assert loud_seal(orders) or untouched or done, f"after write {writes}"
+            if not done:
+                rewind(orders, "to_batch", 4, table=table)
+            assert set(contents(orders)) == rewound(stream(NEWEST), 4)
+            assert batches_in(table) == [4, 4]
+            assert DeltaTable(table.uri).version() == 3
+        else:
+            pytest.fail("it never ended")
+
+    def test_an_undo(self, place: Location, tmp_path: Path) -> None:
+        before = stream(NEWEST)
+        for writes in range(200):
+            orders = plant(place / f"u{writes}" / "orders", before)
+            table = delta_table(tmp_path / f"t{writes}", range(4, NEWEST + 1))
+            rewind(orders, "to_batch", 4, table=table)
+            life = Life(writes)
+            dying, _ = watched(orders, life.before)
+            held, _ = watched(default_repository(orders), life.before)
+            try:
+                undo_rewind(Checkpoint.at(dying), Repository.open(held), sink=Sink(place=table))
+                assert writes > 5
+                break
+            except Killed:
+                pass
+            not_begun = set(contents(orders)) == rewound(stream(NEWEST), 4)
+            done = contents(orders) == contents(plant(place / "same", before))
+            assert loud_seal(orders) or not_begun or done, f"after write {writes}"
+            undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+            assert contents(orders) == contents(plant(place / "same", before))
+            assert batches_in(table) == [4, 4, 5, 5, 6, 6]
+            assert DeltaTable(table.uri).transaction_version(QUERY_ID) == NEWEST
+            assert DeltaTable(table.uri).version() == 4
+        else:
+            pytest.fail("it never ended")
+
+    def test_a_rewind_that_was_killed_can_be_taken_back(self, place: Location) -> None:
+        for writes in range(3, 40, 4):
+            orders = plant(place / f"h{writes}" / "orders", stream(NEWEST))
+            dying, _ = watched(orders, Life(writes).before)
+            repository(orders)
+            try:
+                rewind(dying, "to_batch", 2)
+                break
+            except Killed:
+                pass
+            undo_rewind(Checkpoint.at(orders), repository(orders))
+            assert set(contents(orders)) == set(stream(NEWEST))
+
+    def test_another_plan_is_refused_meanwhile(self, orders: Location) -> None:
+        dying, _ = watched(orders, Life(5).before)
+        with pytest.raises(Killed):
+            rewind(dying, "to_batch", 2)
+        with pytest.raises(SealedError, match=r"is sealed by plan \w+, a rewind \(to-batch 2\) that was not ended"):
+            rewind(orders, "to_batch", 3)
+        assert rewind(orders, "to_batch", 2).batch_id == 2
+
+
+class TestUndo:
+    def test_file_by_file(self, orders: Location, table: Location) -> None:
+        before, rows = contents(orders), batches_in(table)
+        rewind(orders, "to_batch", 2, table=table)
+        outcome = undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+        assert contents(orders) == before
+        assert batches_in(table) == rows
+        assert outcome.table_version is not None
+        assert undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table)).already_done
+        assert rewind(orders, "to_batch", 3, table=table).batch_id == 3
+
+    def test_not_after_the_stream_went_on(self, orders: Location) -> None:
+        rewind(orders, "to_batch", 2)
+        plant(orders, stream(3))
+        with pytest.raises(RefusedError, match="was written to since rewind"):
+            undo_rewind(Checkpoint.at(orders), repository(orders))
+
+    def test_not_after_the_table_was_written_to(self, orders: Location, table: Location) -> None:
+        rewind(orders, "to_batch", 2, table=table)
+        append(table.uri, 99, app_id=None)
+        with pytest.raises(RefusedError, match="it is at version 8, the rollback was 7"):
+            undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+
+    def test_nothing_to_undo(self, orders: Location) -> None:
+        from airflow_ckpt_provider.errors import NoSuchBackupError
+
+        with pytest.raises(NoSuchBackupError, match="knows no rewind of"):
+            undo_rewind(Checkpoint.at(orders), repository(orders))
+
+
+def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
+    """The query here stands still; what counts is that the plan is made under the seal and the seal is gone in the end."""
+    sink = Sink(kind="foreachBatch")
+
+    def plan(under: str | None):
+        assert under is not None
+        assert loud_seal(orders)
+        return plan_rewind(
+            Checkpoint.at(orders), Specifier("shift_by", "-1"), sink=sink, sink_exit=SinkExit.ACCEPT, under=under
+        )
+
+    _, outcome = stop_plan_and_apply(
+        Checkpoint.at(orders), repository(orders), plan, sink=sink, stop_running=True, quiet_for=0.01
+    )
+    assert outcome.batch_id == 5
+    assert Checkpoint.at(orders).progress().seal is None
+
+
+def test_a_refusal_lifts_the_seal_that_stopped_the_query(orders: Location) -> None:
+    def plan(under: str | None):
+        return plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "99"), under=under)
+
+    with pytest.raises(RefusedError, match="batch 99"):
+        stop_plan_and_apply(
+            Checkpoint.at(orders), repository(orders), plan, sink=Sink(), stop_running=True, quiet_for=0.01
+        )
+    assert Checkpoint.at(orders).progress().seal is None
+    assert set(contents(orders)) == set(stream(NEWEST))
