@@ -1,4 +1,4 @@
-"""Go back to a batch or a time, with state and sink; and take that back."""
+"""Go back to a batch or a time, with state and sink; take that back; prove that the replay did what it was to do."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
+from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.recovery.replay_proof import prove_replay
 from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
 from airflow_ckpt_provider.recovery.rewind_apply import stop_plan_and_apply
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
@@ -94,6 +96,8 @@ class CheckpointRewindOperator(_OnSink):
     :param stop_running: stop a query that still runs, by the seal. (templated)
     :param accept_source_loss: go on though the sources have lost data. (templated)
     :param accept_foreign_loss: go on though rows that others wrote leave the table too. (templated)
+    :param downstream: checkpoints of streams that read the sink, or folders of such; the plan says what happens to them,
+        reached by ``checkpoint_conn_id``. (templated)
     :param sources: report of a guard task (``RecoveryPreflightOperator``), as it returned it. (templated)
     :param fingerprint: fingerprint of the plan that was shown and approved: apply is refused if checkpoint or sink are others
         now. ``None``: not compared. (templated)
@@ -119,6 +123,7 @@ class CheckpointRewindOperator(_OnSink):
         "stop_running",
         "accept_source_loss",
         "accept_foreign_loss",
+        "downstream",
         "sources",
         "fingerprint",
         "reason",
@@ -146,6 +151,7 @@ class CheckpointRewindOperator(_OnSink):
         stop_running: bool | str = False,
         accept_source_loss: bool | str = False,
         accept_foreign_loss: bool | str = False,
+        downstream: Sequence[str] | None = None,
         sources: dict[str, Any] | None = None,
         fingerprint: str | None = None,
         reason: str | None = None,
@@ -171,6 +177,7 @@ class CheckpointRewindOperator(_OnSink):
         self.stop_running = stop_running
         self.accept_source_loss = accept_source_loss
         self.accept_foreign_loss = accept_foreign_loss
+        self.downstream = downstream
         self.sources = sources
         self.fingerprint = fingerprint
         self.reason = reason
@@ -217,6 +224,7 @@ class CheckpointRewindOperator(_OnSink):
             name=text(self.name),
             exact_replay=flag(self.exact_replay, "exact_replay"),
             sources=self.sources or None,
+            downstream=[open_place(uri, text(self.checkpoint_conn_id)) for uri in self.downstream or ()],
             under=under,
         )
 
@@ -330,3 +338,57 @@ class CheckpointUndoOperator(_OnSink):
             )
         self.log.info("%s is what it was before rewind %s", outcome.checkpoint, outcome.plan_id)
         return outcome.to_json()
+
+
+class ReplayProofOperator(_OnSink):
+    """Look whether a replay ran every batch once: none missing in the logs, each once in a Delta sink. Fails where not.
+
+    .. seealso:: :doc:`/howto/rewind`
+
+    :param checkpoint: URI of the checkpoint. (templated)
+    :param batch_id: the batch that was gone back to. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach the checkpoint. (templated)
+    :param sink: what the query writes to. (templated)
+    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
+    :param txn_app_id: as for the rewind. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "batch_id",
+        "checkpoint_conn_id",
+        "sink",
+        "sink_conn_id",
+        "txn_app_id",
+    )
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        batch_id: int | str,
+        checkpoint_conn_id: str | None = None,
+        sink: str | None = None,
+        sink_conn_id: str | None = None,
+        txn_app_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.batch_id = batch_id
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.sink = sink
+        self.sink_conn_id = sink_conn_id
+        self.txn_app_id = txn_app_id
+        self.sink_options = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the proof; fail where something is not as it has to be."""
+        with no_retry_when_refused():
+            batch_id = whole_number(required(self.batch_id, "batch_id"), "batch_id") or 0
+            proof = prove_replay(self._checkpoint(), batch_id, sink=self._sink())
+        self.log.info("\n%s", proof.to_markdown())
+        if not proof.ok:
+            raise AirflowFailException("\n".join(["the replay is not as it has to be", *proof.findings]))
+        return proof.to_json()

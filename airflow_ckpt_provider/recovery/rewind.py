@@ -8,7 +8,7 @@ every file that goes, asks the sources (guards) and looks at the sink.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, Reposi
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.beyond import files_beyond
+from airflow_ckpt_provider.recovery.downstream import downstream_of
 from airflow_ckpt_provider.recovery.replay import replay_after
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan, RewindRequest
 from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta, remembered_by_client
@@ -114,7 +115,7 @@ def plan_rewind(
     name: str | None = None,
     exact_replay: bool = True,
     sources: Mapping[str, Any] | None = None,
-    downstream: tuple[str, ...] = (),
+    downstream: Iterable[Location] = (),
     under: str | None = None,
 ) -> RewindPlan:
     """Plan a rewind; reads only.
@@ -128,7 +129,7 @@ def plan_rewind(
     :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
     :param exact_replay: where the log entry of the next batch is there, keep it, so that it runs again over the same data.
     :param sources: a guard's report on the sources, as plain JSON.
-    :param downstream: what happens to readers of the sink, in words.
+    :param downstream: checkpoints of streams that may read the sink, or folders that hold such.
     :param under: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: the target is out of range; the sink cannot be rolled back or moved forward to.
@@ -186,7 +187,7 @@ def plan_rewind(
         app_id=app_id,
         replay=replay_after(tree, target.batch_id, target.sources).to_json(),
         sources=sources,
-        downstream=downstream,
+        downstream=downstream_of(history, report.rollback, downstream) if history and report.rollback else (),
         notes=notes,
         ended=target.ended,
     )
@@ -251,7 +252,8 @@ def _target(
     if specifier.kind in ("to_latest", "to_current"):
         only = newest
     own = targets_of_checkpoint(tree, only=only)
-    backups = [] if only is not None and own else _of_backups(repository, checkpoint, name, progress)
+    enough = only is not None and own and sink_exit is not SinkExit.FORWARD
+    backups = [] if enough else _of_backups(repository, checkpoint, name, progress)
     targets = merged(own, backups)
     if only is not None and only not in {t.batch_id for t in targets}:
         targets = merged(targets_of_checkpoint(tree), backups)  # for the range in the message

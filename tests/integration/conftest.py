@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.kafka_broker import kafka_broker
 from tests.s3_server import s3_server
 
-__all__ = ["s3_server", "spark_host"]
+__all__ = ["kafka_broker", "s3_server", "spark_host"]
 
 
 @pytest.fixture(scope="session")

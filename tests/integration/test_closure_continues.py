@@ -23,7 +23,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import HOME, VERSIONS, Sample, kinds_of, offset_lines, sample, write_files
 from tests.samples.kinds import KINDS, batches, write_input
 from tests.samples.service import SampleService
-from tests.samples.spark_versions import python_with
+from tests.samples.sparks import Sparks
 
 #: A test may have to install a Spark first, and to start it.
 pytestmark = pytest.mark.timeout(900)
@@ -71,30 +71,6 @@ def of_each_version(kinds: tuple[str, ...] | None = None) -> Any:
             if kinds is None or kind in kinds
         ],
     )
-
-
-class Sparks:
-    """The Sparks of one version at a time, one for each group of kinds that bear each other in a JVM."""
-
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
-        self._version = ""
-        self._services: dict[str, SampleService] = {}
-
-    def of(self, version: str, jvm: str) -> SampleService:
-        if version != self._version:
-            self.close()
-            self._version = version
-        if jvm not in self._services:
-            log = self._logs / f"{version}, {jvm}.log"
-            self._services[jvm] = SampleService(python_with(version), log)
-            assert self._services[jvm].spark_version == version
-        return self._services[jvm]
-
-    def close(self) -> None:
-        for service in self._services.values():
-            service.close()
-        self._services.clear()
 
 
 @pytest.fixture(scope="module")

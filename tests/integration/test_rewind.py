@@ -34,7 +34,13 @@ def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
     return Story(request.getfixturevalue(name), tmp_path, kind)
 
 
-@pytest.mark.parametrize("story", list(REWOUND), indirect=True)
+#: In the normal run: one for each way to keep state and each sink; `make rewind-soak` has all, many times.
+_OFTEN = ("complete_to_delta", "join_to_delta", "windows_to_files", "totals_by_merge")
+
+
+@pytest.mark.parametrize(
+    "story", [kind if kind in _OFTEN else pytest.param(kind, marks=pytest.mark.slow) for kind in REWOUND], indirect=True
+)
 def test_row_exact_after_a_bug(story: Story) -> None:
     story.run(4)
     right = story.newest

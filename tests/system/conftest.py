@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ DAGS = Path(__file__).parents[2] / "dags"
 _BUNDLE = "system_tests"
 
 RunDag = Callable[..., Any]
+#: Given a DAG's id and a choice, stands in for the person who is asked.
+Answer = Callable[[str, str], None]
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +71,47 @@ def run_dag(known: Callable[[DAG], None]) -> RunDag:
         return dag.test(**arguments)
 
     return run
+
+
+@pytest.fixture
+def answer(metadata_database: None) -> Iterator[Answer]:
+    """Stand in for the person on call: answer the first question that a DAG's task ``approve`` asks, over the REST API."""
+    stop = threading.Event()
+    threads = []
+
+    def make(dag_id: str, choice: str) -> None:
+        threads.append(threading.Thread(target=_answer, args=(dag_id, choice, stop), daemon=True))
+        threads[-1].start()
+
+    yield make
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+
+
+def _answer(dag_id: str, choice: str, stop: threading.Event) -> None:
+    from airflow.api_fastapi.app import create_app
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from fastapi.testclient import TestClient
+    from sqlalchemy import select
+
+    client = TestClient(create_app(apps="core"), base_url="http://testserver")
+    headers = {"Authorization": "Bearer " + client.get("/auth/token").json()["access_token"]}
+    query = select(TaskInstance.run_id).where(
+        TaskInstance.dag_id == dag_id,
+        TaskInstance.task_id == "approve",
+        TaskInstance.state == "awaiting_input",
+    )
+    while not stop.wait(0.2):
+        with create_session() as session:
+            run_id = session.scalar(query)
+        if run_id is None:
+            continue
+        question = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
+        reply = client.patch(question, json={"chosen_options": [choice], "params_input": {}}, headers=headers)
+        reply.raise_for_status()
+        return
 
 
 @pytest.fixture

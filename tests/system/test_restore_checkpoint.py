@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.places import open_place
 from tests.one_checkpoint import NEWEST
-from tests.system.conftest import RunDag, result, states
+from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = pytest.mark.airflow
 
@@ -46,47 +45,6 @@ def restore(example_dags: dict[str, DAG], run_dag: RunDag, backup: dict[str, Any
         )
 
     return run
-
-
-@pytest.fixture
-def answer(metadata_database: None) -> Iterator[Callable[[str], None]]:
-    """Stand in for the person on call: answer the first question that is asked, over Airflow's REST API."""
-    stop = threading.Event()
-    threads = []
-
-    def make(choice: str) -> None:
-        threads.append(threading.Thread(target=_answer, args=(choice, stop), daemon=True))
-        threads[-1].start()
-
-    yield make
-    stop.set()
-    for thread in threads:
-        thread.join(10)
-
-
-def _answer(choice: str, stop: threading.Event) -> None:
-    from airflow.api_fastapi.app import create_app
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.session import create_session
-    from fastapi.testclient import TestClient
-    from sqlalchemy import select
-
-    client = TestClient(create_app(apps="core"), base_url="http://testserver")
-    headers = {"Authorization": "Bearer " + client.get("/auth/token").json()["access_token"]}
-    query = select(TaskInstance.run_id).where(
-        TaskInstance.dag_id == "restore_checkpoint",
-        TaskInstance.task_id == "approve",
-        TaskInstance.state == "awaiting_input",
-    )
-    while not stop.wait(0.2):
-        with create_session() as session:
-            run_id = session.scalar(query)
-        if run_id is None:
-            continue
-        question = f"/api/v2/dags/restore_checkpoint/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
-        reply = client.patch(question, json={"chosen_options": [choice], "params_input": {}}, headers=headers)
-        reply.raise_for_status()
-        return
 
 
 def _resumes_with(place: Path) -> int | None:
@@ -145,8 +103,8 @@ def test_not_empty_without_replace(restore: Restore, checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(("choice", "applied"), [("Approve", "success"), ("Reject", "skipped")])
-def test_approval(restore: Restore, answer: Callable[[str], None], target: Path, choice: str, applied: str) -> None:
-    answer(choice)
+def test_approval(restore: Restore, answer: Answer, target: Path, choice: str, applied: str) -> None:
+    answer("restore_checkpoint", choice)
     run = restore(mode="apply", approval=True)
     assert run.state == "success"
     assert states(run) == {"plan": "success", "what_next": "success", "approve": "success", "apply": applied}

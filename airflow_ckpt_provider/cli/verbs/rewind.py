@@ -38,6 +38,7 @@ def rewind(call: Call) -> Answer:
         "repository": place,
         "name": args.name,
         "exact_replay": not args.fresh,
+        "downstream": [call.places(uri, role="checkpoint") for uri in args.downstream],
     }
 
     def plan(under: str | None) -> RewindPlan:

@@ -25,6 +25,8 @@ _FORMAT_2 = {**_CHANGELOG, f"{_STATE}checkpointFormatVersion": "2"}
 # Spark 4.0.0 spoils its own snapshots now and then when RocksDB compacts in the background (SPARK-52637, seen in 2 of 5 runs of
 # 100 batches); compacting at each commit leaves nothing to do in the background.
 _NO_BACKGROUND_COMPACTION = {f"{_STATE}rocksdb.compactOnCommit": "true"}
+# So that there is something to go back to, and an end to it.
+_SOME_BATCHES = {f"{_P}minBatchesToRetain": "6"}
 # The default: logs are long, so a copy spends more time on them and meets more batches on the way.
 _SPARKS_OWN_RETENTION = {f"{_P}minBatchesToRetain": "100"}
 _COMPACTION = {
@@ -150,6 +152,12 @@ def _transformed_in_append_mode(spark: SparkSession, source: Path) -> DataFrame:
     return _transformed(spark, source, "append")
 
 
+def _kafka(spark: SparkSession, source: Path) -> DataFrame:
+    """Where each record came from; ``source/kafka.json`` holds the options of the reader."""
+    options = json.loads((source / "kafka.json").read_text())
+    return spark.readStream.format("kafka").options(**options).load().select("topic", "partition", "offset")
+
+
 def _rate(spark: SparkSession, source: Path) -> DataFrame:
     return spark.readStream.format("rate").option("rowsPerSecond", 5).load()
 
@@ -189,18 +197,18 @@ SOAK = {
 
 #: Those that are rewound, with sinks that remember their batches.
 REWOUND = {
-    "stateless_to_delta": Kind(_stateless, sink="delta"),
-    "compacted_to_delta": Kind(_union, conf=_COMPACTION, sink="delta"),
-    "complete_to_delta": Kind(_totals, "complete", _CHANGELOG, sink="delta"),
-    "dedup_to_delta": Kind(_deduplicated, conf=_CHANGELOG, sink="delta"),
-    "dedup_rocksdb_to_delta": Kind(_deduplicated, conf=_ROCKSDB, sink="delta"),
-    "windows_to_delta": Kind(_windows, conf=_HDFS, sink="delta"),
-    "join_to_delta": Kind(_joined, conf=_HDFS, sink="delta"),
-    "join_format2_to_delta": Kind(_joined, conf=_FORMAT_2, sink="delta"),
-    "transform_to_delta": Kind(_transformed_in_append_mode, conf=_CHANGELOG, sink="delta"),
-    "dedup_to_files": Kind(_deduplicated, conf=_HDFS, sink="json"),
-    "windows_to_files": Kind(_windows, conf=_CHANGELOG, sink="json"),
-    "totals_by_merge": Kind(_totals, "update", _CHANGELOG, sink="merge"),
+    "stateless_to_delta": Kind(_stateless, conf=_SOME_BATCHES, sink="delta"),
+    "compacted_to_delta": Kind(_union, conf=_COMPACTION | _SOME_BATCHES, sink="delta"),
+    "complete_to_delta": Kind(_totals, "complete", _CHANGELOG | _SOME_BATCHES, sink="delta"),
+    "dedup_to_delta": Kind(_deduplicated, conf=_CHANGELOG | _SOME_BATCHES, sink="delta"),
+    "dedup_rocksdb_to_delta": Kind(_deduplicated, conf=_ROCKSDB | _SOME_BATCHES, sink="delta"),
+    "windows_to_delta": Kind(_windows, conf=_HDFS | _SOME_BATCHES, sink="delta"),
+    "join_to_delta": Kind(_joined, conf=_HDFS | _SOME_BATCHES, sink="delta"),
+    "join_format2_to_delta": Kind(_joined, conf=_FORMAT_2 | _SOME_BATCHES, sink="delta"),
+    "transform_to_delta": Kind(_transformed_in_append_mode, conf=_CHANGELOG | _SOME_BATCHES, sink="delta"),
+    "dedup_to_files": Kind(_deduplicated, conf=_HDFS | _SOME_BATCHES, sink="json"),
+    "windows_to_files": Kind(_windows, conf=_CHANGELOG | _SOME_BATCHES, sink="json"),
+    "totals_by_merge": Kind(_totals, "update", _CHANGELOG | _SOME_BATCHES, sink="merge"),
 }
 
 KINDS = {
@@ -208,6 +216,7 @@ KINDS = {
     "described": Kind(_described),
     "described_updates": Kind(_described, "update"),
     **REWOUND,
+    "kafka": Kind(_kafka),
     "delta_sink": Kind(_stateless, sink="delta"),
     "async_progress": Kind(
         _rate,

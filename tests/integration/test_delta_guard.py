@@ -1,0 +1,278 @@
+"""The Delta and file guards against what a real stream then does: each case is made to happen, judged, and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.guards.delta import DeltaGuard
+from airflow_ckpt_provider.guards.files import FileGuard
+from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
+from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.guards.report import SourceReport
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.integration.streams.described import Source, Stream
+from tests.integration.streams.spark_host import SparkHost
+
+pytestmark = pytest.mark.spark
+
+_NO_CHECK = "SET spark.databricks.delta.retentionDurationCheck.enabled=false"
+
+
+class Case:
+    """A table of three versions, 0 to 2, that a stream has read in the batches 0 (two versions) and 1 (one)."""
+
+    def __init__(self, host: SparkHost, place: Path) -> None:
+        self.host, self.table = host, place / "table"
+        self.append(0, 2)
+        self.append(10, 2)
+        self.stream = Stream(host, place / "s", (Source("delta", path=str(self.table)),)).run()
+        self.append(20, 2)
+        self.stream.run()
+
+    def append(self, start: int, parts: int = 1, *, columns: str = "id") -> None:
+        exists = (self.table / "_delta_log").exists()
+        begin = f"INSERT INTO delta.`{self.table}`" if exists else f"CREATE TABLE delta.`{self.table}` USING delta AS"
+        self.host.sql(f"{begin} SELECT /*+ REPARTITION({parts}) */ {columns} FROM range({start}, {start + 10})")
+
+    def sql(self, *statements: str) -> list[list[Any]]:
+        return self.host.sql(*(s.format(t=f"delta.`{self.table}`") for s in statements))
+
+    def clean_log(self, *, below: int) -> None:
+        """Have Delta itself clean its log up: old files, and a checkpoint after them."""
+        old = time.time() - 60 * 86400
+        for file in (self.table / "_delta_log").glob("[0-9]*"):
+            if int(file.name.split(".")[0]) < below:
+                os.utime(file, (old, old))
+        # A checkpoint is written every so many commits; cleaning comes with it.
+        self.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval'='1')")
+        self.append(900)
+        log = self.table / "_delta_log"
+        deadline = time.monotonic() + 30
+        while any((log / f"{v:020d}.json").exists() for v in range(below)):
+            assert time.monotonic() < deadline, sorted(f.name for f in log.glob("[0-9]*"))
+            time.sleep(0.05)
+
+    def judge(self, *, fail_on_data_loss: bool = True, **options: str) -> SourceReport:
+        told = {"delta": {"tables": {"0": str(self.table)}, "options": {"0": options}}}
+        settings = GuardSettings(fail_on_data_loss=fail_on_data_loss, options=told)
+        (report,) = guard_query(
+            from_checkpoint(open_location(str(self.stream.checkpoint))), settings, guards=[DeltaGuard(settings)]
+        ).sources
+        return report
+
+    def runs(self, **options: str) -> list[int]:
+        """Run it, and return what is new."""
+        before = len(self.stream.ids)
+        self.with_options(**options).run()
+        return sorted(self.stream.ids)[before:] if before else self.stream.ids
+
+    def fails(self, **options: str) -> str:
+        return self.with_options(**options).fails()
+
+    def with_options(self, **options: str) -> Stream:
+        self.stream.sources = (Source("delta", path=str(self.table), options=options),)
+        return self.stream
+
+
+@pytest.fixture
+def case(spark_host: SparkHost, tmp_path: Path) -> Case:
+    return Case(spark_host, tmp_path)
+
+
+def test_healthy(case: Case) -> None:
+    assert case.judge().verdict is Verdict.SAFE
+    case.append(30)
+    case.append(40)
+    case.sql("OPTIMIZE {t}")
+    report = case.judge()
+    assert (report.verdict, report.lost, report.reasons) == (Verdict.SAFE, 0, ())
+    assert 6.9 * 86400 < report.seconds_left <= 7 * 86400  # OPTIMIZE replaced files that are still to be read
+    assert report.facts["limited_by"] == "delta.deletedFileRetentionDuration"
+    assert case.runs() == list(range(30, 50))
+
+
+def test_vacuum(case: Case) -> None:
+    case.append(30)
+    case.append(40)
+    case.sql("OPTIMIZE {t}", _NO_CHECK, "VACUUM {t} RETAIN 0 HOURS")
+    report = case.judge()
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 20)
+    assert [(p.name, p.facts["missing_files"], p.facts["rows"]) for p in report.parts] == [
+        ("version 3", 1, 10),
+        ("version 4", 1, 10),
+    ]
+    assert "FOREACH_BATCH_USER_FUNCTION_ERROR" in case.fails()
+    assert "FOREACH_BATCH_USER_FUNCTION_ERROR" in case.fails(failOnDataLoss="false")
+
+
+def test_log_clean_up_takes_what_is_to_be_read(case: Case) -> None:
+    case.append(30)
+    case.append(40)
+    case.clean_log(below=4)
+    report = case.judge()
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, None)
+    assert "version 3 are to be read" in " ".join(report.reasons).replace("is to be read", "are to be read")
+    assert "DELTA_MISSING_FILES_UNEXPECTED_VERSION" in case.fails()
+    silent = case.judge(fail_on_data_loss=False)
+    assert silent.verdict is Verdict.WILL_LOSE
+    assert [p.name for p in silent.parts] == ["version 3"]
+    assert case.runs(failOnDataLoss="false") == [*range(40, 50), *range(900, 910)]  # 30 to 39 are lost
+
+
+def test_log_clean_up_takes_what_was_read(case: Case) -> None:
+    """Nothing is lost, and yet Spark does not start: it asks for the newest batch once more."""
+    case.append(30)
+    case.clean_log(below=3)
+    report = case.judge()
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 0)
+    assert "DELTA_MISSING_FILES_UNEXPECTED_VERSION" in case.fails()
+    assert case.judge(fail_on_data_loss=False).verdict is Verdict.SAFE
+    assert case.runs(failOnDataLoss="false") == [*range(30, 40), *range(900, 910)]
+
+
+def test_log_clean_up_under_the_first_snapshot(spark_host: SparkHost, tmp_path: Path) -> None:
+    case = Case.__new__(Case)
+    case.host, case.table = spark_host, tmp_path / "table"
+    for start in (0, 10, 20):
+        case.append(start, 2)
+    source = Source("delta", path=str(case.table), options={"maxFilesPerTrigger": "2"})
+    case.stream = Stream(spark_host, tmp_path / "s", (source,)).run()
+    for log, keep in (("commits", 0), ("offsets", 0)):
+        for file in (case.stream.checkpoint / log).iterdir():
+            if file.name.strip(".").split(".")[0] > str(keep):
+                file.unlink()
+    for batch in (1, 2):
+        (tmp_path / "s" / "out" / f"b={batch}").unlink()
+    case.append(30)
+    assert case.judge().verdict is Verdict.SAFE
+    case.clean_log(below=4)
+    report = case.judge()
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "first snapshot, version 2" in " ".join(report.reasons)
+    assert "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE" in case.fails(maxFilesPerTrigger="2")
+
+
+def test_another_table_at_the_same_path(case: Case) -> None:
+    shutil.rmtree(case.table)
+    for start in range(0, 60, 10):
+        case.append(start)
+    report = case.judge()
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "is another one" in report.reasons[0]
+    assert "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE" in case.fails()
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("DELETE FROM {t} WHERE id < 3", "DELTA_SOURCE_TABLE_IGNORE_CHANGES"),
+        ("DELETE FROM {t}", "DELTA_SOURCE_IGNORE_DELETE"),
+        ("UPDATE {t} SET id = id + 1000 WHERE id = 5", "DELTA_SOURCE_TABLE_IGNORE_CHANGES"),
+        ("RESTORE TABLE {t} TO VERSION AS OF 1", "DELTA_SOURCE_IGNORE_DELETE"),
+        ("INSERT OVERWRITE {t} SELECT id FROM range(5)", "DELTA_SOURCE_TABLE_IGNORE_CHANGES"),
+    ],
+    ids=["delete", "delete all", "update", "restore", "overwrite"],
+)
+def test_changes_are_foretold(case: Case, statement: str, error: str) -> None:
+    case.sql(statement)
+    case.append(40)
+    report = case.judge()
+    assert report.verdict is Verdict.WILL_FAIL
+    (reason,) = report.reasons
+    assert reason.startswith("version 3 (")
+    assert error in reason
+    assert f"[{error}]" in case.fails()
+    assert case.judge(skipChangeCommits="true").verdict in (Verdict.SAFE, Verdict.WILL_SKIP)
+    assert case.runs(skipChangeCommits="true") == list(range(40, 50))
+
+
+def test_an_added_column_is_no_alarm(case: Case) -> None:
+    case.sql("ALTER TABLE {t} ADD COLUMNS (x STRING)")
+    case.append(40, columns="id, 'a' AS x")
+    assert case.judge().verdict is Verdict.SAFE
+    assert case.runs() == list(range(40, 50))
+
+
+def test_a_column_of_another_type(case: Case) -> None:
+    case.append(30)
+    case.sql("REPLACE TABLE {t} USING delta AS SELECT cast(id AS string) AS id FROM range(3)")
+    report = case.judge()
+    assert report.verdict is Verdict.WILL_FAIL
+    case.fails()
+
+
+def test_a_table_taken_back(case: Case) -> None:
+    """A copy of an older day: the same id, fewer versions; then grown past the checkpoint again, which Spark cannot see."""
+    log = case.table / "_delta_log"
+    for version in (1, 2):
+        for file in log.glob(f"*{version:020d}*"):
+            file.unlink()
+    report = case.judge()
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "the table ends at version 0, and the checkpoint has read version 2" in report.reasons[0]
+    assert "DELTA_STREAMING_TRAILING_COMMIT_MISSING" in case.fails()
+    for start in (500, 510, 520):
+        case.append(start)
+    entry = case.stream.checkpoint / "offsets" / "1"
+    text = entry.read_text()
+    planned = int(text.split('"batchTimestampMs":')[1].split(",")[0])
+    # As if the day had been long ago.
+    entry.write_text(text.replace(str(planned), str(planned - 3_600_000)))
+    (entry.parent / ".1.crc").unlink(missing_ok=True)
+    silent = case.judge()
+    assert silent.verdict is Verdict.WILL_LOSE
+    assert "taken back and written again" in silent.reasons[0]
+    assert case.runs() == list(range(520, 530))  # of 500 to 519 nothing is said
+
+
+# Files
+
+
+def _put(directory: Path, *ids: int) -> None:
+    directory.mkdir(exist_ok=True)
+    for i in ids:
+        (directory / f"f {i}.json").write_text(json.dumps({"id": i}) + "\n")
+        os.utime(directory / f"f {i}.json", (1704067200 + i,) * 2)
+
+
+def _replay(stream: Stream, batch: int) -> None:
+    """Have the newest batch run again."""
+    for name in (str(batch), f".{batch}.crc"):
+        (stream.checkpoint / "commits" / name).unlink(missing_ok=True)
+    (stream.place / "out" / f"b={batch}").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "verdict", "ids"),
+    [
+        (lambda file: None, Verdict.SAFE, [0, 1, 2]),
+        (lambda file: file.unlink(), Verdict.WILL_LOSE, [0, 1]),
+        (lambda file: file.write_text('{"id": 77}\n'), Verdict.UNKNOWN, [0, 1, 77]),
+    ],
+    ids=["there", "gone", "replaced"],
+)
+def test_files_of_a_replay(
+    spark_host: SparkHost, tmp_path: Path, harm: Callable[[Path], object], verdict: Verdict, ids: list[int]
+) -> None:
+    place = tmp_path / "in"
+    _put(place, 0, 1, 2)
+    source = Source("json", path=str(place), schema="id long", options={"maxFilesPerTrigger": "1"})
+    stream = Stream(spark_host, tmp_path / "s", (source,)).run()
+    _replay(stream, 2)
+    harm(place / "f 2.json")
+    settings = GuardSettings()
+    (report,) = guard_query(
+        from_checkpoint(open_location(str(stream.checkpoint))), settings, guards=[FileGuard(settings)]
+    ).sources
+    assert report.verdict is verdict
+    assert report.facts["planned_files"] == 1
+    assert stream.run().ids == ids

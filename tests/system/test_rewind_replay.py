@@ -1,0 +1,86 @@
+"""dags/rewind_replay.py on a real stream: a bug for two batches, then back, the right code, and the proof."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from tests.integration.rewinding import Story, difference
+from tests.integration.streams.data import put_files
+from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.system.conftest import Answer, RunDag, result, states
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+
+_KIND = "dedup_to_delta"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[SparkHost]:
+    host = SparkHost(tmp_path / "spark.log", packages=coordinates("spark-jars.txt"))
+    yield host
+    host.kill()
+
+
+@pytest.fixture
+def story(host: SparkHost, tmp_path: Path) -> Story:
+    """Four right batches, two wrong ones."""
+    story = Story(host, tmp_path, _KIND)
+    story.run(4)
+    story.run(2, faulty=True)
+    return story
+
+
+@pytest.fixture
+def rewind(example_dags: dict[str, DAG], run_dag: RunDag, story: Story) -> Callable[..., Any]:
+    """Fill in the form and run the DAG; the stream is started by a command, as on a shell."""
+
+    def run(**form: Any) -> Any:
+        dag = example_dags["rewind_replay"]
+        command = [sys.executable, "-m", "tests.integration.streams.run", _KIND, "--available-now"]
+        command += ["--input", str(story.source), "--checkpoint", str(story.checkpoint), "--out", str(story.out)]
+        command += [argument for package in coordinates("spark-jars.txt") for argument in ("--package", package)]
+        start = dag.get_task("start_stream")
+        start.bash_command = shlex.join(command)
+        start.cwd = str(Path.cwd())
+        stop = dag.get_task("stop_stream")
+        stop.bash_command = "true"
+        return run_dag(dag, run_conf={"checkpoint": str(story.checkpoint), "sink": str(story.out), **form})
+
+    return run
+
+
+def test_plan_is_the_default_and_changes_nothing(rewind: Callable[..., Any], story: Story) -> None:
+    before = story.rows()
+    run = rewind(to="shift_by", value="-3")
+    assert run.state == "success"
+    assert {task for task, state in states(run).items() if state == "success"} == {"plan", "what_next"}
+    markdown = result(run, "plan")["markdown"]
+    assert "| verdict | **UNKNOWN** |" in markdown  # nobody asked the sources
+    assert "roll the table back to version" in markdown
+    assert story.rows() == before
+
+
+@pytest.mark.parametrize("choice", ["Approve", "Reject"])
+def test_back_to_the_last_right_batch_and_replayed(
+    rewind: Callable[..., Any], story: Story, answer: Answer, choice: str
+) -> None:
+    put_files(story.source, 1, start=story.made)
+    answer("rewind_replay", choice)
+    before = story.rows()
+    run = rewind(mode="apply", to="to_table_version", value="3", reason="wrong values since the deployment")
+    assert run.state == "success"
+    if choice == "Reject":
+        assert states(run)["rewind"] == "skipped"
+        assert story.rows() == before
+        return
+    assert set(states(run).values()) == {"success"}
+    assert result(run, "rewind", "outcome")["batch_id"] == 3
+    assert result(run, "proof")["ok"] is True
+    assert difference(story.reference(), story.rows()) == (0, 0)
