@@ -25,6 +25,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.plan import Verdict
 
 __all__ = ["RestoreOutcome", "RestorePlan", "apply_restore", "plan_restore"]
 
@@ -64,6 +65,7 @@ def apply_restore(
     reason: str = "",
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
+    accept_sink: bool = False,
 ) -> RestoreOutcome:
     """Carry a restore out.
 
@@ -72,6 +74,7 @@ def apply_restore(
     :param reason: why, for the audit record.
     :param workers: requests under way at once.
     :param on_progress: called after each file that was written.
+    :param accept_sink: go on though the sink says that it will skip or double rows.
     :raises DamagedBackupError: an object is not what was backed up; nothing was changed.
     :raises RefusedError: the target is in use, or is not any more what the plan was made for; nothing was changed.
     :raises StorageError: reading or writing failed; the target is sealed, and the same command again finishes.
@@ -79,6 +82,12 @@ def apply_restore(
     began = time.monotonic()
     if plan.already_done:
         return _outcome(plan, began, kept=None)
+    if plan.sink and plan.sink[0] in (Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE) and not accept_sink:
+        raise RefusedError(
+            f"the sink says {plan.sink[0].value} for a start after batch {plan.batch_id}: {'; '.join(plan.sink[1])}",
+            hint="go back with the sink (`airflow-ckpt rewind CHECKPOINT --to-batch "
+            f"{plan.batch_id} --repository REPOSITORY --sink SINK --sink-exit rollback`), or accept it (--accept-sink)",
+        )
     problems = check_contents(plan.repository, list(plan.entries), workers=workers)
     refuse_damage(plan.manifest, [damage.message for damage in problems])
     seal = _seal(plan, made_by)

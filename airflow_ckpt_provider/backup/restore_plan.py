@@ -43,6 +43,7 @@ class RestorePlan:
     :param seal_running: whether a running query may be stopped by the seal.
     :param quiet_for: seconds without a change after which the target counts as at rest.
     :param already_done: the target is exactly what the plan wants.
+    :param sink: what the sink says to a start after the batch, and why; ``None`` where it was not looked at.
     """
 
     plan_id: str
@@ -57,6 +58,7 @@ class RestorePlan:
     seal_running: bool
     quiet_for: float
     already_done: bool
+    sink: tuple[Verdict, tuple[str, ...]] | None = None
 
     @property
     def bytes(self) -> int:
@@ -77,8 +79,10 @@ class RestorePlan:
 
     @property
     def verdict(self) -> Verdict:
-        """``SAFE`` only where nothing can have been written beyond the restored batch."""
-        return Verdict.SAFE if self.already_done else Verdict.UNKNOWN
+        """What the sink says; ``UNKNOWN`` where it was not looked at."""
+        if self.already_done:
+            return Verdict.SAFE
+        return self.sink[0] if self.sink else Verdict.UNKNOWN
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -86,8 +90,11 @@ class RestorePlan:
         if self.already_done:
             return ("the target already holds exactly this batch of this backup: nothing to do",)
         n = self.batch_id
+        sources = f"The query goes on with batch {n + 1} from the sources' offsets of batch {n}. Sources must still have that data."
+        if self.sink:
+            return (sources, *self.sink[1])
         return (
-            f"The query goes on with batch {n + 1} from the sources' offsets of batch {n}. Sources must still have that data.",
+            sources,
             f"The sink is not looked at. If it has batches after {n}, a Delta table or file sink written directly skips their "
             "replay without a word; foreachBatch, Kafka and foreach sinks repeat them, which only an idempotent sink (MERGE by "
             "key, overwrite by batch id) puts right.",
@@ -179,6 +186,7 @@ def plan_restore(
     seal_running: bool = False,
     quiet_for: float = 5.0,
     target_uri: str | None = None,
+    sink: tuple[Verdict, tuple[str, ...]] | None = None,
 ) -> RestorePlan:
     """Plan a restore; reads only.
 
@@ -190,6 +198,7 @@ def plan_restore(
     :param seal_running: a query that writes to the target may be stopped by the seal.
     :param quiet_for: seconds without a change after which the target counts as at rest.
     :param target_uri: the target as Spark names it; by default derived.
+    :param sink: what the sink says to a start after the batch, and why (``recovery`` knows how to ask it).
     :raises RefusedError: the batch is not in the backup; the target is in the wrong place, or not empty.
     :raises SealedError: the target is sealed by something else.
     :raises DamagedBackupError: objects of the backup are missing or of the wrong size.
@@ -213,6 +222,7 @@ def plan_restore(
         seal_running=seal_running,
         quiet_for=quiet_for,
         already_done=False,
+        sink=sink,
     )
     if there.seal:
         return _continued(plan, there.seal)

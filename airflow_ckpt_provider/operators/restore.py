@@ -18,6 +18,8 @@ from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.recovery.restoring import sink_says
+from airflow_ckpt_provider.recovery.rewind import Sink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -57,6 +59,10 @@ class CheckpointRestoreOperator(BaseOperator):
     :param reason: why, for the audit record. (templated)
     :param target_uri: the target as Spark names it, where that cannot be derived; only for backups that hold absolute
         paths. (templated)
+    :param sink: what the query writes to (directory of a Delta table or a file sink, or ``foreachBatch``, ``foreach``,
+        ``kafka``): its verdict goes into the plan. ``None``: not looked at. (templated)
+    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
+    :param accept_sink: restore though the sink says that it will skip or double rows. (templated)
     :param quiet_for: seconds for which nobody may write to the target that is to be replaced.
     :param workers: files copied at the same time.
     """
@@ -75,6 +81,9 @@ class CheckpointRestoreOperator(BaseOperator):
         "fingerprint",
         "reason",
         "target_uri",
+        "sink",
+        "sink_conn_id",
+        "accept_sink",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"reason": "md"}
     ui_color = "#ffe6cc"
@@ -95,6 +104,9 @@ class CheckpointRestoreOperator(BaseOperator):
         fingerprint: str | None = None,
         reason: str | None = None,
         target_uri: str | None = None,
+        sink: str | None = None,
+        sink_conn_id: str | None = None,
+        accept_sink: bool | str = False,
         quiet_for: float = 5.0,
         workers: int = WORKERS,
         **kwargs: Any,
@@ -114,6 +126,9 @@ class CheckpointRestoreOperator(BaseOperator):
         self.fingerprint = fingerprint
         self.reason = reason
         self.target_uri = target_uri
+        self.sink = sink
+        self.sink_conn_id = sink_conn_id
+        self.accept_sink = accept_sink
         self.quiet_for = quiet_for
         self.workers = workers
 
@@ -141,6 +156,7 @@ class CheckpointRestoreOperator(BaseOperator):
                 reason=text(self.reason) or "",
                 workers=self.workers,
                 on_progress=ProgressLog(self.log, "Restored"),
+                accept_sink=flag(self.accept_sink, "accept_sink"),
             )
         self.log.info(
             "%s holds batch %d of backup %s: %d files, %s, in %.1f s. The stream goes on with batch %d.",
@@ -157,15 +173,19 @@ class CheckpointRestoreOperator(BaseOperator):
         return {**result, "outcome": outcome.to_json()}
 
     def _plan(self, repository: Repository, target: Location) -> RestorePlan:
+        manifest = repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name))
+        batch = whole_number(self.batch, "batch")
+        sink = Sink.named(text(self.sink), lambda uri: open_place(uri, text(self.sink_conn_id)))
         return plan_restore(
             repository,
-            repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name)),
+            manifest,
             target,
-            batch=whole_number(self.batch, "batch"),
+            batch=batch,
             replace=flag(self.replace, "replace"),
             seal_running=flag(self.seal_running, "seal_running"),
             quiet_for=self.quiet_for,
             target_uri=text(self.target_uri),
+            sink=sink_says(sink, manifest, target, batch=batch),
         )
 
     def _check_fingerprint(self, plan: RestorePlan) -> None:

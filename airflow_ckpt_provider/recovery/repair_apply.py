@@ -26,7 +26,7 @@ from airflow_ckpt_provider.checkpoint.doctor.examination import examine
 from airflow_ckpt_provider.checkpoint.findings import Severity
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.recovery.repair import plan_path, repair_place
 from airflow_ckpt_provider.recovery.repair_plan import RepairPlan
@@ -152,6 +152,7 @@ def _seal(plan: RepairPlan, location: Location, aside: SetAside, *, quiet_for: f
             raise _moved_on(plan, location) from None
     else:
         mark = now.seal
+        _remove_lower_seals(location, mark)
     if aside.sizes is None and look_at(location).fingerprint != plan.fingerprint:
         remove_seal(location, mark)
         raise _moved_on(plan, location)
@@ -162,6 +163,16 @@ def _seal(plan: RepairPlan, location: Location, aside: SetAside, *, quiet_for: f
         remove_seal(location, mark)
         return higher
     return mark
+
+
+def _remove_lower_seals(location: Location, mark: Seal) -> None:
+    """Take away a lower seal of the same plan, as a repair leaves one that is stopped while it puts its seal higher."""
+    numbers = (batch_id_of(path.partition("/")[2]) for path in location.walk(OFFSETS))
+    for number in sorted((n for n in numbers if n is not None and n < mark.batch_id), reverse=True):
+        lower = parse_seal(location.read(f"{OFFSETS}/{number}"), batch_id=number)
+        if lower is None or lower.plan_id != mark.plan_id:
+            return
+        remove_seal(location, lower)
 
 
 def _moved_on(plan: RepairPlan, location: Location) -> RefusedError:

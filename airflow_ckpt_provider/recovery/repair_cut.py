@@ -7,6 +7,7 @@ runs again with exactly the end offsets it had, which is the better one; else it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ from airflow_ckpt_provider.recovery.repair_sources import Elsewhere
 
 #: How many batches back are tried at most; Spark keeps about a hundred.
 _TRIED = 200
+#: Descriptions that Spark writes again where they are missing; it then checks no schema.
+_REWRITTEN = re.compile(r"state/\d+/(_metadata/metadata|0/([^/]+/)?_metadata/schema)")
 #: What makes a batch no target. A store that fails is another matter.
 _NOT_WHOLE = (MissingFileError, UnreadableLogError, RefusedError)
 
@@ -104,7 +107,7 @@ def _candidates(seen: Examination, tree: Tree) -> Iterator[tuple[int, bool]]:
         if batch_id + 1 in logged and not _repartitions(tree, batch_id + 1):
             yield batch_id, True
         yield batch_id, False
-    if not seen.committed and newest == 0:
+    if not seen.committed and newest <= 0:
         if 0 in logged:
             yield -1, True
         yield -1, False
@@ -148,8 +151,8 @@ def _cut(
         gone = list(files_beyond(seen.tree, closure, _entry(tree, end)))
     else:
         gone = [file.path for _, file in versions_beyond(seen.tree, end + 1)]
-    # A snapshot that is not whole would be chosen; what is missing in a chain is not.
-    gone += [path for path in damaged if path.endswith((".zip", ".snapshot"))]
+    # A snapshot that is not whole would be chosen, a description be read; what is missing in a chain is not.
+    gone += [path for path in damaged if path.endswith((".zip", ".snapshot")) or _REWRITTEN.fullmatch(path)]
     gone += [f"{path}.crc" for path in gone]
     seal = seen.seal.path if seen.seal else None
     here = {path for path in {*gone, *stale} if path != seal and seen.tree.get(path) is not None}

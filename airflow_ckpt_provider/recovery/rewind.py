@@ -325,6 +325,19 @@ def _check_backup(repository: Repository, entries: tuple[FileEntry, ...], locati
                 )
 
 
+def look_at_sink(sink: Sink, query_id: str, batch_id: int, newest: int) -> SinkReport:
+    """Judge a start of a query after a batch, by its sink.
+
+    :param sink: the sink.
+    :param query_id: id of the query.
+    :param batch_id: the batch after which it will start.
+    :param newest: the newest batch that it may have written.
+    :raises RefusedError: the place that is named is no sink.
+    """
+    history = read_table_history(sink.place) if sink.place and is_delta_table(sink.place) else None
+    return _look_at_sink(sink, history, sink.app_id or query_id, batch_id, newest)
+
+
 def _look_at_sink(sink: Sink, history: TableHistory | None, app_id: str, batch_id: int, newest: int) -> SinkReport:
     place = sink.place
     if place is None:

@@ -9,21 +9,32 @@ from airflow_ckpt_provider.backup.restore import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.backup.restore_plan import plan_restore
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.recovery.restoring import sink_says
+from airflow_ckpt_provider.recovery.rewind import Sink
 
 
 def restore(call: Call) -> Answer:
     """Restore a backup to a place, or say what that would do."""
     args = call.args
     repository = Repository.open(call.places(args.repository, role="repository"))
+    manifest = repository.manifest(args.backup, name=args.name)
+    target = call.places(args.target, role="target")
+    sink = Sink.named(
+        args.sink,
+        lambda uri: call.places(uri, role="sink"),
+        app_id=args.txn_app_id,
+        storage_options=dict(args.sink_option),
+    )
     plan = plan_restore(
         repository,
-        repository.manifest(args.backup, name=args.name),
-        call.places(args.target, role="target"),
+        manifest,
+        target,
         batch=args.batch,
         replace=args.replace,
         seal_running=args.seal_running,
         quiet_for=args.quiet_for,
         target_uri=args.target_uri,
+        sink=sink_says(sink, manifest, target, batch=args.batch),
     )
     if call.screen:
         call.screen.print(terminal.plan(plan.to_markdown()))
@@ -34,7 +45,12 @@ def restore(call: Call) -> Answer:
         return Answer(plan.to_json())
     with terminal.progress_bar("Restoring") as on_progress:
         outcome = apply_restore(
-            plan, made_by=call.made_by, reason=args.reason, workers=args.workers, on_progress=on_progress
+            plan,
+            made_by=call.made_by,
+            reason=args.reason,
+            workers=args.workers,
+            on_progress=on_progress,
+            accept_sink=args.accept_sink,
         )
     if call.screen:
         _show(outcome, call.screen)

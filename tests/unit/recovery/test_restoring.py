@@ -1,0 +1,47 @@
+"""A restore to an older batch asks the sink, as a rewind does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.restoring import sink_says
+from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import back_up, repository, stream
+from tests.unit.recovery.test_rewind import delta_table
+
+
+@pytest.mark.parametrize(("newest", "verdict"), [(4, Verdict.SAFE), (6, Verdict.WILL_SKIP)])
+def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict) -> None:
+    manifest = back_up(place, stream(4)).manifest
+    sink = Sink(place=delta_table(tmp_path / "table", range(newest + 1)))
+    target = place / "target"
+    plan = plan_restore(repository(place), manifest, target, sink=sink_says(sink, manifest, target))
+    assert plan.verdict is verdict
+    assert not any("not looked at" in reason for reason in plan.reasons)
+    if verdict is Verdict.SAFE:
+        assert apply_restore(plan).batch_id == 4
+        return
+    with pytest.raises(RefusedError, match=r"the sink says WILL_SKIP for a start after batch 4: sink: the table holds") as e:
+        apply_restore(plan)
+    assert "airflow-ckpt rewind" in (e.value.hint or "")
+    assert target.walk() == {}
+    assert apply_restore(plan, accept_sink=True).batch_id == 4
+
+
+def test_no_sink_named(place: Location) -> None:
+    manifest = back_up(place, stream(4)).manifest
+    assert sink_says(Sink(), manifest, place / "target") is None
+    assert plan_restore(repository(place), manifest, place / "target").verdict is Verdict.UNKNOWN
+
+
+def test_a_sink_without_memory(place: Location) -> None:
+    manifest = back_up(place, stream(4)).manifest
+    verdict, reasons = sink_says(Sink(kind="foreachBatch"), manifest, place / "target") or (None, ())
+    assert verdict is Verdict.WILL_DUPLICATE
+    assert reasons[0].startswith("sink: foreachBatch keeps no memory of batches")
