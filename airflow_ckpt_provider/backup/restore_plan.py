@@ -90,7 +90,8 @@ class RestorePlan:
         if self.already_done:
             return ("the target already holds exactly this batch of this backup: nothing to do",)
         n = self.batch_id
-        sources = f"The query goes on with batch {n + 1} from the sources' offsets of batch {n}. Sources must still have that data."
+        goes_on = f"The query goes on with batch {n + 1} from the sources' offsets of batch {n}."
+        sources = f"{goes_on} Sources must still have that data."
         if self.sink:
             return (sources, *self.sink[1])
         return (
