@@ -11,12 +11,15 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
+from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.replay_proof import prove_replay
+from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
 from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
 from airflow_ckpt_provider.recovery.rewind_apply import stop_plan_and_apply
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
@@ -98,7 +101,8 @@ class CheckpointRewindOperator(_OnSink):
     :param accept_foreign_loss: go on though rows that others wrote leave the table too. (templated)
     :param downstream: checkpoints of streams that read the sink, or folders of such; the plan says what happens to them,
         reached by ``checkpoint_conn_id``. (templated)
-    :param sources: report of a guard task (``RecoveryPreflightOperator``), as it returned it. (templated)
+    :param kafka_config_id: Airflow connection of the Kafka brokers, to learn whether they still have the data;
+        ``None``: not asked. (templated)
     :param fingerprint: fingerprint of the plan that was shown and approved: apply is refused if checkpoint or sink are others
         now. ``None``: not compared. (templated)
     :param reason: why, for the audit record. (templated)
@@ -124,7 +128,7 @@ class CheckpointRewindOperator(_OnSink):
         "accept_source_loss",
         "accept_foreign_loss",
         "downstream",
-        "sources",
+        "kafka_config_id",
         "fingerprint",
         "reason",
     )
@@ -152,7 +156,7 @@ class CheckpointRewindOperator(_OnSink):
         accept_source_loss: bool | str = False,
         accept_foreign_loss: bool | str = False,
         downstream: Sequence[str] | None = None,
-        sources: dict[str, Any] | None = None,
+        kafka_config_id: str | None = None,
         fingerprint: str | None = None,
         reason: str | None = None,
         quiet_for: float = 5.0,
@@ -178,7 +182,7 @@ class CheckpointRewindOperator(_OnSink):
         self.accept_source_loss = accept_source_loss
         self.accept_foreign_loss = accept_foreign_loss
         self.downstream = downstream
-        self.sources = sources
+        self.kafka_config_id = kafka_config_id
         self.fingerprint = fingerprint
         self.reason = reason
         self.quiet_for = quiet_for
@@ -223,7 +227,7 @@ class CheckpointRewindOperator(_OnSink):
             repository=place,
             name=text(self.name),
             exact_replay=flag(self.exact_replay, "exact_replay"),
-            sources=self.sources or None,
+            guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
             downstream=[open_place(uri, text(self.checkpoint_conn_id)) for uri in self.downstream or ()],
             under=under,
         )
@@ -266,12 +270,12 @@ class CheckpointRewindOperator(_OnSink):
 
 
 class CheckpointUndoOperator(_OnSink):
-    """Take a rewind back, as long as nothing was written since.
+    """Take a rewind or a reset back, as long as nothing was written since.
 
     .. seealso:: :doc:`/howto/rewind`
 
     :param checkpoint: URI of the checkpoint. (templated)
-    :param plan_id: id of the rewind; ``None``: the newest one. (templated)
+    :param plan_id: id of the rewind or reset; ``None``: the newest one. (templated)
     :param checkpoint_conn_id: Airflow connection to reach the checkpoint. (templated)
     :param repository: URI of the repository that the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``.
         (templated)
@@ -328,15 +332,18 @@ class CheckpointUndoOperator(_OnSink):
         """Return what was put back."""
         with no_retry_when_refused():
             checkpoint = self._checkpoint()
-            outcome = undo_rewind(
-                checkpoint,
-                Repository.open(self._repository(checkpoint)),
-                plan_id=text(self.plan_id),
-                sink=self._sink(),
-                made_by=made_by(context),
-                reason=text(self.reason) or "",
-            )
-        self.log.info("%s is what it was before rewind %s", outcome.checkpoint, outcome.plan_id)
+            repository = Repository.open(self._repository(checkpoint))
+            plan_id, why = text(self.plan_id), text(self.reason) or ""
+            reset = reset_to_undo(checkpoint.location, repository, plan_id)
+            if reset:
+                outcome = undo_reset(
+                    reset, checkpoint.location, repository, made_by=made_by(context), reason=why
+                )
+            else:
+                outcome = undo_rewind(
+                    checkpoint, repository, plan_id=plan_id, sink=self._sink(), made_by=made_by(context), reason=why
+                )
+        self.log.info("%s is what it was before plan %s", outcome.checkpoint, outcome.plan_id)
         return outcome.to_json()
 
 

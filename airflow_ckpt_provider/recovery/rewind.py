@@ -8,9 +8,8 @@ every file that goes, asks the sources (guards) and looks at the sink.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import FileEntry, checked_name
 from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, original_place
@@ -24,12 +23,14 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, RepositoryError, SealedError
+from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.beyond import files_beyond
 from airflow_ckpt_provider.recovery.downstream import downstream_of
 from airflow_ckpt_provider.recovery.replay import replay_after
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan, RewindRequest
+from airflow_ckpt_provider.recovery.rewind_sources import judge_sources
 from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta, remembered_by_client
 from airflow_ckpt_provider.recovery.sinks.delta_log import TableHistory, is_delta_table, read_table_history
 from airflow_ckpt_provider.recovery.sinks.file_sink import is_file_sink, look_at_file_sink
@@ -114,7 +115,7 @@ def plan_rewind(
     repository: Location | None = None,
     name: str | None = None,
     exact_replay: bool = True,
-    sources: Mapping[str, Any] | None = None,
+    guards: Sequence[Guard] | None = None,
     downstream: Iterable[Location] = (),
     under: str | None = None,
 ) -> RewindPlan:
@@ -128,7 +129,8 @@ def plan_rewind(
         beside the checkpoint, in ``<checkpoint>.rewinds``.
     :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
     :param exact_replay: where the log entry of the next batch is there, keep it, so that it runs again over the same data.
-    :param sources: a guard's report on the sources, as plain JSON.
+    :param guards: those that judge whether the sources still have the data; by default all that are installed, without
+        settings, which for Kafka means that it is not known.
     :param downstream: checkpoints of streams that may read the sink, or folders that hold such.
     :param under: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
@@ -168,6 +170,8 @@ def plan_rewind(
         deletes, writes = (), ()
     newest = max(b for b in (progress.latest_logged, progress.latest_committed) if b is not None)
     report = _look_at_sink(sink, history, app_id, target.batch_id, newest)
+    replay = replay_after(tree, target.batch_id, target.sources)
+    nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(
         plan_id=under or new_plan_id(),
         request=request,
@@ -185,8 +189,8 @@ def plan_rewind(
         sink=report,
         sink_exit=sink_exit,
         app_id=app_id,
-        replay=replay_after(tree, target.batch_id, target.sources).to_json(),
-        sources=sources,
+        replay=replay.to_json(),
+        sources=None if nothing_to_read else judge_sources(tree, target, replays=replays, guards=guards),
         downstream=downstream_of(history, report.rollback, downstream) if history and report.rollback else (),
         notes=notes,
         ended=target.ended,

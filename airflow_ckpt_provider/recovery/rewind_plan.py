@@ -109,7 +109,7 @@ class RewindPlan:
     @property
     def source_verdict(self) -> Verdict:
         """What the guards said; ``UNKNOWN`` where they were not asked."""
-        if self.replay.get("batches") == 0:
+        if self.replay.get("batches") == 0 and self.sources is None:
             return Verdict.SAFE
         return Verdict(self.sources["verdict"]) if self.sources else Verdict.UNKNOWN
 
@@ -129,7 +129,7 @@ class RewindPlan:
         found = []
         if self.sources is None and self.source_verdict is Verdict.UNKNOWN:
             found.append(
-                f"sources: not asked whether they still have the data after batch {self.batch_id} (`airflow-ckpt guard` does)"
+                f"sources: not asked whether they still have the data after batch {self.batch_id} (a guard does)"
             )
         elif self.sources and self.source_verdict is not Verdict.SAFE:
             found += [f"sources: {reason}" for reason in self.sources["reasons"]]

@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 #: Before the first batch.
 NOTHING_READ = -1
-_SAFE_WITHOUT_A_BATCH = "no batch after the start was ever begun: nothing of what the new checkpoint reads is in the sink"
+_SAFE_WITHOUT_A_BATCH = (
+    "no batch after the start was ever begun: nothing of what the new checkpoint reads is in the sink"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class Known:
         if place is None:
             if sink.kind not in (*WITHOUT_MEMORY, "unknown"):
                 raise RefusedError(
-                    f"{sink.kind!r} is neither a place nor one of {', '.join(WITHOUT_MEMORY)}", hint="name the sink: --sink"
+                    f"{sink.kind!r} is neither a place nor one of {', '.join(WITHOUT_MEMORY)}",
+                    hint="name the sink: --sink",
                 )
             return cls(sink)
         if is_delta_table(place):
@@ -219,7 +222,9 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
         return _with(seam, Verdict.UNKNOWN, "the table was restored to a version that its log does not have any more")
     if held is None:
         if not history.is_whole:
-            reason = f"the table's log begins at version {history.first}: which batches of {app_id} it holds cannot be told"
+            reason = (
+                f"the table's log begins at version {history.first}: which batches of {app_id} it holds cannot be told"
+            )
             return _with(seam, Verdict.UNKNOWN, reason)
         if memory is not None or start == NOTHING_READ:
             held = NOTHING_READ  # restored to before its first batch, or asked to start before it

@@ -12,7 +12,10 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.errors import RepositoryError
+from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
+from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
 from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
@@ -38,6 +41,7 @@ def rewind(call: Call) -> Answer:
         "repository": place,
         "name": args.name,
         "exact_replay": not args.fresh,
+        "guards": _guards(call),
         "downstream": [call.places(uri, role="checkpoint") for uri in args.downstream],
     }
 
@@ -70,16 +74,19 @@ def rewind(call: Call) -> Answer:
 
 
 def undo(call: Call) -> Answer:
-    """Take a rewind back."""
+    """Take a rewind or a reset back."""
     args = call.args
     checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
     repository = Repository.open(_repository_place(call, checkpoint))
-    outcome = undo_rewind(
-        checkpoint, repository, plan_id=args.plan, sink=_sink(call), made_by=call.made_by, reason=args.reason
-    )
+    about = {"made_by": call.made_by, "reason": args.reason}
+    plan = reset_to_undo(checkpoint.location, repository, args.plan)
+    if plan:
+        outcome = undo_reset(plan, checkpoint.location, repository, **about)
+    else:
+        outcome = undo_rewind(checkpoint, repository, plan_id=args.plan, sink=_sink(call), **about)
     if call.screen:
         what = "had been taken back before" if outcome.already_done else "is taken back"
-        call.screen.print(terminal.title(f"Rewind {outcome.plan_id} {what}"))
+        call.screen.print(terminal.title(f"{'Reset' if plan else 'Rewind'} {outcome.plan_id} {what}"))
         rows = [("put back", terminal.count(outcome.put_back, "file"))]
         if outcome.table_version is not None:
             rows.append(("table", f"forward again in version {outcome.table_version}"))
@@ -100,6 +107,11 @@ def _sink(call: Call) -> Sink:
         app_id=args.txn_app_id,
         storage_options=dict(args.sink_option),
     )
+
+
+def _guards(call: Call) -> tuple[Guard, ...]:
+    kafka = {"config": configuration(call.args.kafka_config)} if call.args.kafka_config else {}
+    return installed_guards(GuardSettings(options={"kafka": kafka}))
 
 
 def _specifier(call: Call) -> Specifier:

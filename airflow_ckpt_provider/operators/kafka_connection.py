@@ -1,0 +1,61 @@
+"""The Kafka cluster behind an Airflow connection, opened only where it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.guards.kafka_client import KafkaClient
+    from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
+
+
+def open_kafka(kafka_config_id: str, *, timeout: float | None = None) -> KafkaClient:
+    """Make the guards' client from a connection of type ``kafka``. Nothing is connected to yet.
+
+    :param kafka_config_id: id of the connection.
+    :param timeout: seconds for all questions of one look; by default 10.
+    :raises MissingExtraError: Airflow's Kafka provider is not installed.
+    :raises RefusedError: there is no such connection, or it is no configuration of a client.
+    """
+    from airflow_ckpt_provider.guards.kafka_client import TIMEOUT
+
+    try:
+        from airflow_ckpt_provider.hooks.kafka import KafkaLogHook
+    except ImportError as e:
+        raise MissingExtraError(
+            f"connection {kafka_config_id!r} needs Airflow's Kafka provider, which is not installed ({e})",
+            hint="pip install 'airflow-ckpt-provider[kafka]'",
+        ) from e
+    try:
+        return cast("KafkaClient", KafkaLogHook(kafka_config_id, timeout=timeout or TIMEOUT).get_conn)
+    except AirflowNotFoundException as e:
+        raise RefusedError(
+            f"there is no Airflow connection {kafka_config_id!r}",
+            hint=f"create it: airflow connections add {kafka_config_id} --conn-type kafka --conn-extra '{{…}}'",
+        ) from e
+    except ValueError as e:
+        raise RefusedError(
+            f"connection {kafka_config_id!r} is no configuration of a Kafka client: {e}",
+            hint='its extra is JSON of librdkafka\'s settings, such as {"bootstrap.servers": "host:9092"}',
+        ) from e
+
+
+def guards_with_kafka(settings: GuardSettings, kafka_config_id: str | None) -> tuple[Guard, ...]:
+    """All installed guards; that of Kafka asks the cluster behind a connection.
+
+    :param settings: what the guards are told.
+    :param kafka_config_id: id of the connection; ``None``: as the settings say.
+    """
+    from airflow_ckpt_provider.guards.registry import installed_guards
+
+    guards = installed_guards(settings)
+    if kafka_config_id is None:
+        return guards
+    from airflow_ckpt_provider.guards.kafka import KafkaGuard
+
+    with_connection = KafkaGuard(settings, open_kafka(kafka_config_id))
+    return tuple(with_connection if isinstance(guard, KafkaGuard) else guard for guard in guards)
