@@ -166,7 +166,7 @@ def plan_rewind(
     target, notes = _target(tree, held, checkpoint, name, progress, wanted, sink_exit, sink, history)
     replays = exact_replay and target.replays
     deletes, writes = _changes(tree, before, target, held, replays=replays)
-    if specifier.kind == "to_current":
+    if specifier.kind == "to_current" and sink_exit is not SinkExit.FORWARD:
         deletes, writes = (), ()
     newest = max(b for b in (progress.latest_logged, progress.latest_committed) if b is not None)
     report = _look_at_sink(sink, history, app_id, target.batch_id, newest)

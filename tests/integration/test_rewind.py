@@ -127,6 +127,7 @@ class TestControls:
 
 def test_undo_puts_everything_back(story: Story) -> None:
     story.run(4)
+    right = story.newest
     story.run(1, faulty=True)
     before = {p: f.size for p, f in story.place.walk().items() if "/." not in p and not p.startswith(".")}
     rows = story.rows()
@@ -137,7 +138,7 @@ def test_undo_puts_everything_back(story: Story) -> None:
     assert {p: f.size for p, f in story.place.walk().items() if "/." not in p and not p.startswith(".")} == before
     assert story.rows() == rows
     assert undo_rewind(story.ckpt, story.repository, sink=story.sink).already_done
-    story.rewind("shift_by", -1)
+    story.rewind("to_batch", right)
     story.run(1)
     assert difference(story.reference(), story.rows()) == (0, 0)
 

@@ -140,6 +140,22 @@ class TestTheTable:
         rewind(orders, "to_batch", 2, table=table)
         assert batches_in(table) == [0, 0, 1, 1, 2, 2]
 
+    def test_forward_to_where_the_table_is(self, orders: Location, table: Location) -> None:
+        """The checkpoint was restored to an older batch; the table stays."""
+        create_backup(Checkpoint.at(orders), repository(orders))
+        rewind(orders, "to_batch", 3, table=table, sink_exit=SinkExit.ACCEPT)
+        version = DeltaTable(table.uri).version()
+        outcome = rewind(orders, "to_current", table=table, sink_exit=SinkExit.FORWARD)
+        assert outcome.batch_id == Checkpoint.at(orders).progress().latest_committed == NEWEST
+        assert DeltaTable(table.uri).version() == version
+
+    def test_forward_to_where_the_checkpoint_cannot_go(self, orders: Location, table: Location) -> None:
+        append(table.uri, 9)
+        with pytest.raises(
+            RefusedError, match="the sink is at batch 9, which the checkpoint cannot go to; reachable: 0 to 6"
+        ):
+            rewind(orders, "to_batch", 3, table=table, sink_exit=SinkExit.FORWARD)
+
     def test_by_the_version_of_the_table(self, orders: Location, table: Location) -> None:
         assert rewind(orders, "to_table_version", 3, table=table).batch_id == 3
 
@@ -369,7 +385,12 @@ def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
         assert under is not None
         assert loud_seal(orders)
         return plan_rewind(
-            Checkpoint.at(orders), Specifier("shift_by", "-1"), sink=sink, sink_exit=SinkExit.ACCEPT, under=under, guards=()
+            Checkpoint.at(orders),
+            Specifier("shift_by", "-1"),
+            sink=sink,
+            sink_exit=SinkExit.ACCEPT,
+            under=under,
+            guards=(),
         )
 
     _, outcome = stop_plan_and_apply(
