@@ -6,6 +6,9 @@ written in Python arrive as they are. Both mean the same here.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -72,3 +75,28 @@ def one_of(value: Any, field: str, choices: tuple[str, ...]) -> str:
     if found not in choices:
         raise RefusedError(f"{field} is {found!r}", hint=f"give one of: {', '.join(choices)}")
     return found
+
+
+def seconds(value: timedelta | float | None, field: str, *, least: float = 0.0) -> timedelta:
+    """Return a field that is a time as one; a number is seconds.
+
+    :raises RefusedError: it is neither, or below ``least`` seconds.
+    """
+    time = value
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        time = timedelta(seconds=value)
+    if not isinstance(time, timedelta) or time.total_seconds() < least:
+        raise RefusedError(f"{field} is {value!r}", hint=f"give seconds or a timedelta, from {least:g} s up")
+    return time
+
+
+def mapping(value: Any, field: str) -> dict[str, Any]:
+    """Return a field that is a dictionary; an empty field is an empty one.
+
+    :raises RefusedError: it is something else.
+    """
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, Mapping):
+        raise RefusedError(f"{field} is {value!r}", hint="give a dictionary")
+    return {str(key): each for key, each in value.items()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
+from airflow_ckpt_provider.operators.fields import flag, one_of, required, seconds, text, whole_number
 
 
 @pytest.mark.parametrize("empty", [None, "", "  ", "None"])
@@ -50,3 +51,15 @@ def test_one_of() -> None:
     with pytest.raises(RefusedError) as e:
         one_of("Apply", "mode", ("plan", "apply"))
     assert str(e.value) == "mode is 'Apply'\nHINT: give one of: plan, apply"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(90, 90.0), (0.5, 0.5), (timedelta(minutes=2), 120.0), (0, 0.0)])
+def test_seconds(value: timedelta | float, expected: float) -> None:
+    assert seconds(value, "quiet_for").total_seconds() == expected
+
+
+@pytest.mark.parametrize("value", [-1, None, "5m", True, float("nan"), float("inf"), timedelta(seconds=-1)])
+def test_no_seconds(value: Any) -> None:
+    with pytest.raises(RefusedError) as e:
+        seconds(value, "quiet_for")
+    assert str(e.value) == f"quiet_for is {value!r}\nHINT: give seconds or a timedelta, from 0 s up"

@@ -1,0 +1,192 @@
+"""A health gate after a deployment: whether the stream runs again, as fast as before, on as much input."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.checkpoint.conditions import PROGRESSED_BY, Condition, Wait
+from airflow_ckpt_provider.checkpoint.health import Pace, compare, measure
+from airflow_ckpt_provider.checkpoint.waiting import Answer
+from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.operators.fields import required, seconds, text, whole_number
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.sensors.waiting import StreamSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def stream_baseline(checkpoint: str, checkpoint_conn_id: str | None = None, *, batches: int = 20) -> dict[str, Any]:
+    """Measure the pace of a stream, for :class:`StreamHealthSensor` to compare with later. Call it in a task.
+
+    :param checkpoint: URI of the checkpoint.
+    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials.
+    :param batches: how many of the newest committed batches to measure; fewer where fewer are retained.
+    :return: plain JSON: ``checkpoint, query_id, batch_id, batches, seconds_per_batch, input_per_second, whole_seconds``.
+    :raises RefusedError: there is no committed batch to measure.
+    """
+    location = open_place(required(checkpoint, "checkpoint"), text(checkpoint_conn_id))
+    pace = measure(location, batches=batches, with_query_id=True)
+    if not pace.batches:
+        raise RefusedError(
+            f"{location} has no committed batch to measure", hint="take the baseline of a stream that has run"
+        )
+    return pace.to_json()
+
+
+class StreamHealthSensor(StreamSensor):
+    """Wait for new batches after a deployment, and compare their pace with the one before.
+
+    Passes once ``warm_up`` + ``new_batches`` batches are committed beyond the baseline, and the newest ``new_batches`` of
+    them take as long and bring as much input as before, within the given percentages. Looks again at new batches where
+    they do not, up to ``give_up_after`` of them, and then fails without retries. Fails early when the stream is stuck and
+    when its history was rewritten since the baseline (smaller batch ids, another query id: the deployment lost its
+    checkpoint).
+    What cannot be known (a source whose offsets cannot be counted, a baseline without input) is said and fails nothing.
+
+    The result holds ``healthy``, ``checks``, ``baseline``, ``measured`` and ``progress``.
+
+    .. seealso:: :doc:`/howto/sensor`
+
+    :param checkpoint: URI of the checkpoint. (templated)
+    :param baseline: what :func:`stream_baseline` returned before the deployment, as a dictionary or as JSON. (templated)
+    :param new_batches: how many new batches to compare. (templated)
+    :param warm_up: batches after the baseline that are not compared: they catch up on the time of the deployment. (templated)
+    :param duration_within: percent by which a batch may take longer or shorter; 100 allows twice as long. ``None``: not
+        compared.
+    :param input_within: percent by which each source may bring more or less. ``None``: not compared.
+    :param give_up_after: new batches after which a pace that is still another fails the task; ``None``: ``warm_up`` and
+        four times ``new_batches``. (templated)
+    :param stuck_after: as for :class:`~airflow_ckpt_provider.sensors.commit_gap.CommitGapSensor`.
+    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "baseline",
+        "new_batches",
+        "warm_up",
+        "give_up_after",
+        "checkpoint_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        baseline: dict[str, Any] | str,
+        new_batches: int | str = 10,
+        warm_up: int | str = 1,
+        duration_within: float | None = 100.0,
+        input_within: float | None = 50.0,
+        give_up_after: int | str | None = None,
+        stuck_after: timedelta | float | None = 1800.0,
+        checkpoint_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(checkpoint=checkpoint, checkpoint_conn_id=checkpoint_conn_id, **kwargs)
+        self.baseline = baseline
+        self.new_batches = new_batches
+        self.warm_up = warm_up
+        self.duration_within = duration_within
+        self.input_within = input_within
+        self.give_up_after = give_up_after
+        self.stuck_after = stuck_after
+        self._needed = 0
+
+    def execute(self, context: Context) -> Any:
+        """Wait; return the comparison."""
+        self._needed = 0
+        return super().execute(context)
+
+    def _wait(self) -> Wait:
+        for field in ("duration_within", "input_within"):
+            percent = getattr(self, field)
+            if percent is not None and (
+                isinstance(percent, bool) or not isinstance(percent, int | float) or percent < 0
+            ):
+                raise RefusedError(f"{field} is {percent!r}", hint="give percent from 0 up, or None")
+        new, warm_up, limit = self._numbers()
+        if limit < new + warm_up:
+            raise RefusedError(
+                f"give_up_after is {limit}", hint=f"give at least warm_up and new_batches together, {new + warm_up}"
+            )
+        return Wait(
+            Condition(PROGRESSED_BY, max(self._needed, new + warm_up), self._baseline().batch_id).check(),
+            stuck_after=None if self.stuck_after is None else seconds(self.stuck_after, "stuck_after", least=0.001),
+        )
+
+    def _recall(self, context: Context) -> Memory:
+        """Begin at the baseline: what was rewritten since is noticed too."""
+        memory = super()._recall(context)
+        if memory.looked is not None:
+            return memory
+        baseline = self._baseline()
+        return replace(memory, base=baseline.batch_id, committed=baseline.batch_id, query_id=baseline.query_id)
+
+    def _conclude(self, answer: Answer) -> dict[str, Any] | None:
+        new, warm_up, limit = self._numbers()
+        baseline = self._baseline()
+        if self._location is None:
+            self._location = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
+        measured = measure(self._location, batches=new, after=baseline.batch_id + warm_up)
+        checks = compare(baseline, measured, duration_within=self.duration_within, input_within=self.input_within)
+        healthy = all(check.ok is not False for check in checks)
+        for check in checks:
+            self.log.info("%s", check)
+        report = {
+            "healthy": healthy,
+            "checks": [check.to_json() for check in checks],
+            "baseline": baseline.to_json(),
+            "measured": measured.to_json(),
+            "progress": answer.progress,
+        }
+        done = measured.batch_id - baseline.batch_id
+        if healthy:
+            return report
+        if done >= limit:
+            raise _UnhealthyError(self._said(measured, checks), report)
+        self._needed = done + 1
+        return None
+
+    def _judge(self, answer: Answer, context: Context) -> dict[str, Any] | None:
+        try:
+            return super()._judge(answer, context)
+        except Exception as e:
+            if isinstance(e.__cause__, _UnhealthyError):
+                self._forget(context)
+                self._push(e.__cause__.report, context)
+            raise
+
+    def _said(self, measured: Pace, checks: list[Any]) -> str:
+        lines = [f"{self.checkpoint} does not run as before: batches up to {measured.batch_id}"]
+        return "\n".join([*lines, *(str(check) for check in checks if check.ok is False)])
+
+    def _numbers(self) -> tuple[int, int, int]:
+        new = whole_number(self.new_batches, "new_batches", least=1) or 1
+        warm_up = whole_number(self.warm_up, "warm_up") or 0
+        return new, warm_up, whole_number(self.give_up_after, "give_up_after", least=1) or warm_up + 4 * new
+
+    def _baseline(self) -> Pace:
+        value = self.baseline
+        if isinstance(value, str):
+            try:
+                # A template without `| tojson` gives Python's own spelling of a dictionary.
+                value = json.loads(value) if '"' in value else ast.literal_eval(value)
+            except (ValueError, SyntaxError) as e:
+                raise RefusedError(
+                    f"baseline is {value[:80]!r}", hint="give what stream_baseline(…) returned, as it is or as JSON"
+                ) from e
+        return Pace.from_json(value)
+
+
+class _UnhealthyError(RefusedError):
+    def __init__(self, message: str, report: dict[str, Any]) -> None:
+        self.report = report
+        super().__init__(message, hint="look at what was deployed; the report is the task's result")

@@ -1,0 +1,131 @@
+"""Wait for a stream in the triggerer, without holding a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_ckpt_provider.checkpoint.conditions import Wait
+from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
+from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
+from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.storage.location import Location
+
+#: Seconds that the last look may take, beyond the deadline.
+_LAST_LOOK = 30.0
+
+
+class CommitGapTrigger(BaseTrigger):
+    """Look at a checkpoint every so often, until the wait is over one way or the other.
+
+    Fires once, with ``status`` (``done``, ``stuck``, ``went_back``, ``timeout``, ``error``, ``refused``), ``message``, ``hint``,
+    ``progress``, and ``memory`` and ``end_time`` for a wait that goes on.
+
+    :param checkpoint: URI of the checkpoint.
+    :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.checkpoint.waiting.Wait.to_json` writes it.
+    :param end_time: the deadline, in seconds since the epoch. Its own: not every way of running tasks keeps that of a deferral.
+    :param poll_interval: seconds between two looks.
+    :param memory: what the look before remembered; a restarted triggerer goes on from there.
+    :param checkpoint_conn_id: Airflow connection to reach the checkpoint.
+    :param silent_fail: log errors of the store and go on, as sensors do that are told so.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        wait: dict[str, Any],
+        end_time: float,
+        poll_interval: float = 60.0,
+        memory: dict[str, Any] | None = None,
+        checkpoint_conn_id: str | None = None,
+        silent_fail: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.checkpoint = checkpoint
+        self.wait = wait
+        self.end_time = end_time
+        self.poll_interval = poll_interval
+        self.memory = memory
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.silent_fail = silent_fail
+        self._location: Location | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, all plain JSON."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "checkpoint": self.checkpoint,
+                "wait": self.wait,
+                "end_time": self.end_time,
+                "poll_interval": self.poll_interval,
+                "memory": self.memory,
+                "checkpoint_conn_id": self.checkpoint_conn_id,
+                "silent_fail": self.silent_fail,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until there is an answer, or the deadline has passed."""
+        wait = Wait.from_json(self.wait)
+        memory = Memory.from_json(self.memory)
+        said = f"{self.checkpoint}: no look was finished in time"
+        progress: dict[str, Any] = {}
+        if memory.looked is not None:  # a worker has just looked
+            await self._sleep(self.poll_interval - (datetime.now(UTC) - memory.looked).total_seconds())
+        while True:
+            left = self.end_time - time.time()
+            try:
+                # All of it in a thread: some stores cannot even be opened inside an event loop.
+                # (asyncio.wait_for of Python 3.11 can swallow the cancellation of a triggerer that stops.)
+                async with asyncio.timeout(max(left, _LAST_LOOK)):
+                    answer, memory = await asyncio.to_thread(self._look, wait, memory)
+            except TimeoutError:
+                pass
+            except RefusedError as e:
+                yield self._event("refused", e.message, e.hint, progress, memory)
+                return
+            except CkptError as e:
+                if not self.silent_fail:
+                    yield self._event("error", e.message, e.hint, progress, memory)
+                    return
+                self.log.warning("%s", e)
+            else:
+                self.log.info("%s", answer.message)
+                said, progress = answer.message, answer.progress or progress
+                if answer.state is not State.WAITING:
+                    yield self._event(answer.state.value, answer.message, answer.hint, progress, memory)
+                    return
+            if time.time() >= self.end_time:
+                yield self._event("timeout", said, None, progress, memory)
+                return
+            await self._sleep(self.poll_interval)
+
+    def _look(self, wait: Wait, memory: Memory) -> tuple[Answer, Memory]:
+        if self._location is None:
+            self._location = open_place(self.checkpoint, self.checkpoint_conn_id)
+        return look(self._location, wait, memory)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, min(seconds, self.end_time - time.time())))
+
+    def _event(
+        self, status: str, message: str, hint: str | None, progress: dict[str, Any], memory: Memory
+    ) -> TriggerEvent:
+        return TriggerEvent(
+            {
+                "status": status,
+                "message": message,
+                "hint": hint,
+                "progress": progress,
+                "memory": memory.to_json(),
+                "end_time": self.end_time,
+            }
+        )

@@ -1,0 +1,130 @@
+"""Events for Airflow's asset watchers: a stream is stuck, fell behind, went silent, or had its history rewritten."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_ckpt_provider.checkpoint.incidents import Glance, Limits, Watched, glance
+from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.storage.location import Location
+
+
+class StreamEventTrigger(BaseEventTrigger):
+    """Watch a checkpoint for as long as its asset is watched; fire once for each incident, not at every look.
+
+    An incident is over when a look no longer shows it; the next one of its kind is announced again. A sealed
+    checkpoint has no incidents: somebody is working on it. An unreachable store is logged and looked at again.
+
+    The event's payload is ``{"incident", "checkpoint", "message", "hint", "progress", "noticed_at"}``, with ``incident`` one of
+
+    * ``stuck``: a batch was begun, and nothing was written to ``offsets/``, ``commits/`` or ``state/`` for ``stuck_after``;
+    * ``fell_behind``: the newest batch runs for longer than ``behind_after``, or more than ``max_gap`` batches are uncommitted;
+    * ``silent``: no batch was begun or committed for ``silent_after`` (an idle stream looks like one that was stopped, so
+      ask for it only where there is always something to read);
+    * ``history_rewritten``: smaller batch ids, commits written again, or another query id.
+
+    .. seealso:: :doc:`/howto/sensor`
+
+    :param checkpoint: URI of the checkpoint.
+    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials.
+    :param stuck_after: seconds; ``None``: not announced.
+    :param behind_after: seconds; ``None``: not announced.
+    :param max_gap: logged batches that may be uncommitted; ``None``: not announced.
+    :param silent_after: seconds; ``None``: not announced.
+    :param poll_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        checkpoint_conn_id: str | None = None,
+        stuck_after: float | None = 1800.0,
+        behind_after: float | None = None,
+        max_gap: int | None = None,
+        silent_after: float | None = None,
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.checkpoint = checkpoint
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.stuck_after = stuck_after
+        self.behind_after = behind_after
+        self.max_gap = max_gap
+        self.silent_after = silent_after
+        self.poll_interval = poll_interval
+        self._location: Location | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, all plain JSON; the same for the same watch, by which Airflow knows it again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "checkpoint": self.checkpoint,
+                "checkpoint_conn_id": self.checkpoint_conn_id,
+                "stuck_after": self.stuck_after,
+                "behind_after": self.behind_after,
+                "max_gap": self.max_gap,
+                "silent_after": self.silent_after,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look for ever; fire when something begins."""
+        watched = await self._recall()
+        while True:
+            try:
+                seen = await asyncio.to_thread(self._look, watched)
+            except CkptError as e:  # nobody would start the watch again
+                seen = Glance((), watched, e.message)
+            if seen.failure:
+                self.log.warning("%s: %s; looking again in %g s", self.checkpoint, seen.failure, self.poll_interval)
+            if seen.watched.going_on != watched.going_on:
+                await self._keep(seen.watched)
+            watched = seen.watched
+            for incident in seen.begun:
+                self.log.info("%s", incident.message)
+                yield TriggerEvent(incident.to_json())
+            await asyncio.sleep(self.poll_interval)
+
+    def _look(self, watched: Watched) -> Glance:
+        if self._location is None:
+            self._location = open_place(self.checkpoint, self.checkpoint_conn_id)
+        limits = Limits(self.stuck_after, self.behind_after, self.max_gap, self.silent_after)
+        return glance(self._location, limits, watched)
+
+    @property
+    def _key(self) -> str:
+        return f"ckpt_stream_event:{hashlib.sha256(repr(self.serialize()).encode()).hexdigest()[:16]}"
+
+    async def _recall(self) -> Watched:
+        """What was announced before the triggerer was started again (Airflow 3.3 and later)."""
+        store: Any = getattr(self, "asset_state_store", None)
+        if store is None:
+            return Watched()
+        try:
+            # Airflow 3.3.0 and 3.3.1 have no aget yet.
+            if hasattr(store, "aget"):
+                return Watched.from_json(await store.aget(self._key))
+            return Watched.from_json(await asyncio.to_thread(store.get, self._key))
+        except ValueError:  # several assets share this watch: there is no one place to keep it
+            return Watched()
+
+    async def _keep(self, watched: Watched) -> None:
+        store: Any = getattr(self, "asset_state_store", None)
+        if store is None:
+            return
+        try:
+            if hasattr(store, "aset"):
+                await store.aset(self._key, watched.to_json())
+            else:
+                await asyncio.to_thread(store.set, self._key, watched.to_json())
+        except ValueError:
+            return
