@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from fsspec import AbstractFileSystem
 
+from airflow_ckpt_provider.checkpoint.advice import advise
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
+from airflow_ckpt_provider.checkpoint.doctor import diagnose
+from airflow_ckpt_provider.checkpoint.findings import Finding
 from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.checkpoint.usage import directory_usage, partition_usage
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of
@@ -65,6 +69,24 @@ class Checkpoint:
         """
         return resolve_closure(self.tree(), batch_id)
 
+    def diagnose(self, *, contents: bool = True) -> tuple[Finding, ...]:
+        """Everything that is wrong with it, worst first; see :mod:`airflow_ckpt_provider.checkpoint.doctor`.
+
+        :param contents: read state files to find damage in them.
+        :raises NotACheckpointError: there is no checkpoint here.
+        """
+        return diagnose(self.location, contents=contents)
+
+    def advise(self, *, target: str | None = None, trigger_seconds: float | None = None) -> tuple[Finding, ...]:
+        """What works and will hurt later; see :mod:`airflow_ckpt_provider.checkpoint.advice`.
+
+        :param target: name or path of the table that the query writes to, if known.
+        :param trigger_seconds: interval of its trigger in seconds, if known.
+        :raises NotACheckpointError: there is no checkpoint here.
+        :raises UnreadableLogError: the newest entry cannot be parsed.
+        """
+        return advise(self.tree(), self.progress(), target=target, trigger_seconds=trigger_seconds)
+
     def inspect(self) -> Inspection:
         """All of it in one look.
 
@@ -77,9 +99,10 @@ class Checkpoint:
         findings = list(resume.reasons)
         # As the files were listed, which may be some batches later than what was read before.
         committed = [batch for batch in tree.batches(COMMITS) if batch in tree.batches(OFFSETS)]
+        closure = None
         if committed:
             try:
-                resolve_closure(tree, committed[-1])
+                closure = resolve_closure(tree, committed[-1])
             except CkptError as e:
                 # A missing query id is among the reasons already.
                 if progress.query_id is not None or getattr(e, "path", None) != METADATA_FILE:
@@ -92,4 +115,6 @@ class Checkpoint:
             files=len(files),
             bytes=sum(file.size for file in files),
             findings=tuple(findings),
+            directories=directory_usage(tree),
+            partitions=partition_usage(tree, closure),
         )

@@ -130,8 +130,9 @@ def _previous_offsets(tree: Tree, batch_id: int, entry: OffsetEntry) -> list[Sto
     before = [b for b in tree.batches(OFFSETS) if b < batch_id]
     if batch_id == 0 or not entry.metadata:  # continuous mode reads only the newest
         return [_file(tree, f"{OFFSETS}/{b}", "") for b in before[-1:]]
-    # Async progress tracking leaves out the commit too; a commit without its entry is a loss.
-    lost = before[-1:] != [batch_id - 1] and batch_id - 1 in tree.batches(COMMITS)
+    # Async progress tracking leaves out the commit too, and is for queries without state; all else is a loss.
+    legal = batch_id - 1 not in tree.batches(COMMITS) and not tree.numbered_directories(STATE)
+    lost = before[-1:] != [batch_id - 1] and not legal
     if not before or lost:
         raise MissingFileError(
             f"{OFFSETS}/{batch_id - 1} is missing: Spark reads it when it starts after batch {batch_id}",

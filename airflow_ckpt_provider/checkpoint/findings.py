@@ -53,6 +53,8 @@ class Finding:
     :param batch_id: batch it belongs to, where it has one.
     :param figures: the numbers behind it, as plain JSON.
     :param remedy: the next step where it differs from that of the kind.
+    :param effect: what Spark does here where it differs from that of the kind.
+    :param level: how bad it is where that differs from the kind.
     """
 
     kind: FindingKind
@@ -61,16 +63,23 @@ class Finding:
     batch_id: int | None = None
     figures: dict[str, Any] = field(default_factory=dict)
     remedy: str = ""
+    effect: str = ""
+    level: Severity | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.level or self.kind.severity
 
     def to_json(self) -> dict[str, Any]:
         """The finding as plain JSON."""
         return {
             "code": self.kind.code,
-            "severity": self.kind.severity.value,
+            "severity": self.severity.value,
             "path": self.path,
             "batch_id": self.batch_id,
             "message": self.message,
-            "effect": self.kind.reaction,
+            "effect": self.effect or self.kind.reaction,
             "remedy": self.remedy or self.kind.remedy,
             "figures": self.figures,
         }

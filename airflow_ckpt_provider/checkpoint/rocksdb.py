@@ -9,6 +9,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.state_codec import decompressed
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.state_schema import read_utf
 from airflow_ckpt_provider.errors import UnreadableLogError
@@ -63,6 +64,22 @@ def shared_files(zip_content: bytes, *, path: str) -> tuple[SharedFile, ...]:
     return needed
 
 
+def key_count(zip_content: bytes, *, path: str) -> int | None:
+    """Read how many keys a ``<version>.zip`` holds; ``None`` where Spark did not count them.
+
+    Spark writes -1 with ``stateStore.rocksdb.trackTotalNumberOfRows`` switched off.
+
+    :raises UnreadableLogError: the zip is damaged.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(zip_content)) as archive:
+            _, _, text = archive.read("metadata").decode().partition("\n")
+        number = int(load_json(text).get("numKeys", -1))
+    except _BROKEN_ZIP as e:
+        raise UnreadableLogError(f"{path}: not a readable RocksDB snapshot ({e})", path=path, hint=_DAMAGED) from e
+    return number if number >= 0 else None
+
+
 def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, ...]:
     """Read the versions since the last snapshot that a format-2 changelog records, without itself.
 
@@ -73,7 +90,7 @@ def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, .
     :raises UnreadableLogError: the header cannot be read.
     """
     try:
-        header = _decompressed(changelog, codec)
+        header = decompressed(changelog, codec)
         version, rest = read_utf(header)
         if version not in ("v3", "v4"):
             raise ValueError(f"changelog version {version!r} has no lineage")
@@ -81,59 +98,3 @@ def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, .
         return tuple(sorted(StateVersion(int(e["version"]), e["checkpointUniqueId"]) for e in entries))
     except (ValueError, KeyError, TypeError, OverflowError, struct.error) as e:
         raise UnreadableLogError(f"{path}: not a readable RocksDB changelog ({e})", path=path, hint=_DAMAGED) from e
-
-
-def _decompressed(data: bytes, codec: str) -> bytes:
-    # Imported here: a native module, needed for state checkpoint format 2 only.
-    import cramjam
-
-    name = codec.rpartition(".")[2].lower().removesuffix("compressioncodec")
-    try:
-        if name == "lz4":
-            return _lz4_blocks(data)
-        if name == "zstd":
-            return bytes(cramjam.zstd.decompress(data))
-        if name == "snappy":
-            return _snappy_blocks(data)
-    except cramjam.DecompressionError as e:
-        raise ValueError(f"broken {name} data: {e}") from e
-    raise ValueError(f"compression codec {codec!r} is not known here (lz4, zstd and snappy are)")
-
-
-def _lz4_blocks(data: bytes) -> bytes:
-    """lz4-java's ``LZ4Block`` stream, which is not the ``.lz4`` frame format."""
-    import cramjam
-
-    out = bytearray()
-    position = 0
-    while position < len(data):
-        magic, token, packed, plain, _ = struct.unpack_from("<8sBiii", data, position)
-        if magic != b"LZ4Block":
-            raise ValueError("no LZ4Block header")
-        if packed < 0 or plain < 0:
-            raise ValueError("a block of negative size")
-        position += 21
-        block = data[position : position + packed]
-        if len(block) != packed:
-            raise ValueError("cut off")
-        position += packed
-        if plain == 0:
-            break
-        out += block if token & 0xF0 == 0x10 else bytes(cramjam.lz4.decompress_block(block, output_len=plain))
-    return bytes(out)
-
-
-def _snappy_blocks(data: bytes) -> bytes:
-    """snappy-java's ``SnappyOutputStream``: a 16-byte header, then length-prefixed raw blocks."""
-    import cramjam
-
-    if not data.startswith(b"\x82SNAPPY\x00"):
-        raise ValueError("no snappy-java header")
-    out = bytearray()
-    position = 16
-    while position < len(data):
-        (length,) = struct.unpack_from(">i", data, position)
-        position += 4
-        out += bytes(cramjam.snappy.decompress_raw(data[position : position + length]))
-        position += length
-    return bytes(out)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.storage.location import Location
@@ -15,12 +16,17 @@ class Tree:
     """Files by directory, without what Spark ignores: hidden files (Hadoop's ``.crc``, ``.tmp`` debris).
 
     :param location: where the files are.
+    :param hidden: what Spark ignores, by path.
+    :param judged: what was found out about contents, by what tells them apart, so that no big file is read twice.
     """
 
     location: Location
     _files: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
     _directories: dict[str, set[str]] = field(default_factory=dict)
     _contents: dict[tuple[str, str | None, int], bytes] = field(default_factory=dict)
+    hidden: dict[str, StoredFile] = field(default_factory=dict)
+    judged: dict[Hashable, Any] = field(default_factory=dict)
+    _elsewhere: dict[str, Callable[[], bytes]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, location: Location, *, like: Tree | None = None) -> Tree:
@@ -28,7 +34,7 @@ class Tree:
 
         :param like: an older look at the same place; contents read then are not read again if they are the same files.
         """
-        tree = cls(location, _contents=like._contents if like else {})
+        tree = cls(location, _contents=like._contents if like else {}, judged=like.judged if like else {})
         tree._index(location.walk().values())
         return tree
 
@@ -36,10 +42,30 @@ class Tree:
         for file in files:
             *parents, name = file.path.split("/")
             if any(part.startswith(".") for part in (*parents, name)):
+                self.hidden[file.path] = file
                 continue
             self._files.setdefault("/".join(parents), {})[name] = file
             for depth, parent in enumerate(parents):
                 self._directories.setdefault("/".join(parents[:depth]), set()).add(parent)
+
+    def without(self, paths: Collection[str]) -> Tree:
+        """The same look with some files left out, as if they were not there."""
+        left = self._like(self._elsewhere)
+        left._index(file for file in self.below("") if file.path not in paths)
+        return left
+
+    def with_files(self, files: Iterable[tuple[StoredFile, Callable[[], bytes]]]) -> Tree:
+        """The same look as if further files were there, each with what reads its content from where it really is."""
+        added = {file.path: (file, read) for file, read in files}
+        elsewhere = self._elsewhere | {path: read for path, (_, read) in added.items()}
+        more = self._like(elsewhere)
+        more._index((*self.below(""), *(file for file, _ in added.values())))
+        return more
+
+    def _like(self, elsewhere: dict[str, Callable[[], bytes]]) -> Tree:
+        return Tree(
+            self.location, _contents=self._contents, hidden=self.hidden, judged=self.judged, _elsewhere=elsewhere
+        )
 
     def files(self, directory: str = "") -> dict[str, StoredFile]:
         """Files directly in ``directory``, by name."""
@@ -68,8 +94,17 @@ class Tree:
         """Content of a file, read once while it stays the same file."""
         key = (file.path, file.identity, file.size)
         if file.identity is None or key not in self._contents:
-            self._contents[key] = self.location.read(file.path)
+            self._contents[key] = self._read(file)
         return self._contents[key]
+
+    def read_once(self, file: StoredFile) -> bytes:
+        """Content of a file that may be big: it is not kept."""
+        held = self.content_in_hand(file) if file.identity is not None else None
+        return self._read(file) if held is None else held
+
+    def _read(self, file: StoredFile) -> bytes:
+        elsewhere = self._elsewhere.get(file.path)
+        return elsewhere() if elsewhere else self.location.read(file.path)
 
     def content_in_hand(self, file: StoredFile) -> bytes | None:
         """Content of a file if it was read already; it may have vanished since."""

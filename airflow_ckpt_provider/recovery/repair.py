@@ -19,6 +19,7 @@ from airflow_ckpt_provider.checkpoint.doctor import check, kinds
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination, examine
 from airflow_ckpt_provider.checkpoint.doctor.leftovers import abandoned_files, files_beyond
 from airflow_ckpt_provider.checkpoint.doctor.operators import is_repartition, names_place, versioned_metadata
+from airflow_ckpt_provider.checkpoint.doctor.sources import torn_entries
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.checkpoint.operators import parse_operator_metadata
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
@@ -36,6 +37,7 @@ from airflow_ckpt_provider.storage.store import StoredFile
 #: A repair without a repository keeps what it takes away beside the checkpoint, in one made for it.
 BESIDE = ".repairs"
 _SEAL = "repair to batch "
+_LEFT = ("Else only a restore of an older backup is left, or a reset: a new checkpoint and a decision where to begin.",)
 #: What no cut mends, as there is nothing to go by.
 _HOPELESS = frozenset({kinds.TWO_WRITERS.code, kinds.STATE_WITHOUT_LOGS.code, kinds.FORMAT_UNKNOWN.code})
 
@@ -113,6 +115,10 @@ def _planned(
     rewrites = _rewrites(seen, cut, fetches, backups)
     if METADATA_FILE in wanted and identity is not None and METADATA_FILE not in known:
         rewrites[METADATA_FILE] = identity
+    bad = [f for f in findings if f.severity in (Severity.SILENT, Severity.ERROR)]
+    if bad and not (cut.deletes or fetches or rewrites):
+        reasons = tuple(f"{finding.message}. No change of files mends it." for finding in bad)
+        return replace(plan, verdict=Verdict.WILL_FAIL, reasons=(*reasons, *_LEFT))
     debris = tuple(file.path for file in abandoned_files(seen.tree))
     given_up = any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings)  # it is not run again, by nobody
     newest = max((*seen.logged, *seen.committed), default=-1) - given_up
@@ -140,12 +146,8 @@ def _metadata(query_id: str) -> bytes:
 
 def _broken_files(seen: Examination, findings: tuple[Finding, ...]) -> set[str]:
     """Files that are there and cannot be read, besides log entries and state."""
-    suspects = (kinds.QUERY_ID_MISSING.code, kinds.SOURCE_LOG_INCOMPLETE.code)
-    return {
-        f.path
-        for f in findings
-        if f.kind.code in suspects and f.severity is not Severity.WARNING and seen.tree.get(f.path) is not None
-    }
+    unreadable = {f.path for f in findings if f.kind is kinds.QUERY_ID_MISSING and seen.tree.get(f.path) is not None}
+    return unreadable | set(torn_entries(seen))
 
 
 def _holes_that_can_be_filled(findings: tuple[Finding, ...], known: set[str]) -> set[str]:
@@ -237,10 +239,7 @@ def _why_not(
         reasons.append("The repository has no backup of this history: same query id, and the same log entries.")
     else:
         reasons.append("The backups in the repository do not have what is missing either.")
-    reasons.append(
-        "Else only a restore of an older backup is left, or a reset: a new checkpoint and a decision where to begin."
-    )
-    return tuple(reasons)
+    return (*reasons, *_LEFT)
 
 
 def repair_place(location: Location) -> Location:

@@ -145,6 +145,11 @@ def _cut(
         gone += [f"{OFFSETS}/{b}" for b in seen.logged if b > end]
         missing = sorted(path for path in needed if base.get(path) is None)
         return Cut(batch_id, exact, needed, tuple(sorted(gone)), tuple(missing), moved)
+    before = f"{OFFSETS}/{batch_id - 1}"
+    # Torn, committed, or of a query with state: no gap that asynchronous progress tracking leaves.
+    was_there = batch_id > 0 and (seen.has_state or batch_id - 1 in {*seen.logged, *seen.committed})
+    if not exact and was_there and _with(base, elsewhere).get(before) is None:
+        raise MissingFileError(f"{before} is missing or cannot be read: Spark reads it at its start", path=before)
     closure, tree, damaged, stale = _whole(base, elsewhere, batch_id, exact=exact, contents=contents)
     needed = frozenset(file.path for file in closure.files) - stale
     if moved:

@@ -34,6 +34,8 @@ from tests.damaged_samples import (
     placed,
     source_log_missing,
 )
+from tests.integration.streams.data import put_files
+from tests.integration.streams.spark_host import SparkHost
 from tests.samples.kinds import KINDS
 from tests.samples.sparks import Sparks
 
@@ -203,3 +205,28 @@ def test_replayed_batches_are_the_same_batches(sparks: Sparks, tmp_path: Path) -
     assert {batch: rows[batch] for batch in (21, 22)} == {
         batch: place.sample.rows["sample"][str(batch)] for batch in (21, 22)
     }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [
+        ("agg_changelog", 12),
+        pytest.param("join_hdfs", 60, marks=pytest.mark.slow),
+        pytest.param("compacted_sources", 60, marks=pytest.mark.slow),
+        pytest.param("agg_hdfs", 60, marks=pytest.mark.slow),
+    ],
+)
+def test_no_alarm_on_a_running_stream(spark_host: SparkHost, kind: str, files: int, tmp_path: Path) -> None:
+    """Maintenance and purges delete files all the time; looked at as often as it goes, nothing is found."""
+    source, place = tmp_path / "input", tmp_path / "ck"
+    put_files(source, files)
+    run = spark_host.start(kind, source=source, checkpoint=place, out=tmp_path / "out", available_now=True)
+    checkpoint = Checkpoint.at(open_location(str(place)))
+    looks = 0
+    while not run.ended.wait(0.1):
+        if (place / "commits").exists():
+            assert checkpoint.diagnose() == ()
+            looks += 1
+    run.finished()
+    assert looks > 10

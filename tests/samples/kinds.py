@@ -532,7 +532,7 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
         try:
             answer = go_on(spark, request["kind"], Path(request["checkpoint"]), Path(request["input"]))
         except Exception as e:
-            answer = {"error": str(e)[:2_000]}
+            answer = {"error": str(e)[:20_000]}
         print(json.dumps(answer), file=answers, flush=True)
     spark.stop()
 

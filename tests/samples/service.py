@@ -17,11 +17,14 @@ class SampleService:
     :param log: where Spark's own output goes.
     """
 
+    #: What runs in it, next to this file.
+    script = "kinds.py"
+
     def __init__(self, python: Path, log: Path) -> None:
         self._log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [python, Path(__file__).with_name("kinds.py"), "serve"],
+                [python, Path(__file__).with_name(self.script), "serve"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -40,8 +43,11 @@ class SampleService:
 
         :return: its rows and batches, or ``{"error": …}`` with Spark's message.
         """
+        return self.ask({"kind": kind, "checkpoint": str(checkpoint), "input": str(inputs)})
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and return the answer to it."""
         assert self._process.stdin
-        request = {"kind": kind, "checkpoint": str(checkpoint), "input": str(inputs)}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return self._answer()

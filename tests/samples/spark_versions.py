@@ -15,15 +15,19 @@ _COMPANIONS = {
 _NEWER = ["pandas<3", "pyarrow", "protobuf"]
 
 
-def python_with(version: str) -> Path:
-    """Path of a Python with this pyspark; installs it the first time."""
-    if version == _installed_here():
+def python_with(version: str, extra: str = "") -> Path:
+    """Path of a Python with this pyspark; installs it the first time.
+
+    :param extra: an extra of pyspark, such as ``pipelines``, which gets an environment of its own.
+    """
+    if version == _installed_here() and not extra:
         return Path(sys.executable)
-    environment = _CHECKOUT / ".cache" / f"spark-{version}"
+    environment = _CHECKOUT / ".cache" / "-".join(filter(None, ("spark", extra, version)))
     python, ready = environment / "bin" / "python", environment / "ready"
     if not ready.exists():
         _uv("venv", "--quiet", "--clear", "--python", sys.executable, str(environment))
-        packages = [f"pyspark=={version}", *_COMPANIONS.get(version, _NEWER)]
+        pyspark = f"pyspark[{extra}]=={version}" if extra else f"pyspark=={version}"
+        packages = [pyspark, *_COMPANIONS.get(version, _NEWER)]
         _uv("pip", "install", "--quiet", "--python", str(python), *packages)
         ready.touch()
     return python

@@ -1,0 +1,119 @@
+"""Is what a state file holds whole? What a listing cannot tell: files cut off, or with bytes changed.
+
+Records of ``.delta`` and ``.snapshot`` files, and of ``.changelog`` files of version 1 and 3, are ``int`` length of the key, key,
+``int`` length of the value (-1: deleted), value; a length of -1 ends the file. Changelogs of versions 2 and 4 have a byte for the
+type of each record, and 0 at the end. Table files (``SSTs/``) are not read: their sizes are compared where they are needed.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass
+from functools import cache
+
+from airflow_ckpt_provider.checkpoint.rocksdb import shared_files
+from airflow_ckpt_provider.checkpoint.state_codec import codec_name, decompressed
+from airflow_ckpt_provider.checkpoint.state_schema import read_utf
+from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
+
+_POLYNOMIAL = 0x82F63B78
+
+
+def content_damage(data: bytes, *, path: str, codec: str) -> str | None:
+    """Say what is wrong with a state file, or ``None``. Files of a kind that is not known here are not judged.
+
+    :param path: its path; the ending tells the kind.
+    :param codec: compression of the checkpoint's state files.
+    """
+    kind = path.rpartition(".")[2]
+    try:
+        if kind == "zip":
+            shared_files(data, path=path)
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                broken = archive.testzip()
+            return f"{broken} in it does not match its checksum" if broken else None
+        if kind in ("delta", "snapshot", "changelog"):
+            if not data:
+                return "it is empty (0 bytes)"
+            _check_records(decompressed(data, codec, verify=True))
+    except UnreadableLogError as e:
+        return e.message.removeprefix(f"{path}: ")
+    except (ValueError, struct.error, zlib.error, zipfile.BadZipFile, RuntimeError, OSError, EOFError) as e:
+        return "it is cut off" if isinstance(e, struct.error) else str(e)
+    return None
+
+
+def is_self_checking(path: str, *, codec: str) -> bool:
+    """Whether a file of this kind carries checksums of its own, so that :func:`content_damage` overlooks nothing."""
+    kind = path.rpartition(".")[2]
+    return kind == "zip" or (kind in ("delta", "snapshot", "changelog") and codec_name(codec) == "lz4")
+
+
+def _check_records(content: bytes) -> None:
+    version, rest = "", content
+    if content[:3] in (b"\x00\x02v", b"\x00\x03v"):
+        version, rest = read_utf(content)
+        if version in ("v3", "v4"):
+            rest = read_utf(rest)[1]
+    if version in ("v2", "v4"):
+        if not rest.endswith(b"\x00"):
+            raise ValueError("it does not end as it should: it is cut off")
+        return
+    position = 0
+    while True:
+        (key,) = struct.unpack_from(">i", rest, position)
+        if key == -1:
+            break
+        (value,) = struct.unpack_from(">i", rest, position + 4 + key)
+        position += 8 + key + max(value, 0)
+        if key < 0 or value < -1 or position > len(rest):
+            raise ValueError("its records make no sense")
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """A visible ``<file>.crc`` (``ChecksumCheckpointFileManager``, Spark 4.1+).
+
+    :param size: bytes that the main file had.
+    :param value: its CRC-32C.
+    """
+
+    size: int
+    value: int
+
+
+def parse_checksum(data: bytes) -> Checksum:
+    """Parse a checksum file.
+
+    :raises ValueError: it is none, or of another algorithm.
+    """
+    try:
+        content = load_json(data)
+        if content["algorithm"] != "CRC32C":
+            raise ValueError(f"algorithm {content['algorithm']!r} is not known here")
+        return Checksum(int(content["mainFileSize"]), int(content["value"]) & 0xFFFFFFFF)
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"it is no checksum file ({type(e).__name__}: {e})") from e
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), some 10 MB in a second."""
+    table = _table()
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = table[(value ^ byte) & 0xFF] ^ (value >> 8)
+    return value ^ 0xFFFFFFFF
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    entries = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+        entries.append(value)
+    return tuple(entries)

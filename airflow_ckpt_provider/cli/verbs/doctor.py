@@ -1,0 +1,105 @@
+"""``doctor``: what is wrong with a checkpoint, what Spark will do because of it, and the smallest repair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.recovery.repair import plan_repair
+from airflow_ckpt_provider.recovery.repair_apply import RepairOutcome, apply_repair
+
+_STYLES = {
+    Severity.SILENT: "bold red",
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "bold yellow",
+    Severity.ADVICE: "bold blue",
+}
+
+
+def doctor(call: Call) -> Answer:
+    """Diagnose a checkpoint; plan or carry out its repair."""
+    args = call.args
+    if not args.repair:
+        for value, flag in ((args.apply, "--apply"), (args.query_id, "--query-id"), (args.repository, "--repository")):
+            if value:
+                raise UsageError(f"{flag} is for a repair", hint="add --repair")
+    checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
+    contents = not args.skip_contents
+    found = checkpoint.diagnose(contents=contents)
+    advice = advice_on(checkpoint, target=args.target, trigger_seconds=args.trigger)
+    document: dict[str, Any] = {
+        "uri": checkpoint.location.uri,
+        "findings": [finding.to_json() for finding in found],
+        "advice": [finding.to_json() for finding in advice],
+        "repair": None,
+    }
+    if call.screen:
+        _show(checkpoint, found, advice, call.screen)
+    if not args.repair:
+        return Answer(document, findings=bool(found))
+    repository = Repository.open(call.places(args.repository, role="repository")) if args.repository else None
+    plan = plan_repair(checkpoint, repository=repository, name=args.name, query_id=args.query_id, contents=contents)
+    document["repair"] = {**plan.to_json(), "outcome": None}
+    if call.screen:
+        call.screen.print()
+        call.screen.print(terminal.plan(plan.to_markdown()))
+        call.screen.print()
+    if not args.apply or plan.already_done:
+        if call.screen and not args.apply and plan.repairable and not plan.already_done:
+            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
+        return Answer(document, findings=bool(found))
+    outcome = apply_repair(
+        plan,
+        checkpoint,
+        repository=repository,
+        quiet_for=args.quiet_for,
+        made_by=call.made_by,
+        reason=args.reason,
+    )
+    document["repair"] = {**plan.to_json(), "outcome": outcome.to_json()}
+    if call.screen:
+        _show_outcome(outcome, call.screen)
+    return Answer(document)
+
+
+def advice_on(checkpoint: Checkpoint, *, target: str | None, trigger_seconds: float | None) -> Sequence[Finding]:
+    """What works and could work better, in the same form as findings; see :mod:`airflow_ckpt_provider.checkpoint.advice`."""
+    try:
+        return checkpoint.advise(target=target, trigger_seconds=trigger_seconds)
+    except CkptError:  # its logs cannot be read, which the findings say
+        return ()
+
+
+def _show(checkpoint: Checkpoint, found: Sequence[Finding], advice: Sequence[Finding], screen: Console) -> None:
+    screen.print(terminal.title(checkpoint.location.uri))
+    if not found:
+        screen.print(Text("  no known damage", style="green"))
+    for finding in (*found, *advice):
+        screen.print()
+        style = _STYLES[finding.severity]
+        screen.print(Text.assemble("  ", (f"{finding.severity.value:8}", style), " ", (finding.kind.code, "bold")))
+        json = finding.to_json()
+        rows: list[tuple[str, str | Text]] = [("what", Text(finding.message))]
+        rows += [(name, Text(json[key])) for name, key in (("Spark", "effect"), ("remedy", "remedy")) if json[key]]
+        screen.print(Padding(terminal.facts(rows), (0, 0, 0, 2)))
+
+
+def _show_outcome(outcome: RepairOutcome, screen: Console) -> None:
+    screen.print(terminal.title(f"Repaired {outcome.checkpoint}"))
+    rows: list[tuple[str, str | Text]] = [
+        ("deleted", terminal.count(outcome.deleted, "file")),
+        ("fetched", terminal.count(outcome.fetched, "file")),
+        ("kept before", outcome.kept or "nothing had to go"),
+        ("next", f"start the query: it goes on after batch {outcome.batch_id}"),
+    ]
+    screen.print(terminal.facts(rows))
