@@ -87,5 +87,21 @@ class StorageError(CkptError):
     """The store could not be read or written: credentials, missing bucket, read-only, full, unreachable."""
 
 
+class SourceError(StorageError):
+    """The system that a stream reads from (a Kafka broker, a table's store) could not be asked."""
+
+
+class SourceUnreachableError(SourceError):
+    """Nobody answered in time: wrong address, no network, the service is down."""
+
+
+class SourceProtocolError(SourceError):
+    """Somebody answered, but in another protocol: TLS where plain text was expected, or the other way round."""
+
+
+class SourceForbiddenError(SourceError):
+    """It answered and said no: wrong credentials, or a right (ACL) that is missing."""
+
+
 class MissingExtraError(StorageError):
     """An optional package is needed for this and is not installed."""

@@ -2,7 +2,8 @@
 
     python dev/fetch_jars.py dev/spark-jars.txt
 
-Does nothing where the same coordinates were resolved before.
+Does nothing where the same coordinates were resolved before. What was resolved is listed in ``.cache/ivy/<listing>.jars``,
+a path a line, for programs other than Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ import sys
 from pyspark.sql import SparkSession
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder.config("spark.jars.packages", sys.argv[1]).config("spark.jars.ivy", sys.argv[2]).getOrCreate().stop()
+builder.config("spark.jars.packages", sys.argv[1]).config("spark.jars.ivy", sys.argv[2])
+spark = builder.getOrCreate()
+jars = spark.conf.get("spark.jars").split(",")
+with open(sys.argv[3], "w") as listed:
+    for jar in jars:
+        print(jar.removeprefix("file://"), file=listed)
+spark.stop()
 """
 
 
@@ -40,7 +47,8 @@ def main(listing: Path) -> int:
     log = IVY / f"{listing.stem}.log"
     with log.open("w") as out:
         # In a process of its own: Ivy writes to the terminal past Python, hundreds of lines.
-        done = subprocess.run([sys.executable, "-c", RESOLVE, packages, str(IVY)], stdout=out, stderr=out)
+        command = [sys.executable, "-c", RESOLVE, packages, str(IVY), str(IVY / f"{listing.stem}.jars")]
+        done = subprocess.run(command, stdout=out, stderr=out)
     if done.returncode:
         print("".join(log.read_text().splitlines(keepends=True)[-20:]), file=sys.stderr)
         print(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,10 +26,11 @@ from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.inspection import operators_of
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import (
+    CkptError,
     DamagedBackupError,
     HistoryRewrittenError,
     MissingFileError,
@@ -48,6 +49,10 @@ _LOOKS = 30
 #: The same complaint this often in a row about the same newest batch is damage; seconds between such looks.
 _SAME_COMPLAINTS = 2
 _PAUSE = 0.25
+
+
+#: Given the end offsets of the pinned batch, says what the live sources are: source -> plain JSON.
+ObserveSources = Callable[[tuple[SourceOffset, ...]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ def create_backup(
     restorable_batches: int = 1,
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
+    observe: ObserveSources | None = None,
 ) -> BackupResult:
     """Back up a checkpoint into a repository.
 
@@ -123,6 +129,8 @@ def create_backup(
     :param restorable_batches: how many of the newest committed batches can be restored from it.
     :param workers: requests under way at once.
     :param on_progress: called after each file.
+    :param observe: asked for what tells the live sources of the pinned batch from others of the same name; it goes into
+        the manifest. It may not answer: the backup is taken all the same.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: nothing was committed yet; the name cannot be one; the repository lies inside the checkpoint or
         the checkpoint inside the repository.
@@ -140,6 +148,8 @@ def create_backup(
         objects = Objects(repository.location, name, vouched=_vouched(repository, name))
         tree, closures, stored = _copy(checkpoint, objects, restorable_batches, workers, on_progress)
         manifest = _manifest(checkpoint, name, tree, closures, stored, tags or {}, reason, made_by)
+        if observe is not None:
+            manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
         manifest = _write(repository, manifest)
     copied = [s.entry for s in stored if s.copied]
     return BackupResult(manifest, len(copied), sum(entry.size for entry in copied), time.monotonic() - began)
@@ -346,6 +356,15 @@ def _manifest(
         made_by=made_by,
         tool_version=__version__,
     )
+
+
+def _observed(observe: ObserveSources, closure: Closure) -> Mapping[str, Any]:
+    """What the live sources are; a backup is worth more than a note in it."""
+    try:
+        return observe(closure.entry.sources)
+    except CkptError as e:
+        log.warning("the sources are not recorded in this backup: %s", e.message)
+        return {}
 
 
 def _facts(tree: Tree, closures: list[Closure]) -> dict[str, Any]:

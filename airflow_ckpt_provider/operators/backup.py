@@ -15,6 +15,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RepositoryError
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
 from airflow_ckpt_provider.operators.fields import required, text, whole_number
+from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
@@ -23,6 +24,7 @@ from airflow_ckpt_provider.places import open_place
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.backup.create import ObserveSources
     from airflow_ckpt_provider.backup.manifest import Manifest
     from airflow_ckpt_provider.storage.location import Location
 
@@ -52,6 +54,8 @@ class CheckpointBackupOperator(BaseOperator):
     :param tags: words kept in the manifest, for people and for retention. (templated)
     :param reason: why this backup was taken, kept in the manifest. (templated)
     :param restorable_batches: how many of the newest batches can be restored from this backup. (templated)
+    :param kafka_config_id: Airflow connection of type ``kafka``, where the stream reads from Kafka: the identity of its
+        topics is then recorded, by which a guard notices a topic that was made again. (templated)
     :param workers: files copied at the same time.
     """
 
@@ -64,6 +68,7 @@ class CheckpointBackupOperator(BaseOperator):
         "tags",
         "reason",
         "restorable_batches",
+        "kafka_config_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"tags": "json"}
     operator_extra_links = (BackupManifestLink(),)
@@ -80,6 +85,7 @@ class CheckpointBackupOperator(BaseOperator):
         tags: dict[str, str] | None = None,
         reason: str | None = None,
         restorable_batches: int | str = 1,
+        kafka_config_id: str | None = None,
         workers: int = WORKERS,
         **kwargs: Any,
     ) -> None:
@@ -94,6 +100,7 @@ class CheckpointBackupOperator(BaseOperator):
         self.tags = tags
         self.reason = reason
         self.restorable_batches = restorable_batches
+        self.kafka_config_id = kafka_config_id
         self.workers = workers
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -142,6 +149,7 @@ class CheckpointBackupOperator(BaseOperator):
             restorable_batches=whole_number(self.restorable_batches, "restorable_batches", least=1) or 1,
             workers=self.workers,
             on_progress=ProgressLog(self.log, "Stored"),
+            observe=self._observe(),
         )
         self.log.info(
             "Backup %s holds batch %d: %d files, %s. Of these, %d files, %s, were copied now, in %.1f s.",
@@ -161,6 +169,14 @@ class CheckpointBackupOperator(BaseOperator):
             seconds=result.seconds,
             already_done=False,
         )
+
+    def _observe(self) -> ObserveSources | None:
+        kafka_config_id = text(self.kafka_config_id)
+        if kafka_config_id is None:
+            return None
+        from airflow_ckpt_provider.guards.kafka import observe_kafka
+
+        return observe_kafka(open_kafka(kafka_config_id))
 
     def _announce(self, summary: dict[str, Any], place: Location, context: Context) -> None:
         """Send the asset events and leave the URL of the manifest for the link."""

@@ -100,7 +100,7 @@ def stream(spark_host: SparkHost, broker: KafkaBroker, tmp_path: Path) -> Stream
     """A stream of a topic of 3 partitions, that has read 30, 20 and 10 records of 100 kB."""
     topic = broker.create(partitions=3, segment_bytes=1 << 20, retention_ms=-1)
     stream = Stream(spark_host, broker, tmp_path, topic)
-    _put(stream, {0: 30, 1: 20, 2: 10})
+    _put(stream, {0: 30, 1: 20, 2: 10}, age=7200)
     assert stream.run(fail_on_data_loss=True).error is None
     assert stream.read().total() == 60
     stream.back_up()

@@ -6,6 +6,7 @@ from airflow_ckpt_provider.backup.create import BackupResult, create_backup, ope
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.cli.kafka_config import observing
 
 
 def backup(call: Call) -> Answer:
@@ -25,6 +26,7 @@ def backup(call: Call) -> Answer:
             restorable_batches=args.restorable_batches,
             workers=args.workers,
             on_progress=on_progress,
+            observe=observing(args.kafka_config),
         )
     if call.screen:
         _show(result, call)

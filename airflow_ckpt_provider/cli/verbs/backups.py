@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.text import Text
 
@@ -9,7 +11,11 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.cli.kafka_config import judged_backups
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RepositoryError
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.guards.kafka_backups import BackupVerdict
 
 
 def backups(call: Call) -> Answer:
@@ -26,24 +32,35 @@ def backups(call: Call) -> Answer:
                 continue  # deleted since it was listed
             except (RepositoryError, CkptError) as e:
                 damaged.append(e.message)
+    listed = [manifest for manifests in found.values() for manifest in manifests]
+    verdicts = judged_backups(call.args.kafka_config, listed) if call.args.kafka_config else {}
     if call.screen:
-        _show(repository, found, damaged, call.screen)
+        _show(repository, found, damaged, verdicts, call.screen)
     document = {
         "repository": repository.location.uri,
-        "backups": [manifest.summary() for manifests in found.values() for manifest in manifests],
+        "backups": [
+            {**m.summary(), **({"source_verdict": verdicts[m.path].to_json()} if verdicts else {})} for m in listed
+        ],
         "findings": damaged,
     }
     return Answer(document, findings=bool(damaged))
 
 
-def _show(repository: Repository, found: dict[str, list[Manifest]], damaged: list[str], screen: Console) -> None:
+def _show(
+    repository: Repository,
+    found: dict[str, list[Manifest]],
+    damaged: list[str],
+    verdicts: dict[str, BackupVerdict],
+    screen: Console,
+) -> None:
     if not found and not damaged:
         screen.print(f"{repository.location} holds no backup", markup=False)
     for position, (name, manifests) in enumerate(found.items()):
         if position:
             screen.print()
         screen.print(Text.assemble((name, "bold"), f"  {terminal.count(len(manifests), 'backup')}"))
-        shown = terminal.table("backup!", "taken!", "batches!", "files>", "size>", "about")
+        source = ["Kafka!"] if verdicts else []
+        shown = terminal.table("backup!", "taken!", "batches!", "files>", "size>", *source, "about")
         for m in manifests:
             shown.add_row(
                 m.backup_id,
@@ -51,6 +68,7 @@ def _show(repository: Repository, found: dict[str, list[Manifest]], damaged: lis
                 _span(m.restorable),
                 f"{len(m.files):,}",
                 terminal.size(m.bytes),
+                *([verdicts[m.path].usefulness.value] if verdicts else []),
                 Text(_about(m)),
             )
         screen.print(shown)

@@ -1,0 +1,404 @@
+"""The guard of Delta sources: whether the table still has what the checkpoint promises to read, or will stop the stream.
+
+What Spark does in each case was run with Spark 4.0.0 and Delta 4.4.0 (``tests/integration/test_delta_guard.py``):
+
+* A commit that is gone fails the start (``DELTA_MISSING_FILES_UNEXPECTED_VERSION``), and that goes for the versions of the newest
+  *committed* batch too, which Spark asks for once more at its start. With ``failOnDataLoss=false`` it is left out without a word,
+  unless the last version of what is asked for and the one after it are both gone (``DELTA_STREAMING_TRAILING_COMMIT_MISSING``).
+* A data file that is gone fails the batch, whatever ``failOnDataLoss`` says.
+* Another table under the same path: ``DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE``.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
+from airflow_ckpt_provider.errors import CkptError, MissingExtraError
+from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_schemas
+from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
+from airflow_ckpt_provider.guards.delta_log import (
+    AddedFile,
+    DeltaCommit,
+    DeltaLog,
+    directories_of,
+    interval,
+    read_delta_log,
+)
+from airflow_ckpt_provider.guards.durations import in_words
+from airflow_ckpt_provider.guards.reader_options import reader_options
+from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
+from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+
+KIND = DeltaOffset.kind
+#: Delta's defaults.
+_LOG_RETENTION = timedelta(days=30)
+_FILE_RETENTION = timedelta(days=7)
+#: Clocks of Spark's driver and of the table's writer may differ by this much.
+_CLOCKS = timedelta(minutes=5)
+_READERS = 16
+
+
+class DeltaGuard:
+    """Judges Delta sources.
+
+    :param settings: its own options, under ``delta``: ``tables`` (source -> the table's directory as a URI or an open
+        :class:`Location`; no checkpoint records it), ``options`` (source -> options of the query's reader, such as
+        ``{"skipChangeCommits": "true"}``). From a shell: ``table.<source>`` and ``option.<source>.<name>``. A source
+        without a table is ``UNKNOWN``.
+    """
+
+    kind = KIND
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self._settings = settings
+        options = settings.options.get(KIND, {})
+        self._tables: dict[str, str | Location] = dict(options.get("tables") or {})
+        self._tables |= {key.removeprefix("table."): uri for key, uri in options.items() if key.startswith("table.")}
+        self._options = reader_options(options)
+
+    def recognises(self, source: GuardedSource) -> bool:
+        """Whether its offsets are those of Delta's source."""
+        return isinstance(source.start.offset or source.end, DeltaOffset)
+
+    def judge(self, source: GuardedSource) -> SourceReport:
+        """Look at the table's log and at the files that it promises.
+
+        :raises CkptError: the table could not be reached.
+        """
+        place = self._tables.get(source.name)
+        if place is None:
+            return not_guarded(
+                source,
+                f"no table was given for source {source.name}: a checkpoint holds the id of a Delta table and "
+                "not its path",
+            )
+        table = open_location(place) if isinstance(place, str) else place
+        offset = _start(source)
+        if offset is None:
+            return not_guarded(source, "it has read nothing yet: where it starts is for its own options to say")
+        log = read_delta_log(table)
+        facts: dict[str, Any] = {"table": table.uri, "table_id": offset.table_id}
+        if log.is_empty:
+            reason = f"there is no Delta table at {table}: it has no _delta_log"
+            return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, reason),), lost=None, facts=facts)
+        look = _Look(log, source, offset, self._settings, dict(self._options.get(source.name, {})))
+        return look.report(facts)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at one table."""
+
+    log: DeltaLog
+    source: GuardedSource
+    offset: DeltaOffset
+    settings: GuardSettings
+    options: dict[str, str]
+    found: list[Judgement] = field(default_factory=list)
+    parts: list[PartReport] = field(default_factory=list)
+    lost: int | None = 0
+    #: Spark fails at its start whatever ``failOnDataLoss`` says, so nothing is lost without a word.
+    blocked: bool = False
+
+    def report(self, facts: dict[str, Any]) -> SourceReport:
+        """Judge everything.
+
+        :param facts: what is known of the source so far.
+        """
+        state = self._state()
+        facts |= {"latest_version": self.log.latest, "earliest_version": min(self.log.commits, default=None)}
+        facts |= {"start_version": self.offset.table_version, "start_index": self.offset.index}
+        if state and state.table_id != self.offset.table_id:
+            self._add(
+                Verdict.WILL_FAIL,
+                f"the table at {self.log.table} is another one (id {state.table_id}; the checkpoint read "
+                f"{self.offset.table_id}): "
+                "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE; start a new checkpoint",
+            )
+            return self._made(facts, None)
+        self._judge_history()
+        self._judge_reread()
+        commits = self._judge_commits()
+        for judgement in judge_changes(commits, self.options):
+            self.found.append(judgement)
+        if state:
+            self.found += judge_schemas(commits, state)
+        self._judge_files(commits)
+        left = self._time_left(commits, state, facts)
+        return self._made(facts, left)
+
+    def _made(self, facts: dict[str, Any], left: float | None) -> SourceReport:
+        return SourceReport(self.source.name, KIND, tuple(self.found), tuple(self.parts), self.lost, left, facts)
+
+    def _add(self, verdict: Verdict, reason: str) -> None:
+        self.found.append(Judgement(verdict, reason))
+
+    def _state(self) -> TableState | None:
+        """The table as it is now; ``None``, and a judgement, where it cannot be read."""
+        try:
+            return read_state(self.log, self.log.latest)
+        except MissingExtraError:
+            raise
+        except (UnreadableTableError, FileNotFoundError) as e:
+            reason = e.message if isinstance(e, CkptError) else f"{e} is gone"
+            # Without its id nothing says whether it is the table at all.
+            self._add(Verdict.UNKNOWN, f"{reason}; whether it is the table that the checkpoint read is not known")
+            return None
+
+    def _judge_history(self) -> None:
+        """See whether the part of the log that was read is still the same."""
+        read = (
+            self.offset.table_version
+            if self.offset.initial_snapshot or self.offset.index >= 0
+            else self.offset.table_version - 1
+        )
+        latest = self.log.latest
+        if read > latest:
+            self.lost = None
+            self._add(
+                Verdict.WILL_FAIL,
+                f"the table ends at version {latest}, and the checkpoint has read version {read}: the table was "
+                "taken back or is a "
+                "copy of an older day. DELTA_STREAMING_TRAILING_COMMIT_MISSING until it has grown past it, and "
+                "then its versions "
+                f"{latest + 1} to {read} are left out without a word; start a new checkpoint",
+            )
+            return
+        logged_at = self.source.logged_at
+        if logged_at is None or read not in self.log.commits:
+            return
+        written = self.log.commit(read).time
+        if written and written > logged_at + _CLOCKS:
+            self.lost = None
+            self._add(
+                Verdict.WILL_LOSE,
+                f"version {read} was committed at {written.isoformat()}, after the batch of "
+                f"{logged_at.isoformat()} that is logged to "
+                "have read it: the table was taken back and written again under the same id; what changed "
+                "there is not read",
+            )
+
+    def _judge_reread(self) -> None:
+        """Spark asks for the newest committed batch once more when it starts, and throws it away."""
+        if not self.source.reread:
+            return
+        before = self.source.reread[0]
+        end = self.offset
+        last = _last_read(end)
+        if last > self.log.latest or (isinstance(before, DeltaOffset) and before.text == end.text):
+            return
+        if not isinstance(before, DeltaOffset):
+            if not self.log.can_rebuild(last):
+                self._add(
+                    Verdict.WILL_FAIL,
+                    f"the state of version {last} cannot be put together any more, which Spark does for the "
+                    "only batch that ran: "
+                    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE; start a new checkpoint",
+                )
+            return
+        first = before.table_version
+        if before.initial_snapshot:
+            if not self.log.can_rebuild(first):
+                self._add(Verdict.WILL_FAIL, _no_snapshot(first))
+                return
+            first += 1
+        gone = self.log.missing(first, last)
+        if gone and self._ends_missing(end):
+            self.blocked = True
+            self._add(
+                Verdict.WILL_FAIL,
+                f"the log no longer has {_versions(gone)}, which the newest committed batch read, nor the version after: "
+                "DELTA_MISSING_FILES_UNEXPECTED_VERSION, and with failOnDataLoss=false "
+                "DELTA_STREAMING_TRAILING_COMMIT_MISSING (an older Delta leaves rows out without a word); start a new checkpoint",
+            )
+        elif gone and self.settings.fail_on_data_loss:
+            self._add(
+                Verdict.WILL_FAIL,
+                f"the log no longer has {_versions(gone)}, which the newest committed batch read. Nothing there is to be "
+                "read again, but Spark asks for it at its start: DELTA_MISSING_FILES_UNEXPECTED_VERSION; start it once "
+                "with failOnDataLoss=false",
+            )
+        elif gone:
+            self._add(Verdict.SAFE, f"the log no longer has {_versions(gone)}, which the newest committed batch read")
+
+    def _ends_missing(self, end: DeltaOffset) -> bool:
+        """Delta wants to see the last version that it asks for, or the one after it where the range ends before it."""
+        return not {_last_read(end), end.table_version} & self.log.commits.keys()
+
+    def _judge_commits(self) -> list[DeltaCommit]:
+        """Read what is to be read of the log, and say what is gone."""
+        first = self.offset.table_version
+        if self.offset.initial_snapshot:
+            if not self.log.can_rebuild(first):
+                self.lost = None
+                self._add(Verdict.WILL_FAIL, _no_snapshot(first))
+            first += 1
+        latest = self.log.latest
+        gone = self.log.missing(first, latest)
+        if gone:
+            self.lost = None
+            kept = "delta.logRetentionDuration removed their commits"
+            planned = self.source.end
+            silent = not (self.settings.fail_on_data_loss or self.blocked)
+            silent = silent and not (isinstance(planned, DeltaOffset) and self._ends_missing(planned))
+            if not silent:
+                self._add(
+                    Verdict.WILL_FAIL,
+                    f"the log no longer has {_versions(gone)}, still to be read: {kept}. "
+                    "DELTA_MISSING_FILES_UNEXPECTED_VERSION; start a new checkpoint, without their rows",
+                )
+            else:
+                self._add(
+                    Verdict.WILL_LOSE,
+                    f"the log no longer has {_versions(gone)}, still to be read: {kept}; Spark leaves their rows out",
+                )
+            verdict = Verdict.WILL_LOSE if silent else Verdict.WILL_FAIL
+            self.parts += [PartReport(f"version {v}", verdict, {"commit": "gone"}) for v in gone]
+        there = [version for version in range(first, latest + 1) if version in self.log.commits]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(self.log.commit, there))
+
+    def _judge_files(self, commits: list[DeltaCommit]) -> None:
+        """See whether the data files of what is to be read are still there."""
+        wanted: list[tuple[str, AddedFile]] = []
+        if self.offset.initial_snapshot and self.log.can_rebuild(self.offset.table_version):
+            wanted += [(f"snapshot {self.offset.table_version}", file) for file in self._snapshot_files()]
+        skips = self.options.get("skipChangeCommits", "").lower() == "true"
+        for commit in commits:
+            if skips and commit.removed:
+                continue
+            from_index = self.offset.index + 1 if commit.version == self.offset.table_version else 0
+            wanted += [(f"version {commit.version}", file) for file in commit.added[max(from_index, 0) :]]
+        elsewhere = sum(file.is_elsewhere for _, file in wanted)
+        if elsewhere:
+            self._add(
+                Verdict.UNKNOWN,
+                f"{elsewhere:,} data files lie outside of the table's directory and were not looked for",
+            )
+        there = {
+            f"{directory}/{file.path.rpartition('/')[2]}" if directory else file.path.rpartition("/")[2]
+            for directory in directories_of(file for _, file in wanted)
+            for file in self.log.table.list(directory).files
+        }
+        missing: dict[str, list[AddedFile]] = {}
+        for name, file in wanted:
+            if not file.is_elsewhere and file.path not in there:
+                missing.setdefault(name, []).append(file)
+        if not missing:
+            return
+        rows = [file.rows for files in missing.values() for file in files]
+        counted = None if any(n is None for n in rows) else sum(n or 0 for n in rows)
+        self.lost = None if self.lost is None or counted is None else self.lost + counted
+        self._add(
+            Verdict.WILL_FAIL,
+            f"{len(rows):,} data files ({'rows not known' if counted is None else f'{counted:,} rows'}) of "
+            f"{', '.join(list(missing)[:5])}"
+            f"{', …' if len(missing) > 5 else ''} are gone, by VACUUM or by hand: the batch fails whatever "
+            "failOnDataLoss says; "
+            "with spark.sql.files.ignoreMissingFiles they are left out",
+        )
+        for name, files in missing.items():
+            facts = {"missing_files": len(files), "rows": sum(f.rows or 0 for f in files), "example": files[0].path}
+            self.parts.append(PartReport(name, Verdict.WILL_FAIL, facts))
+
+    def _snapshot_files(self) -> tuple[AddedFile, ...]:
+        try:
+            files = read_state(self.log, self.offset.table_version, with_files=True).files
+        except (UnreadableTableError, FileNotFoundError) as e:
+            self._add(Verdict.UNKNOWN, f"the files of the first snapshot cannot be listed: {e}")
+            return ()
+        return files[self.offset.index + 1 :]
+
+    def _time_left(self, commits: list[DeltaCommit], state: TableState | None, facts: dict[str, Any]) -> float | None:
+        """How long log and data files will be there, as a lower bound."""
+        if state is None:
+            return None
+        log_keeps = (
+            interval(state.configuration.get("delta.logRetentionDuration", "interval 30 days")) or _LOG_RETENTION
+        )
+        files_keep = (
+            interval(state.configuration.get("delta.deletedFileRetentionDuration", "interval 7 days"))
+            or _FILE_RETENTION
+        )
+        facts |= {"log_retention_s": log_keeps.total_seconds(), "deleted_file_retention_s": files_keep.total_seconds()}
+        now = datetime.now(UTC)
+        bounds = []
+        if state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
+            oldest = self._oldest_needed()
+            written = self.log.commits.get(oldest)
+            # A version that is not there yet is kept from the day on which it is written.
+            bounds.append(
+                ((written + log_keeps) if written else (now + log_keeps), "delta.logRetentionDuration", log_keeps)
+            )
+        dropped = {path: ms for commit in commits for path, ms in commit.dropped.items()}
+        needed = {file.path for commit in commits for file in commit.added}
+        bounds += [
+            (datetime.fromtimestamp(ms / 1000, UTC) + files_keep, "delta.deletedFileRetentionDuration", files_keep)
+            for path, ms in dropped.items()
+            if path in needed and ms
+        ]
+        if not bounds:
+            return None
+        until, setting, keeps = min(bounds, key=lambda bound: bound[0])
+        left = max((until - now).total_seconds(), 0.0)
+        facts |= {"limited_by": setting}
+        self._judge_downtime(left, setting, keeps)
+        return left
+
+    def _judge_downtime(self, left: float, setting: str, keeps: timedelta) -> None:
+        if self.settings.max_downtime is None:
+            return
+        needed = self.settings.max_downtime + self.settings.buffer
+        if left >= needed:
+            return
+        enough = timedelta(seconds=-(-(needed - left) // 3600) * 3600) + keeps
+        hours = int(-(-enough.total_seconds() // 3600))
+        self._add(
+            self.settings.if_gone,
+            f"the resume point is sure to be there for {in_words(left)} only, less than the planned downtime "
+            "and its buffer of "
+            f"{in_words(needed)}; {setting} = 'interval {hours} hours' would do",
+        )
+
+    def _oldest_needed(self) -> int:
+        before = self.source.reread[0] if self.source.reread else None
+        versions = [self.offset.table_version]
+        if isinstance(before, DeltaOffset) and before.text != self.offset.text:
+            versions.append(before.table_version)
+        return max(min(versions), 0)
+
+
+def _start(source: GuardedSource) -> DeltaOffset | None:
+    start: Offset | None = source.start.offset
+    if isinstance(start, DeltaOffset):
+        return start
+    end = source.end
+    if not isinstance(end, DeltaOffset):
+        return None
+    # The first batch runs again: from the snapshot that it began with.
+    version = end.table_version if end.initial_snapshot else max(end.table_version - 1, 0)
+    return DeltaOffset(end.text, end.table_id, version, -1, True)
+
+
+def _last_read(offset: DeltaOffset) -> int:
+    """The newest version that something was read of."""
+    within = offset.initial_snapshot or offset.index >= 0
+    return offset.table_version if within else offset.table_version - 1
+
+
+def _no_snapshot(version: int) -> str:
+    return (
+        f"the query was reading its first snapshot, version {version}, whose state cannot be put together any more: "
+        "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE; start a new checkpoint"
+    )
+
+
+def _versions(gone: list[int]) -> str:
+    return f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"

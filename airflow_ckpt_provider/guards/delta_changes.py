@@ -1,0 +1,130 @@
+"""Commits that stop a stream which reads the table: deletes, updates, overwrites, restores, and changes of the schema.
+
+A Delta source takes appended rows only. The rules are those of ``DeltaSource.validateCommitAndDecideSkipping`` and
+``checkReadIncompatibleSchemaChanges``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_ckpt_provider.guards.delta_client import TableState
+from airflow_ckpt_provider.guards.delta_log import DeltaCommit
+from airflow_ckpt_provider.guards.report import Judgement
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.plan import Verdict
+
+#: Commits named one by one; of the rest only the number.
+_SHOWN = 20
+
+
+def judge_changes(commits: Sequence[DeltaCommit], options: Mapping[str, str]) -> list[Judgement]:
+    """Judge commits that took rows away.
+
+    :param commits: those that are to be read, ascending.
+    :param options: the query's reader options, as far as they are known.
+    """
+    changing = [commit for commit in commits if commit.removed]
+    found = [judgement for commit in changing[:_SHOWN] for judgement in _judge(commit, options)]
+    if len(changing) > _SHOWN:
+        found.append(
+            Judgement(found[0].verdict, f"{len(changing) - _SHOWN:,} more versions take rows away or rewrite them")
+        )
+    return found
+
+
+def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Iterator[Judgement]:
+    def on(name: str) -> bool:
+        return next((v.lower() == "true" for key, v in options.items() if key.lower() == name.lower()), False)
+
+    rows = _rows(commit)
+    if on("skipChangeCommits"):
+        if commit.added:
+            yield Judgement(
+                Verdict.WILL_SKIP, f"{commit.name} is skipped whole (skipChangeCommits), with its new rows{rows}"
+            )
+        else:
+            yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, and is skipped (skipChangeCommits)")
+    elif on("ignoreChanges"):
+        if commit.added:
+            yield Judgement(
+                Verdict.WILL_DUPLICATE, f"{commit.name} rewrites files, which are read whole (ignoreChanges){rows}"
+            )
+        else:
+            yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, which is ignored (ignoreChanges)")
+    elif commit.added:
+        yield Judgement(
+            Verdict.WILL_FAIL,
+            f"{commit.name} updates or replaces rows: DELTA_SOURCE_TABLE_IGNORE_CHANGES; skipChangeCommits=true "
+            "leaves the version out",
+        )
+    elif on("ignoreDeletes"):
+        yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, which is ignored (ignoreDeletes)")
+    else:
+        yield Judgement(
+            Verdict.WILL_FAIL,
+            f"{commit.name} deletes rows: DELTA_SOURCE_IGNORE_DELETE; ignoreDeletes=true or "
+            "skipChangeCommits=true go past it",
+        )
+
+
+def _rows(commit: DeltaCommit) -> str:
+    counts = [file.rows for file in commit.added]
+    return "" if any(n is None for n in counts) else f": {sum(n or 0 for n in counts):,} rows"
+
+
+def judge_schemas(commits: Sequence[DeltaCommit], state: TableState) -> list[Judgement]:
+    """Judge changes of the schema: a start reads everything with the newest schema.
+
+    :param commits: those that are to be read, ascending.
+    :param state: the table as it is now.
+    """
+    now = _columns(state.schema)
+    found = []
+    for commit in commits:
+        if commit.metadata is None:
+            continue
+        then = _columns(str(commit.metadata.get("schemaString") or "{}"))
+        gone = [name for name in then if name not in now]
+        other = [name for name in then if name in now and then[name] != now[name]]
+        added = [name for name in now if name not in then]
+        partitions = tuple(commit.metadata.get("partitionColumns") or ())
+        if gone or other:
+            what = [f"{name} is gone since" for name in gone]
+            what += [f"{name} was {_words(then[name])}, is {_words(now[name])}" for name in other]
+            found.append(
+                Judgement(
+                    Verdict.WILL_FAIL,
+                    f"{commit.name} has a schema that the newest one cannot read ({'; '.join(what[:5])}): "
+                    "DELTA_SCHEMA_CHANGED_WITH_VERSION; start a new checkpoint after it",
+                )
+            )
+        elif partitions != state.partition_columns:
+            found.append(
+                Judgement(
+                    Verdict.WILL_FAIL,
+                    f"{commit.name} is partitioned by {', '.join(partitions) or 'nothing'}, the table now by "
+                    f"{', '.join(state.partition_columns) or 'nothing'}: DELTA_SCHEMA_CHANGED_WITH_VERSION",
+                )
+            )
+        elif added:
+            found.append(
+                Judgement(
+                    Verdict.SAFE,
+                    f"columns came after {commit.name}: {', '.join(added[:5])}; rows before have null there",
+                )
+            )
+    return found
+
+
+def _columns(schema: str) -> dict[str, Any]:
+    try:
+        fields = load_json(schema).get("fields", [])
+        return {str(column["name"]): column["type"] for column in fields}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return {}
+
+
+def _words(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.get("type", kind)) if isinstance(kind, dict) else str(kind)

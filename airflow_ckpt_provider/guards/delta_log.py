@@ -1,0 +1,230 @@
+"""What is left of a Delta table's log, and what its commits did. Read as JSON, without a client (Delta's PROTOCOL.md).
+
+A stream that reads a table needs the commits themselves, ``_delta_log/<version>.json``: a checkpoint of the log does not
+stand in for them. Only for its first snapshot does it need a state of the table, which checkpoints help to build.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote
+
+from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import Location
+
+DELTA_LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(parquet|json)")
+_INTERVAL_PART = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day|week)s?")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A data file that a commit added.
+
+    :param path: relative to the table, decoded; or a URI for a file that lies elsewhere (a shallow clone's).
+    :param rows: its number of rows, where the statistics tell.
+    """
+
+    path: str
+    rows: int | None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it lies outside of the table's directory."""
+        return "://" in self.path or self.path.startswith(("/", "file:"))
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaCommit:
+    """One version.
+
+    :param version: its number.
+    :param operation: Delta's word for what was done, such as ``WRITE``, ``DELETE``, ``OPTIMIZE``, ``RESTORE``.
+    :param time: when, in UTC, where the commit tells.
+    :param added: files with new rows, in the order of the commit: an offset's ``index`` counts them from 0.
+    :param removed: paths of files whose rows are gone or rewritten (``dataChange``).
+    :param dropped: path -> when (milliseconds), of all files it removed, those of ``OPTIMIZE`` too.
+    :param table_id: id of the table, where the commit sets its metadata.
+    :param metadata: the metadata, where the commit sets it.
+    :param features: reader features that it asks for, where it sets the protocol.
+    """
+
+    version: int
+    operation: str
+    time: datetime | None
+    added: tuple[AddedFile, ...]
+    removed: tuple[str, ...]
+    dropped: Mapping[str, int]
+    table_id: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    features: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The version in a few words."""
+        return f"version {self.version} ({self.operation or 'of an unknown operation'})"
+
+
+@dataclass(slots=True)
+class DeltaLog:
+    """The log of a table as one listing found it.
+
+    :param table: the table's directory.
+    :param commits: version -> when its file was written, ascending; those that are still there.
+    :param checkpoints: versions that have a checkpoint, ascending.
+    """
+
+    table: Location
+    commits: dict[int, datetime | None]
+    checkpoints: tuple[int, ...]
+    _read: dict[int, DeltaCommit] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no table here."""
+        return not self.commits and not self.checkpoints
+
+    @property
+    def latest(self) -> int:
+        """The newest version; -1 without any."""
+        return max([*self.commits, *self.checkpoints], default=-1)
+
+    def missing(self, first: int, last: int) -> list[int]:
+        """Versions from ``first`` to ``last`` whose commit is gone."""
+        return [version for version in range(max(first, 0), last + 1) if version not in self.commits]
+
+    def commit(self, version: int) -> DeltaCommit:
+        """Read one commit.
+
+        :raises FileNotFoundError: it is gone.
+        :raises UnreadableLogError: it cannot be parsed.
+        """
+        if version not in self._read:
+            path = commit_path(version)
+            self._read[version] = parse_commit(self.table.read(path), version=version, path=path)
+        return self._read[version]
+
+    def can_rebuild(self, version: int) -> bool:
+        """Whether the state of the table at a version can be put together."""
+        base = max((c for c in self.checkpoints if c <= version), default=-1)
+        return not self.missing(base + 1, version)
+
+    def names_for(self, version: int) -> list[str]:
+        """Names in ``_delta_log`` that the state at a version is put together from."""
+        base = max((c for c in self.checkpoints if c <= version), default=-1)
+        names = (file.path.rpartition("/")[2] for file in self.table.list(DELTA_LOG).files)
+        kept = []
+        for name in names:
+            checkpoint, commit = _CHECKPOINT.fullmatch(name), _COMMIT.fullmatch(name)
+            if (checkpoint and int(checkpoint[1]) == base) or (commit and base < int(commit[1]) <= version):
+                kept.append(name)
+        return kept
+
+
+def read_delta_log(table: Location) -> DeltaLog:
+    """List the log of a table.
+
+    :param table: the table's directory.
+    """
+    commits: dict[int, datetime | None] = {}
+    checkpoints = set()
+    for file in table.list(DELTA_LOG).files:
+        name = file.path.rpartition("/")[2]
+        if match := _COMMIT.fullmatch(name):
+            commits[int(match[1])] = file.modified
+        elif match := _CHECKPOINT.fullmatch(name):
+            checkpoints.add(int(match[1]))
+    return DeltaLog(table, dict(sorted(commits.items())), tuple(sorted(checkpoints)))
+
+
+def commit_path(version: int) -> str:
+    """Path of a commit in the table."""
+    return f"{DELTA_LOG}/{version:020d}.json"
+
+
+def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
+    """Parse ``_delta_log/<version>.json``: one action a line.
+
+    :raises UnreadableLogError: a line is no action.
+    """
+    added: list[AddedFile] = []
+    removed: list[str] = []
+    dropped: dict[str, int] = {}
+    info: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] | None = None
+    features: frozenset[str] = frozenset()
+    for line in filter(None, data.split(b"\n")):
+        try:
+            action = load_json(line)
+            if not isinstance(action, dict):
+                raise ValueError(f"found {line[:80]!r}")
+            if (add := action.get("add")) and add["dataChange"]:
+                added.append(AddedFile(_decoded(add["path"]), _rows(add.get("stats"))))
+            if remove := action.get("remove"):
+                dropped[_decoded(remove["path"])] = int(remove.get("deletionTimestamp") or 0)
+                if remove.get("dataChange", True):
+                    removed.append(_decoded(remove["path"]))
+            info = action.get("commitInfo") or info
+            metadata = action.get("metaData") or metadata
+            if protocol := action.get("protocol"):
+                features = frozenset(protocol.get("readerFeatures") or ())
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise UnreadableLogError(
+                f"{path}: the JSON is broken or cut off ({e})",
+                path=path,
+                hint="the table itself is damaged here: restore the file",
+            ) from e
+    stamp = info.get("inCommitTimestamp", info.get("timestamp"))
+    return DeltaCommit(
+        version=version,
+        operation=str(info.get("operation") or ""),
+        time=datetime.fromtimestamp(stamp / 1000, UTC) if isinstance(stamp, int) else None,
+        added=tuple(added),
+        removed=tuple(removed),
+        dropped=dropped,
+        table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
+        metadata=metadata,
+        features=features,
+    )
+
+
+def interval(text: str) -> timedelta | None:
+    """Read a duration of a table's settings, such as ``interval 30 days``; ``None`` where it is in no known form."""
+    rest = text.strip().lower().removeprefix("interval").strip()
+    parts = _INTERVAL_PART.findall(rest)
+    if not parts or _INTERVAL_PART.sub("", rest).strip():
+        return None
+    total = timedelta()
+    for number, unit in parts:
+        total += timedelta(**{f"{unit}s": int(number)})
+    return total
+
+
+def directories_of(files: Iterable[AddedFile]) -> dict[str, set[str]]:
+    """Directory -> names, of files in the table's own directory."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        if not file.is_elsewhere:
+            directory, _, name = file.path.rpartition("/")
+            found.setdefault(directory, set()).add(name)
+    return found
+
+
+def _decoded(path: str) -> str:
+    # Relative paths are URIs without a scheme: percent-encoded.
+    return path if "://" in path else unquote(path)
+
+
+def _rows(stats: Any) -> int | None:
+    try:
+        rows = json.loads(stats)["numRecords"] if isinstance(stats, str) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return rows if isinstance(rows, int) else None

@@ -1,0 +1,330 @@
+"""The guard of Kafka sources: looks at the live topics in a few batched calls, and judges."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset
+from airflow_ckpt_provider.guards.durations import in_words
+from airflow_ckpt_provider.guards.kafka_client import TIMEOUT, KafkaClient
+from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, KnownTopics
+from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
+from airflow_ckpt_provider.guards.kafka_retention import Movement, TimeToLoss, retention_needed_ms, time_to_loss
+from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, judge_partitions, reasons
+from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
+from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.plan import Verdict
+
+#: A record that was read cannot be younger than the batch that read it; clocks may differ by this much.
+_CLOCKS_MS = 300_000
+#: Where retention is by size, the estimate has to be this many times the time that is needed.
+_MARGIN = 2.0
+
+
+class KafkaGuard:
+    """Judges Kafka sources.
+
+    :param settings: its own options, under ``kafka``: ``config`` (librdkafka's settings), ``timeout`` (seconds for one
+        look, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
+        is too short for the planned downtime is told, and no verdict). Without ``config`` every answer is ``UNKNOWN``.
+    :param cluster: the cluster, where it is open already.
+    """
+
+    kind = KIND
+
+    def __init__(self, settings: GuardSettings, cluster: KafkaClient | None = None) -> None:
+        self._settings = settings
+        options = settings.options.get(KIND, {})
+        self._cluster = cluster
+        if cluster is None and options.get("config"):
+            self._cluster = KafkaClient(options["config"], timeout=options.get("timeout") or TIMEOUT)
+        self._committed = options.get("isolation_level") == "read_committed"
+        self._warn_only = bool(options.get("warn_only"))
+
+    def recognises(self, source: GuardedSource) -> bool:
+        """Whether its offsets are those of Kafka's source."""
+        return isinstance(source.start.offset or source.end, KafkaOffset)
+
+    def judge(self, source: GuardedSource) -> SourceReport:
+        """Look at the topics of a source.
+
+        :raises SourceError: the broker could not be asked in time.
+        """
+        if self._cluster is None:
+            return not_guarded(
+                source, "no Kafka connection was given: whether the topics still have its offsets is not known"
+            )
+        start, planned = _positions(source)
+        known = KnownTopics.from_json(source.known)
+        seen, oldest, newest = look(self._cluster.again(), start, source, known, committed=self._committed)
+        found = judge_partitions(start, planned, seen, if_gone=self._settings.if_gone)
+        found = [_with_time(p, seen, oldest, newest, known) for p in found]
+        judgements = [Judgement(v, text) for v, text in reasons(found, seen, if_gone=self._settings.if_gone)]
+        judgements += _notes(seen, found, source)
+        retention, short = self._retention(found, seen)
+        lost = [p.lost for p in found]
+        left = [p.left.at_least for p in found if p.left and p.left.at_least is not None]
+        left += [0.0 for p in found if p.code == "offsets deleted"]
+        return SourceReport(
+            source=source.name,
+            kind=KIND,
+            judgements=(*judgements, *short),
+            parts=tuple(PartReport(p.name, p.verdict, p.facts(seen)) for p in found),
+            lost=None if any(n is None for n in lost) else sum(n or 0 for n in lost),
+            seconds_left=min(left, default=None),
+            facts={
+                "lost_exact": not any(p.lost and p.partition[0] in seen.holey for p in found),
+                "seconds_left_estimate": _least(p.left.estimate for p in found if p.left),
+                "topics": retention,
+            },
+        )
+
+    def _retention(self, found: list[PartitionVerdict], seen: Seen) -> tuple[dict[str, Any], list[Judgement]]:
+        """What each topic keeps, and whether that is enough for the planned downtime."""
+        facts: dict[str, Any] = {}
+        short: list[Judgement] = []
+        for name, topic in seen.topics.items():
+            config = seen.configs.get(name)
+            of_topic = [p for p in found if p.partition[0] == name and p.left is not None]
+            facts[name] = {"topic_id": topic.topic_id, **_settings_of(config)}
+            if config is None or self._settings.max_downtime is None:
+                continue
+            needed = self._settings.max_downtime + self._settings.buffer
+            unread = [
+                r.timestamp_ms
+                for p in of_topic
+                if (r := seen.at_offset.get(p.partition)) and r.timestamp_ms is not None
+            ]
+            enough = retention_needed_ms(needed, oldest_unread_ms=min(unread, default=None), now_ms=seen.now_ms)
+            judged = self._short(name, config, of_topic, needed, enough)
+            facts[name] |= {"needed_retention_ms": enough, "retention_is_short": judged is not None}
+            if judged:
+                short.append(judged)
+        return facts, short
+
+    def _short(
+        self, topic: str, config: TopicConfig, found: list[PartitionVerdict], needed: float, enough: int
+    ) -> Judgement | None:
+        lefts = [p.left for p in found if p.left is not None]
+        bounded = [left.at_least for left in lefts if left.at_least is not None]
+        plan = f"the planned downtime of {in_words(self._settings.max_downtime or 0)}"
+        if self._settings.buffer:
+            plan += f" and its buffer of {in_words(self._settings.buffer)}"
+        if bounded and min(bounded) < needed:
+            text = (
+                f"topic {topic}: the resume point is sure to be there for {in_words(min(bounded))} only, less than {plan}; "
+                f"retention.ms={enough} ({in_words(enough / 1000)}) would do"
+            )
+            return Judgement(Verdict.SAFE if self._warn_only else self._settings.if_gone, text)
+        by_size = [left for left in lefts if left.at_least is None and left.limited_by != "nothing"]
+        estimates = [left.estimate for left in by_size]
+        if by_size and not all(e is not None and e > _MARGIN * needed for e in estimates):
+            about = _least(estimates)
+            words = "cannot be told" if about is None else f"is about {in_words(about)} by estimate"
+            text = (
+                f"topic {topic}: {by_size[0].reason}; how long the resume point will be there {words}, against {plan}"
+            )
+            return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
+        return None
+
+
+def look(
+    cluster: KafkaClient,
+    start: Mapping[Partition, int],
+    source: GuardedSource,
+    known: KnownTopics,
+    *,
+    committed: bool = False,
+) -> tuple[Seen, dict[Partition, Record], dict[Partition, int]]:
+    """Ask for all that is needed to judge: a fixed number of calls, however many partitions there are.
+
+    :return: what was seen, the oldest record of each log where its retention matters, and the newest timestamps.
+    """
+    names = {topic for topic, _ in start}
+    topics = cluster.topics(names)
+    live = [(name, n) for name, topic in topics.items() for n in topic.partitions]
+    ends = cluster.ends(live, committed=committed)
+    configs = cluster.configs(topics)
+    # From the last record that was read to the first that was not: its age, and whether offsets without a record lie there.
+    wanted = {
+        p: (max(ends[p].earliest, offset - 1), offset)
+        for p, offset in start.items()
+        if p in ends and 0 <= offset <= ends[p].latest and ends[p].earliest < ends[p].latest
+    }
+    read = cluster.read(wanted)
+    gone = {p: ends[p] for p, offset in start.items() if p in ends and 0 <= offset < ends[p].earliest}
+    gone |= {p: ends[p] for p in ends if p not in start and ends[p].earliest}
+    tails = cluster.read({p: (e.latest - 1, e.latest - 1) for p, e in gone.items() if e.latest > e.earliest})
+    compare = known.to_compare(topics, ends)
+    again = {p: records[0] for p, records in cluster.read({p: (o, o) for p, o in compare.items()}).items() if records}
+    made_again = {name: why for name, topic in topics.items() if (why := known.recreated(topic, again))}
+    trimmed = [p for p in wanted if ends[p].earliest and configs[p[0]].retention_bytes is not None]
+    oldest = {p: r[0] for p, r in cluster.read({p: (ends[p].earliest,) * 2 for p in trimmed}).items() if r}
+    deleting = [p for p in wanted if p[0] in configs and configs[p[0]].deletes]
+    seen = Seen(
+        now_ms=int(time.time() * 1000),
+        topics=topics,
+        ends=ends,
+        configs=configs,
+        at_offset={p: r[-1] for p, r in read.items() if r and r[-1].offset >= start[p]},
+        holey=frozenset(
+            {name for name, config in configs.items() if config.compacts}
+            | {p[0] for p, records in read.items() if _has_holes(records, wanted[p], ends[p])}
+            | {p[0] for p, records in tails.items() if not records}
+        ),
+        made_again=made_again or _too_young(topics, configs, read, start, source),
+    )
+    return seen, oldest, cluster.newest_timestamps(deleting)
+
+
+def _has_holes(records: tuple[Record, ...], wanted: tuple[int, int], ends: LogEnds) -> bool:
+    """Whether offsets that were read over had no record."""
+    first, last = wanted
+    offsets = {r.offset for r in records}
+    return any(o not in offsets for o in range(first, min(last + 1, ends.latest)))
+
+
+def _too_young(
+    topics: Mapping[str, Topic],
+    configs: Mapping[str, TopicConfig],
+    read: Mapping[Partition, tuple[Record, ...]],
+    start: Mapping[Partition, int],
+    source: GuardedSource,
+) -> dict[str, str]:
+    """Find topics whose "last read record" was written after the batch that is said to have read it.
+
+    Only where the broker itself writes the timestamps: a producer may write any.
+    """
+    if source.logged_at is None:
+        return {}
+    logged_ms = int(source.logged_at.timestamp() * 1000)
+    found = {}
+    for p, records in read.items():
+        before = [r for r in records if r.offset < start[p] and r.timestamp_ms is not None]
+        append_time = p[0] in configs and configs[p[0]].append_time
+        if before and append_time and (before[-1].timestamp_ms or 0) > logged_ms + _CLOCKS_MS:
+            at = datetime.fromtimestamp((before[-1].timestamp_ms or 0) / 1000, UTC).isoformat()
+            found[p[0]] = (
+                f"offset {before[-1].offset} of partition {p[1]} was written at {at}, after the batch of "
+                f"{source.logged_at.isoformat()} that is logged to have read it"
+            )
+    return {name: why for name, why in found.items() if name in topics}
+
+
+def _positions(source: GuardedSource) -> tuple[dict[Partition, int], dict[Partition, int] | None]:
+    start = _flat(source.start.offset)
+    planned = _flat(source.end) if source.end is not None else None
+    # A partition that only the plan knows was new to the batch: it begins at its earliest offset, which was 0.
+    return {**dict.fromkeys(planned or {}, 0), **start}, planned
+
+
+def _flat(offset: Offset | None) -> dict[Partition, int]:
+    if not isinstance(offset, KafkaOffset):
+        return {}
+    return {(topic, n): o for topic, partitions in offset.partitions.items() for n, o in partitions.items()}
+
+
+def _with_time(
+    p: PartitionVerdict,
+    seen: Seen,
+    oldest: Mapping[Partition, Record],
+    newest: Mapping[Partition, int],
+    known: KnownTopics,
+) -> PartitionVerdict:
+    config = seen.configs.get(p.partition[0])
+    if p.code != "fine" or p.ends is None or p.offset is None or config is None:
+        return p
+    left: TimeToLoss = time_to_loss(
+        p.offset,
+        p.ends,
+        config,
+        now_ms=seen.now_ms,
+        at_offset=seen.at_offset.get(p.partition),
+        oldest=oldest.get(p.partition),
+        newest_ms=newest.get(p.partition),
+        movement=_movement(p, known, seen.now_ms),
+    )
+    return dataclasses.replace(p, left=left)
+
+
+def _movement(p: PartitionVerdict, known: KnownTopics, now_ms: int) -> Movement | None:
+    before = known.fingerprints.get(p.partition)
+    if before is None or known.at is None or p.ends is None:
+        return None
+    return Movement(p.ends.earliest - before.earliest, now_ms / 1000 - known.at.timestamp())
+
+
+def _notes(seen: Seen, found: list[PartitionVerdict], source: GuardedSource) -> list[Judgement]:
+    """What is worth knowing and changes no verdict."""
+    notes = []
+    waiting = sum(p.ends.latest - p.ends.stable for p in found if p.ends)
+    if waiting:
+        notes.append(Judgement(Verdict.SAFE, f"{waiting:,} offsets wait for the end of a transaction"))
+    notes += [
+        Judgement(Verdict.SAFE, f"topic {name} is compacted: offsets without a record are no loss")
+        for name, config in seen.configs.items()
+        if config.compacts
+    ]
+    notes += [
+        Judgement(Verdict.SAFE, f"topic {name} is tiered: how soon its remote segments are deleted is not known")
+        for name, config in seen.configs.items()
+        if config.tiered
+    ]
+    return notes
+
+
+def _settings_of(config: TopicConfig | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    return {
+        "retention_ms": -1 if config.retention_ms is None else config.retention_ms,
+        "retention_is_inherited": config.retention_is_inherited,
+        "retention_bytes": -1 if config.retention_bytes is None else config.retention_bytes,
+        "cleanup_policy": ",".join(sorted(config.cleanup)),
+        "segment_ms": config.segment_ms,
+        "tiered": config.tiered,
+    }
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((v for v in values if v is not None), default=None)
+
+
+def observe_kafka(cluster: KafkaClient) -> Callable[[Iterable[SourceOffset]], dict[str, Any]]:
+    """Return what a backup calls to record the identity of the topics that its checkpoint reads.
+
+    The answer goes into the manifest, under ``facts.sources``: for each Kafka source the topics' ids, both ends of each
+    partition, and offset and timestamp of the last record that was read.
+    """
+
+    def observe(sources: Iterable[SourceOffset]) -> dict[str, Any]:
+        kafka = [source for source in sources if isinstance(source.offset, KafkaOffset)]
+        return {source.source: record(cluster.again(), source.offset).to_json() for source in kafka}
+
+    return observe
+
+
+def record(cluster: KafkaClient, offset: Offset | None) -> KnownTopics:
+    """Look at the topics of an offset and return what tells them from others.
+
+    :raises SourceError: the broker could not be asked.
+    """
+    positions = _flat(offset)
+    topics = cluster.topics({topic for topic, _ in positions})
+    ends = cluster.ends([p for p in positions if p[0] in topics and p[1] in topics[p[0]].partitions])
+    last = {p: (o - 1, o - 1) for p, o in positions.items() if p in ends and ends[p].earliest < o <= ends[p].latest}
+    read = cluster.read(last)
+    fingerprints = {}
+    for p, log in ends.items():
+        records = read.get(p, ())
+        same = records[0] if records and records[0].offset == positions[p] - 1 else None
+        fingerprints[p] = Fingerprint(
+            log.earliest, log.latest, same.offset if same else None, same.timestamp_ms if same else None
+        )
+    ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id}
+    return KnownTopics(datetime.now(UTC), ids, fingerprints)

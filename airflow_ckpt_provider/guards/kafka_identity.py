@@ -1,0 +1,112 @@
+"""Is a topic still the one that a checkpoint was reading? What a backup records of it, and how that is compared.
+
+A topic that was deleted and made again under its name has new records under old offsets. Once it has grown past the checkpoint's
+offsets Spark cannot tell. Its id (KIP-516) tells, and where brokers have none, the timestamps of records already read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic
+
+KIND = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A partition when a backup was taken.
+
+    :param earliest: its first offset then.
+    :param latest: its end then.
+    :param offset: offset of the last record that the checkpoint had read; ``None`` where it was gone already.
+    :param timestamp_ms: the record's timestamp.
+    """
+
+    earliest: int
+    latest: int
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether a record can be compared with it."""
+        return self.offset is not None and self.timestamp_ms is not None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopics:
+    """What a backup recorded of the topics of a source.
+
+    :param at: when.
+    :param ids: topic -> id.
+    :param fingerprints: partition -> what it was.
+    """
+
+    at: datetime | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[Partition, Fingerprint] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the manifest of a backup holds under ``facts.sources.<source>``."""
+        topics: dict[str, dict[str, Any]] = {}
+        for (topic, number), f in sorted(self.fingerprints.items()):
+            of_topic = topics.setdefault(topic, {"topic_id": self.ids.get(topic), "partitions": {}})
+            of_topic["partitions"][str(number)] = [f.earliest, f.latest, f.offset, f.timestamp_ms]
+        return {"kind": KIND, "at": self.at.isoformat() if self.at else None, "topics": topics}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> KnownTopics:
+        """Read it back; what is not there, or of another kind of source, is simply not known."""
+        if value.get("kind") != KIND:
+            return cls()
+        ids: dict[str, str] = {}
+        fingerprints: dict[Partition, Fingerprint] = {}
+        for topic, of_topic in value.get("topics", {}).items():
+            if of_topic.get("topic_id"):
+                ids[topic] = of_topic["topic_id"]
+            for number, values in of_topic.get("partitions", {}).items():
+                fingerprints[topic, int(number)] = Fingerprint(*values)
+        at = value.get("at")
+        return cls(datetime.fromisoformat(at) if at else None, ids, fingerprints)
+
+    def to_compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, LogEnds]) -> dict[Partition, int]:
+        """Which records have to be read to compare: those of topics without an id that are still there."""
+        found = {}
+        for partition, f in self.fingerprints.items():
+            topic = topics.get(partition[0])
+            if topic is None or (topic.topic_id and partition[0] in self.ids) or f.offset is None or not f.tells:
+                continue
+            log = ends.get(partition)
+            if log is not None and log.earliest <= f.offset < log.latest:
+                found[partition] = f.offset
+        return found
+
+    def recreated(self, topic: Topic, read: Mapping[Partition, Record]) -> str | None:
+        """Say why a topic is not the one that was recorded; ``None`` where nothing speaks against it.
+
+        :param topic: the topic now.
+        :param read: the records that :meth:`to_compare` asked for.
+        """
+        before = self.ids.get(topic.name)
+        if before and topic.topic_id:
+            if before == topic.topic_id:
+                return None
+            return f"its id is {topic.topic_id}, at the backup it was {before}"
+        for partition, record in read.items():
+            f = self.fingerprints.get(partition)
+            if f is None or partition[0] != topic.name or record.offset != f.offset:
+                continue
+            if record.timestamp_ms != f.timestamp_ms:
+                return (
+                    f"the record at offset {f.offset} of partition {partition[1]} is of {_moment(record.timestamp_ms)}, "
+                    f"at the backup it was of {_moment(f.timestamp_ms)}"
+                )
+        return None
+
+
+def _moment(ms: int | None) -> str:
+    return "no time" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat()

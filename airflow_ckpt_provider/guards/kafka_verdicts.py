@@ -1,0 +1,222 @@
+"""The verdict on each partition, from what was seen of the broker: what Spark's Kafka source will do at its next start.
+
+The rules are those of Spark's ``KafkaMicroBatchStream`` and ``KafkaOffsetReader``: whatever it would report as data loss ends the
+query with ``failOnDataLoss=true`` and is passed over with a warning otherwise. What it cannot see, a topic that was made
+again and has grown past the checkpoint's offsets, loses records in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
+from airflow_ckpt_provider.guards.kafka_retention import TimeToLoss
+from airflow_ckpt_provider.plan import Verdict
+
+#: Spark's words for positions in ``startingOffsets``.
+LATEST, EARLIEST = -1, -2
+#: Partitions that a reason names.
+_NAMED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of the topics of one source, at one moment.
+
+    :param now_ms: when, milliseconds since the epoch.
+    :param topics: the topics that exist.
+    :param ends: both ends of the partitions that answered.
+    :param configs: settings of the topics.
+    :param at_offset: the first record at or after the checkpoint's offset, where there is one.
+    :param holey: topics in which offsets without records were seen: compaction, or markers of transactions.
+    :param made_again: topic -> why it is not the one that the checkpoint was reading.
+    """
+
+    now_ms: int
+    topics: Mapping[str, Topic]
+    ends: Mapping[Partition, LogEnds]
+    configs: Mapping[str, TopicConfig] = field(default_factory=dict)
+    at_offset: Mapping[Partition, Record] = field(default_factory=dict)
+    holey: frozenset[str] = frozenset()
+    made_again: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionVerdict:
+    """One partition.
+
+    :param partition: topic and number.
+    :param verdict: what happens to it.
+    :param code: which of the cases it is, one word.
+    :param offset: the next offset to read; ``None`` for a partition that is new to the checkpoint.
+    :param ends: both ends of its log; ``None`` where it has none.
+    :param lost: offsets that would not be read; ``None`` where that cannot be counted.
+    :param left: how long the offset will still be there.
+    """
+
+    partition: Partition
+    verdict: Verdict
+    code: str
+    offset: int | None
+    ends: LogEnds | None
+    lost: int | None = 0
+    left: TimeToLoss | None = None
+
+    @property
+    def name(self) -> str:
+        """``topic-number``, as Kafka's own tools have it."""
+        return f"{self.partition[0]}-{self.partition[1]}"
+
+    def facts(self, seen: Seen) -> dict[str, Any]:
+        """The numbers, as plain JSON."""
+        topic, number = self.partition
+        record = seen.at_offset.get(self.partition)
+        at = record.timestamp_ms if record else None
+        behind = max(0, self.ends.stable - self.offset) if self.ends and self.offset is not None else None
+        return {
+            "topic": topic,
+            "partition": number,
+            "finding": self.code,
+            "offset": self.offset,
+            "earliest": self.ends.earliest if self.ends else None,
+            "latest": self.ends.stable if self.ends else None,
+            "behind": behind,
+            "lost": self.lost,
+            "lost_exact": self.lost is not None and (self.lost == 0 or topic not in seen.holey),
+            "timestamp": None if at is None else datetime.fromtimestamp(at / 1000, UTC).isoformat(),
+            **(self.left.to_json() if self.left else {}),
+        }
+
+
+def judge_partitions(
+    start: Mapping[Partition, int],
+    planned: Mapping[Partition, int] | None,
+    seen: Seen,
+    *,
+    if_gone: Verdict,
+) -> list[PartitionVerdict]:
+    """Judge every partition of the checkpoint, and those that are new to it.
+
+    :param start: the next offset to read of each partition; :data:`LATEST` and :data:`EARLIEST` are understood.
+    :param planned: up to where the next batch reads, where it was planned before.
+    :param seen: what the broker said.
+    :param if_gone: what becomes of data that is gone: ``WILL_FAIL`` with Spark's default ``failOnDataLoss=true``.
+    """
+    names = {topic for topic, _ in start}
+    live = {(name, n) for name in names if (topic := seen.topics.get(name)) for n in topic.partitions}
+    found = [
+        _of_checkpoint(p, offset, (planned or {}).get(p), seen, live, if_gone) for p, offset in sorted(start.items())
+    ]
+    found += [_added(p, seen, if_gone) for p in sorted(live - set(start))]
+    return found
+
+
+def _of_checkpoint(
+    partition: Partition,
+    offset: int,
+    planned: int | None,
+    seen: Seen,
+    live: set[Partition],
+    if_gone: Verdict,
+) -> PartitionVerdict:
+    topic = partition[0]
+    if topic not in seen.topics:
+        # Spark asks for the topic by name and fails whatever failOnDataLoss says.
+        return PartitionVerdict(partition, Verdict.WILL_FAIL, "topic deleted", offset, None, None)
+    if partition not in live:
+        return PartitionVerdict(partition, if_gone, "partition removed", offset, None, None)
+    ends = seen.ends.get(partition)
+    if ends is None:
+        return PartitionVerdict(partition, Verdict.UNKNOWN, "no leader", offset, None, None)
+    if offset < 0:
+        return PartitionVerdict(
+            partition, Verdict.SAFE, "fine", ends.latest if offset == LATEST else ends.earliest, ends
+        )
+    if topic in seen.made_again:
+        loud = not ends.earliest <= offset <= ends.latest
+        lost = max(min(offset, ends.latest), ends.earliest)
+        return PartitionVerdict(
+            partition, if_gone if loud else Verdict.WILL_LOSE, "topic recreated", offset, ends, lost
+        )
+    if offset > ends.latest:
+        return PartitionVerdict(partition, if_gone, "ahead of the log", offset, ends, None)
+    if offset < ends.earliest:
+        return PartitionVerdict(partition, if_gone, "offsets deleted", offset, ends, ends.earliest - offset)
+    if planned is not None and planned > ends.latest:
+        return PartitionVerdict(partition, if_gone, "plan ahead of the log", offset, ends, None)
+    return PartitionVerdict(partition, Verdict.SAFE, "fine", offset, ends)
+
+
+def _added(partition: Partition, seen: Seen, if_gone: Verdict) -> PartitionVerdict:
+    ends = seen.ends.get(partition)
+    if ends is None:
+        return PartitionVerdict(partition, Verdict.UNKNOWN, "no leader", None, None, None)
+    verdict = if_gone if ends.earliest else Verdict.SAFE
+    return PartitionVerdict(partition, verdict, "partition added", None, ends, ends.earliest)
+
+
+def reasons(found: Iterable[PartitionVerdict], seen: Seen, *, if_gone: Verdict) -> list[tuple[Verdict, str]]:
+    """Say what was found, once for each topic and case."""
+    groups: dict[tuple[str, str, Verdict], list[PartitionVerdict]] = {}
+    for p in found:
+        if p.code != "fine":
+            groups.setdefault((p.partition[0], p.code, p.verdict), []).append(p)
+    return [(verdict, _reason(topic, code, group, seen, if_gone)) for (topic, code, verdict), group in groups.items()]
+
+
+def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if_gone: Verdict) -> str:
+    spark = (
+        "Spark stops (failOnDataLoss=true)" if if_gone is Verdict.WILL_FAIL else "Spark goes on and only logs a warning"
+    )
+    partitions = _list([str(p.partition[1]) for p in group])
+    lost = sum(p.lost or 0 for p in group)
+    each = _list([f"{p.partition[1]}: {p.lost:,}" for p in group if p.lost])
+    about = "up to " if topic in seen.holey else ""
+    why = " (offsets without a record, of compaction or transactions, are among them)" if about else ""
+    match code:
+        case "topic deleted":
+            return f"topic {topic} does not exist any more: the query fails at its start"
+        case "partition removed":
+            return f"topic {topic} has no partition {partitions} any more; what was unread there is lost; {spark}"
+        case "no leader":
+            return f"topic {topic}: partition {partitions} did not answer, it may have no leader"
+        case "topic recreated" if group[0].verdict is Verdict.WILL_LOSE:
+            return (
+                f"topic {topic} was deleted and made again: {seen.made_again[topic]}. Spark cannot see it, takes the old offsets "
+                f"for the new log and skips its first {about}{lost:,} records (by partition {each}), besides all that was unread "
+                "in the old one"
+            )
+        case "topic recreated":
+            return (
+                f"topic {topic} was deleted and made again: {seen.made_again[topic]}. The offsets of partition {partitions} "
+                f"are not in the new log; what was unread in the old one is lost; {spark}"
+            )
+        case "ahead of the log":
+            first = group[0]
+            end = first.ends.latest if first.ends else 0
+            return (
+                f"topic {topic}: the checkpoint is ahead of the log in partition {partitions} (at {first.offset:,}, the log of "
+                f"{first.partition[1]} ends at {end:,}): it was made again, or cut by an unclean election; {spark}"
+            )
+        case "plan ahead of the log":
+            return (
+                f"topic {topic}: the batch to be run again was planned beyond the end of the log in partition {partitions}; "
+                f"{spark}"
+            )
+        case "offsets deleted":
+            return f"topic {topic}: {about}{lost:,} records are gone already (by partition {each}){why}; {spark}"
+        case _:
+            if not lost:
+                return f"topic {topic}: partition {partitions} is new and will be read from offset 0"
+            return (
+                f"topic {topic}: partition {partitions} is new, and its first {about}{lost:,} records are gone already "
+                f"(by partition {each}){why}; {spark}"
+            )
+
+
+def _list(words: list[str]) -> str:
+    more = len(words) - _NAMED
+    return ", ".join(words[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,211 @@
+"""One report for a whole query: from a checkpoint, from what a backup recorded, or from offsets given by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
+from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset, OpaqueOffset, parse_offset
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
+from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
+from airflow_ckpt_provider.guards.report import GuardReport, Judgement
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.storage.location import Location
+
+_SOURCES = "sources"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GuardedQuery:
+    """What will be read first, and from where.
+
+    :param subject: what it was taken from, for people.
+    :param sources: its sources.
+    :param batch_id: the batch that will run first; ``None`` where offsets were given by hand.
+    :param judgements: what is to be said of the checkpoint itself.
+    """
+
+    subject: str
+    sources: tuple[GuardedSource, ...]
+    batch_id: int | None = None
+    judgements: tuple[Judgement, ...] = ()
+
+    def of_kind(self, kind: str, source: str | None = None) -> GuardedQuery:
+        """Only the sources of a kind, or one of them; the checkpoint itself is then not judged.
+
+        :param kind: such as ``kafka``.
+        :param source: its position (``"0"``) or name; ``None``: all of the kind.
+        :raises RefusedError: there is no such source.
+        """
+        chosen = [s for s in self.sources if _kind(s) == kind and source in (None, s.name)]
+        return dataclasses.replace(self._with(chosen, f"{kind} source", source), judgements=())
+
+    def one(self, source: str) -> GuardedQuery:
+        """Only one source, by its position (``"0"``) or name.
+
+        :raises RefusedError: there is no such source.
+        """
+        return self._with([s for s in self.sources if s.name == source], "source", source)
+
+    def _with(self, chosen: list[GuardedSource], what: str, source: str | None) -> GuardedQuery:
+        if not chosen:
+            there = ", ".join(f"{s.name} ({_kind(s)})" for s in self.sources) or "none"
+            name = "" if source is None else f" {source!r}"
+            raise RefusedError(f"{self.subject} has no {what}{name}", hint=f"its sources are: {there}")
+        return dataclasses.replace(self, sources=tuple(chosen))
+
+
+def _kind(source: GuardedSource) -> str:
+    return (source.start.offset or source.end or OpaqueOffset("")).kind
+
+
+def from_checkpoint(location: Location, *, known: Mapping[str, Any] | None = None) -> GuardedQuery:
+    """What a query will read first when it is started from its checkpoint as it is.
+
+    :param location: the checkpoint. A seal is looked through: it will be lifted before the start.
+    :param known: ``facts`` of a backup's manifest, to compare the sources with; without them a source that was replaced
+        under its name can go unnoticed.
+    :raises NotACheckpointError: there is no checkpoint.
+    :raises UnreadableLogError: a log entry that Spark will read cannot be parsed.
+    """
+    progress = read_progress(location)
+    resume = read_resume_point(location, dataclasses.replace(progress, seal=None))
+    judgements = [Judgement(resume.verdict, reason) for reason in resume.reasons]
+    if progress.seal:
+        judgements.append(
+            Judgement(Verdict.SAFE, f"sealed by plan {progress.seal.plan_id}: judged as if the seal were lifted")
+        )
+    starts = {s.source: s for s in resume.start_offsets}
+    ends = {s.source: s.offset for s in resume.end_offsets}
+    facts = _sources_of(known)
+    logged_at = _logged_at(location, progress, resume)
+    reread = _reread(location, resume)
+    sources = []
+    for name in [*starts, *(n for n in ends if n not in starts)]:
+        log = location / _SOURCES / name
+        start = starts.get(name, SourceOffset(name, None))
+        if start.offset is None:
+            start = SourceOffset(name, _initial_offset(log))
+        again = () if reread is None else (reread.get(name),)
+        sources.append(GuardedSource(start, ends.get(name), log, facts.get(name, {}), logged_at, again))
+    if not sources:
+        judgements.append(
+            Judgement(Verdict.UNKNOWN, "nothing was planned yet: the sources start where their own options say")
+        )
+    return GuardedQuery(location.uri, tuple(sources), resume.batch_id, tuple(judgements))
+
+
+def from_facts(facts: Mapping[str, Any], *, subject: str, batch_id: int) -> GuardedQuery:
+    """What a query will read first after a restore of a backup's newest batch.
+
+    :param facts: ``facts`` of its manifest.
+    :param subject: what to call the backup.
+    :param batch_id: its newest batch.
+    """
+    known = _sources_of(facts)
+    time = facts.get("batch_times", {}).get(str(batch_id))
+    logged_at = datetime.fromisoformat(time) if time else None
+    starts = [_source_offset(value) for value in facts.get("end_offsets", ())]
+    sources = (GuardedSource(start, None, None, known.get(start.source, {}), logged_at) for start in starts)
+    return GuardedQuery(subject, tuple(sources), batch_id + 1)
+
+
+def from_kafka_offsets(offsets: str | Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> GuardedQuery:
+    """Offsets given by hand, as Spark's ``startingOffsets`` has them: ``{"orders": {"0": 23, "1": -2}}``.
+
+    :param offsets: the same as text or as a mapping; -2 is the earliest, -1 the latest.
+    :param known: ``facts`` of a backup's manifest, to compare the topics with.
+    :raises RefusedError: they are not of that form.
+    """
+    try:
+        value = json.loads(offsets) if isinstance(offsets, str) else offsets
+        offset = parse_offset(json.dumps(value))
+        if not isinstance(offset, KafkaOffset) or not all(offset.partitions.values()):
+            raise ValueError("not topic -> partition -> offset")
+        if any(o < EARLIEST for partitions in offset.partitions.values() for o in partitions.values()):
+            raise ValueError("an offset below -2")
+    except (ValueError, TypeError, AttributeError) as e:
+        raise RefusedError(
+            f"offsets are malformed ({e}): {str(offsets)[:120]!r}",
+            hint='give them as Spark\'s startingOffsets: {"topic": {"0": 23, "1": -2}}',
+        ) from e
+    facts = next(iter(_sources_of(known).values()), {})
+    return GuardedQuery("given offsets", (GuardedSource(SourceOffset("0", offset), known=facts),))
+
+
+def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequence[Guard] | None = None) -> GuardReport:
+    """Have every source judged.
+
+    :param query: what will be read first.
+    :param settings: what the guards are told.
+    :param guards: by default all that are installed.
+    :raises SourceError: a source could not be asked.
+    """
+    asked = installed_guards(settings) if guards is None else guards
+    reports = tuple(judge_source(source, asked) for source in query.sources)
+    return GuardReport(query.subject, reports, query.judgements, query.batch_id)
+
+
+def _sources_of(facts: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    """What a manifest says of the sources, by source; manifests of before have nothing."""
+    found = (facts or {}).get("sources", {})
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _source_offset(value: Mapping[str, Any]) -> SourceOffset:
+    name = str(value["name"]) if "name" in value else str(value["index"])
+    offset = value.get("offset")
+    if offset is None:
+        return SourceOffset(name, None)
+    try:
+        return SourceOffset(name, parse_offset(offset if isinstance(offset, str) else json.dumps(offset)))
+    except ValueError:
+        return SourceOffset(name, OpaqueOffset(str(offset)))
+
+
+def _logged_at(location: Location, progress: Progress, resume: ResumePoint) -> datetime | None:
+    """When the batch before the next one was planned: what it read was there by then."""
+    before = [b for b in progress.logged if b < resume.batch_id]
+    if not before or not resume.start_offsets:
+        return None
+    newest = progress.newest
+    if newest is not None and newest.batch_id == before[-1]:
+        return newest.time
+    try:
+        return parse_offsets(location.read(f"{OFFSETS}/{before[-1]}"), batch_id=before[-1]).time
+    except FileNotFoundError:
+        return None
+
+
+def _reread(location: Location, resume: ResumePoint) -> dict[str, Offset | None] | None:
+    """Offsets before the newest committed batch; ``None`` where Spark does not ask for it again, or they are gone."""
+    if resume.replay or not resume.start_offsets:
+        return None
+    before = resume.batch_id - 2
+    if before < 0:
+        return {}
+    try:
+        entry = parse_offsets(location.read(f"{OFFSETS}/{before}"), batch_id=before)
+    except FileNotFoundError:
+        return None
+    return {source.source: source.offset for source in entry.sources}
+
+
+def _initial_offset(log: Location) -> Offset | None:
+    """Where Kafka's source began, which it writes once, before its first batch (``KafkaSourceInitialOffsetWriter``).
+
+    The file begins with a NUL byte that Spark writes for compatibility with itself.
+    """
+    try:
+        lines = log.read("0").removeprefix(b"\0").decode().splitlines()
+        offset = parse_offset(lines[1]) if len(lines) == 2 and lines[0] == "v1" else None
+    except (FileNotFoundError, ValueError):
+        return None
+    return offset if isinstance(offset, KafkaOffset) else None

@@ -1,0 +1,1 @@
+"""Airflow hooks: from a connection to a client of the core."""

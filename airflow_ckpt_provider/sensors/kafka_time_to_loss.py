@@ -1,0 +1,114 @@
+"""Wait until Kafka is about to delete what a checkpoint still has to read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+
+from airflow_ckpt_provider.errors import SourceError
+from airflow_ckpt_provider.guards.durations import seconds_of
+from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger, is_due, look
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class KafkaTimeToLossSensor(BaseSensorOperator):
+    """Wait until the time to loss of a stream's resume point falls below a threshold, or records are lost already.
+
+    Put the alarm downstream. The result is the report of the look that fired, as ``KafkaRetentionGuardOperator`` has it.
+    A stream that keeps up never lets it fire: then the sensor times out, or is skipped with ``soft_fail=True``.
+
+    .. seealso:: :doc:`/howto/kafka-guard`
+
+    :param checkpoint: URI of the checkpoint. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
+    :param kafka_config_id: Airflow connection of type ``kafka``. (templated)
+    :param source: position (``"0"``) or name of one source; ``None``: all Kafka sources. (templated)
+    :param threshold: fire when less than this is left, such as ``"6h"``. (templated)
+    :param poll_interval: seconds between two looks.
+    :param deferrable: wait in the triggerer, without a worker.
+    """
+
+    template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id", "kafka_config_id", "source", "threshold")
+    ui_color = "#fff2cc"
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        checkpoint_conn_id: str | None = None,
+        kafka_config_id: str = "kafka_default",
+        source: str | int | None = None,
+        threshold: str = "6h",
+        poll_interval: float = 60.0,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("poke_interval", poll_interval)
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.kafka_config_id = kafka_config_id
+        self.source = source
+        self.threshold = threshold
+        self.poll_interval = poll_interval
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Return the report of the look that fired."""
+        if not self.deferrable:
+            return super().execute(context)
+        found = self.poke(context)
+        if found.is_done:
+            return found.xcom_value
+        self.defer(
+            trigger=KafkaTimeToLossTrigger(
+                checkpoint=required(self.checkpoint, "checkpoint"),
+                checkpoint_conn_id=text(self.checkpoint_conn_id),
+                kafka_config_id=required(self.kafka_config_id, "kafka_config_id"),
+                source=text(self.source),
+                threshold=self._threshold(),
+                poll_interval=self.poll_interval,
+                end_time=time.time() + self.timeout,
+            ),
+            method_name="execute_complete",
+            # The trigger gives up by itself; this is for one that cannot.
+            timeout=timedelta(seconds=self.timeout + 60),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        with no_retry_when_refused():
+            try:
+                report = look(
+                    required(self.checkpoint, "checkpoint"),
+                    text(self.checkpoint_conn_id),
+                    required(self.kafka_config_id, "kafka_config_id"),
+                    text(self.source),
+                )
+            except SourceError as e:
+                self.log.warning("%s", e)
+                return PokeReturnValue(is_done=False)
+            due = is_due(report, self._threshold())
+        self.log.info("%s: %s s left", report.verdict.value, report.seconds_left)
+        return PokeReturnValue(is_done=due, xcom_value=report.to_json() if due else None)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Take what the trigger found."""
+        if event["status"] == "timeout":
+            raise AirflowSensorTimeout(f"more than {self.threshold} was left all the time")
+        if event["status"] == "error":
+            raise AirflowFailException(event["message"])
+        self.log.warning("%s: %s", event["report"]["verdict"], "; ".join(event["report"]["reasons"]))
+        return event["report"]
+
+    def _threshold(self) -> float:
+        return seconds_of(required(self.threshold, "threshold"), field="threshold")

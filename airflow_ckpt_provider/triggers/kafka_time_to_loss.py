@@ -1,0 +1,113 @@
+"""Watching how long Kafka will still have a resume point, while no worker is held."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_ckpt_provider.errors import SourceError
+from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
+from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.guards.report import GuardReport
+from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.plan import Verdict
+
+
+def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, source: str | None) -> GuardReport:
+    """Look once: the resume point as it is now, and the broker.
+
+    :raises CkptError: the checkpoint or the broker could not be asked.
+    """
+    from airflow_ckpt_provider.guards.kafka import KafkaGuard
+
+    settings = GuardSettings()
+    query = from_checkpoint(open_place(checkpoint, checkpoint_conn_id)).of_kind("kafka", source)
+    return guard_query(query, settings, guards=[KafkaGuard(settings, open_kafka(kafka_config_id))])
+
+
+def is_due(report: GuardReport, threshold: float) -> bool:
+    """Whether it is time to call somebody.
+
+    :param report: of a look.
+    :param threshold: seconds.
+    """
+    left = report.seconds_left
+    if left is None:
+        estimates = [source.facts.get("seconds_left_estimate") for source in report.sources]
+        left = min((e for e in estimates if e is not None), default=None)
+    return report.verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL) or (left is not None and left < threshold)
+
+
+class KafkaTimeToLossTrigger(BaseTrigger):
+    """Fires when the time to loss falls below a threshold, or something is lost already.
+
+    A broker that does not answer is asked again at the next look, until the time is over.
+
+    :param checkpoint: URI of the checkpoint.
+    :param checkpoint_conn_id: Airflow connection to reach it.
+    :param kafka_config_id: Airflow connection of type ``kafka``.
+    :param source: position or name of one source; ``None``: all Kafka sources.
+    :param threshold: seconds.
+    :param poll_interval: seconds between two looks.
+    :param end_time: when to give up, seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        checkpoint_conn_id: str | None,
+        kafka_config_id: str,
+        source: str | None,
+        threshold: float,
+        poll_interval: float,
+        end_time: float,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.checkpoint = checkpoint
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.kafka_config_id = kafka_config_id
+        self.source = source
+        self.threshold = threshold
+        self.poll_interval = poll_interval
+        self.end_time = end_time
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "checkpoint": self.checkpoint,
+                "checkpoint_conn_id": self.checkpoint_conn_id,
+                "kafka_config_id": self.kafka_config_id,
+                "source": self.source,
+                "threshold": self.threshold,
+                "poll_interval": self.poll_interval,
+                "end_time": self.end_time,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look, wait, look again; one event ends it."""
+        while True:
+            try:
+                report = await asyncio.to_thread(
+                    look, self.checkpoint, self.checkpoint_conn_id, self.kafka_config_id, self.source
+                )
+                if is_due(report, self.threshold):
+                    yield TriggerEvent({"status": "due", "report": report.to_json()})
+                    return
+            except SourceError as e:
+                self.log.warning("%s", e)
+            except Exception as e:  # whatever it is, the task has to learn of it
+                yield TriggerEvent({"status": "error", "message": str(e)})
+                return
+            if time.time() + self.poll_interval > self.end_time:
+                yield TriggerEvent({"status": "timeout"})
+                return
+            await asyncio.sleep(self.poll_interval)

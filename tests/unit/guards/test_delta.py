@@ -1,0 +1,324 @@
+"""The Delta guard on tables written by delta-rs: what is gone, what will stop the stream, and for how long all is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.guards.delta import DeltaGuard
+from airflow_ckpt_provider.guards.delta_log import interval, parse_commit, read_delta_log
+from airflow_ckpt_provider.guards.delta_rows import rows_before
+from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
+from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.guards.report import SourceReport
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.unit.guards.delta_tables import delta_checkpoint, id_of, new_table, rows
+
+
+def judge(checkpoint: Path, table: Path | None, **settings: Any) -> SourceReport:
+    options: dict[str, Any] = {"options": {"0": settings.pop("reader", {})}}
+    if table is not None:
+        options["tables"] = {"0": str(table)}
+    told = GuardSettings(options={"delta": options}, **settings)
+    return guard_query(from_checkpoint(open_location(str(checkpoint))), told, guards=[DeltaGuard(told)]).sources[0]
+
+
+def commit(table: Path, version: int) -> Path:
+    return table / "_delta_log" / f"{version:020d}.json"
+
+
+def clean(table: Path, below: int) -> None:
+    """What log clean-up does: a checkpoint, and the commits before it gone."""
+    DeltaTable(table).create_checkpoint()
+    for version in range(below):
+        commit(table, version).unlink()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return new_table(tmp_path / "table", 4)
+
+
+@pytest.fixture
+def ck(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+def test_healthy(table: Path, ck: Path) -> None:
+    report = judge(delta_checkpoint(ck, table, 2), table)
+    assert (report.verdict, report.reasons, report.lost) == (Verdict.SAFE, (), 0)
+    assert report.facts["start_version"] == 2
+    assert report.facts["latest_version"] == 3
+    assert 29.9 * 86400 < (report.seconds_left or 0) <= 30 * 86400
+    drained = judge(delta_checkpoint(ck, table, 4), table)
+    assert (drained.verdict, drained.reasons) == (Verdict.SAFE, ())
+
+
+def test_flat_options_of_a_shell(table: Path, ck: Path) -> None:
+    DeltaTable(table).delete()
+    options = {"table.0": str(table), "option.0.ignoreDeletes": "true"}
+    told = GuardSettings(options={"delta": options})
+    query = from_checkpoint(open_location(str(delta_checkpoint(ck, table, 2))))
+    (source,) = guard_query(query, told, guards=[DeltaGuard(told)]).sources
+    assert source.verdict is Verdict.SAFE
+    assert "only deletes, which is ignored" in source.reasons[0]
+
+
+def test_without_a_table_it_is_unknown(table: Path, ck: Path) -> None:
+    report = judge(delta_checkpoint(ck, table, 2), None)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons == (
+        "no table was given for source 0: a checkpoint holds the id of a Delta table and not its path",
+    )
+
+
+def test_no_table_there(table: Path, ck: Path, tmp_path: Path) -> None:
+    report = judge(delta_checkpoint(ck, table, 2), tmp_path / "nothing")
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "it has no _delta_log" in report.reasons[0]
+
+
+def test_another_table(table: Path, ck: Path, tmp_path: Path) -> None:
+    other = new_table(tmp_path / "other", 4)
+    report = judge(delta_checkpoint(ck, table, 2), other)
+    assert (report.verdict, len(report.reasons)) == (Verdict.WILL_FAIL, 1)
+    assert f"(id {id_of(other)}; the checkpoint read {id_of(table)})" in report.reasons[0]
+
+
+@pytest.mark.parametrize("below", [1, 2, 3])
+def test_log_clean_up(table: Path, ck: Path, below: int) -> None:
+    """The stream has read versions 0 and 1, version 1 in its newest batch, and 2 is next."""
+    delta_checkpoint(ck, table, 2)
+    clean(table, below)
+    loud, silent = judge(ck, table), judge(ck, table, fail_on_data_loss=False)
+    wanted = {
+        1: (Verdict.SAFE, Verdict.SAFE, 0),  # version 0 is of no interest
+        2: (Verdict.WILL_FAIL, Verdict.SAFE, 0),  # nothing is lost; Spark asks for version 1 once more
+        3: (Verdict.WILL_FAIL, Verdict.WILL_FAIL, None),  # Delta 4 does not start without what it has read last
+    }
+    assert (loud.verdict, silent.verdict, silent.lost) == wanted[below]
+    assert [p.name for p in silent.parts] == (["version 2"] if below == 3 else [])
+
+
+def test_log_clean_up_within_a_planned_batch(table: Path, ck: Path) -> None:
+    """Versions 2 and 3 are planned, 2 is gone: with ``failOnDataLoss=false`` its rows are lost without a word."""
+    delta_checkpoint(ck, table, 4, before=2)
+    (ck / "commits" / "1").unlink()
+    clean(table, 3)
+    assert judge(ck, table).verdict is Verdict.WILL_FAIL
+    report = judge(ck, table, fail_on_data_loss=False)
+    assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
+    assert [p.name for p in report.parts] == ["version 2"]
+
+
+def test_the_only_batch_needs_the_state_before_it(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2, before=None)
+    assert judge(ck, table).verdict is Verdict.SAFE
+    clean(table, 1)
+    report = judge(ck, table, fail_on_data_loss=False)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE" in report.reasons[0]
+
+
+def test_a_first_snapshot(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2, 0, before=None, initial=True)
+    assert judge(ck, table).verdict is Verdict.SAFE
+    files = sorted(DeltaTable(table, version=2).file_uris(), key=lambda uri: Path(uri).stat().st_mtime_ns)
+    Path(files[0]).unlink()  # was read
+    assert judge(ck, table).verdict is Verdict.SAFE
+    Path(files[1]).unlink()
+    report = judge(ck, table)
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 10)
+    assert [p.name for p in report.parts] == ["snapshot 2"]
+    clean(table, 3)
+    assert "first snapshot, version 2" in " ".join(judge(ck, table).reasons)
+
+
+def test_a_data_file_is_gone(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2)
+    for version in (0, 3):
+        (file,) = read_delta_log(open_location(str(table))).commit(version).added
+        (table / file.path).unlink()
+    report = judge(ck, table, fail_on_data_loss=False)
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 10)
+    assert [(p.name, p.facts["rows"]) for p in report.parts] == [("version 3", 10)]
+
+
+def test_a_position_within_a_version(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2, 0)
+    (file,) = read_delta_log(open_location(str(table))).commit(2).added
+    (table / file.path).unlink()  # was read
+    assert judge(ck, table).verdict is Verdict.SAFE
+
+
+@pytest.mark.parametrize(
+    ("reader", "verdict"),
+    [
+        ({}, Verdict.WILL_FAIL),
+        ({"ignoreDeletes": "true"}, Verdict.WILL_FAIL),
+        ({"ignoreChanges": "true"}, Verdict.WILL_DUPLICATE),
+        ({"skipChangeCommits": "TRUE"}, Verdict.WILL_SKIP),
+        ({"skipchangecommits": "true"}, Verdict.WILL_SKIP),
+    ],
+)
+def test_an_update(table: Path, ck: Path, reader: dict[str, str], verdict: Verdict) -> None:
+    delta_checkpoint(ck, table, 4)
+    DeltaTable(table).update(updates={"id": "id + 1000"}, predicate="id = 5")
+    report = judge(ck, table, reader=reader)
+    assert report.verdict is verdict
+    assert report.reasons[0].startswith("version 4 (UPDATE) ")
+
+
+def test_an_overwrite_and_a_restore(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 4)
+    write_deltalake(table, rows(9), mode="overwrite")
+    DeltaTable(table).restore(3)
+    assert [r.split(":")[0] for r in judge(ck, table).reasons] == [
+        "version 4 (WRITE) updates or replaces rows",
+        "version 5 (RESTORE) updates or replaces rows",
+    ]
+
+
+def test_changes_that_were_read_are_no_alarm(table: Path, ck: Path) -> None:
+    DeltaTable(table).delete("id < 3")
+    assert judge(delta_checkpoint(ck, table, 5, before=4), table).verdict is Verdict.SAFE
+
+
+def test_an_optimized_table_is_no_alarm_until_it_is_vacuumed(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2)
+    DeltaTable(table).optimize.compact()
+    report = judge(ck, table)
+    assert report.verdict is Verdict.SAFE
+    assert report.facts["limited_by"] == "delta.deletedFileRetentionDuration"
+    assert 6.9 * 86400 < (report.seconds_left or 0) <= 7 * 86400
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    vacuumed = judge(ck, table)
+    assert (vacuumed.verdict, vacuumed.lost) == (Verdict.WILL_FAIL, 20)
+
+
+def test_schemas(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 4)
+    wider = rows(5).append_column("x", [["a"] * 10])
+    write_deltalake(table, wider, mode="append", schema_mode="merge")
+    assert judge(ck, table).verdict is Verdict.SAFE
+    # Version 4 told of columns id and x; a version later x is a number.
+    text = (
+        commit(table, 4).read_text().replace(r"\"name\":\"x\",\"type\":\"string\"", r"\"name\":\"x\",\"type\":\"long\"")
+    )
+    lines = [json.loads(line) for line in text.splitlines()]
+    commit(table, 5).write_text("\n".join(json.dumps(a) for a in lines if "metaData" in a or "commitInfo" in a))
+    report = judge(ck, table)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "x was string, is long" in report.reasons[0]
+
+
+def test_a_table_taken_back(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 4)
+    commit(table, 3).unlink()
+    commit(table, 2).unlink()
+    report = judge(ck, table)
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, None)
+    assert "the table ends at version 1, and the checkpoint has read version 3" in report.reasons[0]
+
+
+def test_a_table_written_again_under_the_same_id(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2)
+    entry = ck / "offsets" / "1"
+    long_ago = int((time.time() - 3600) * 1000)
+    entry.write_text(entry.read_text().replace("4000000000001", str(long_ago)))
+    report = judge(ck, table)
+    assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
+
+
+def test_downtime(tmp_path: Path, ck: Path) -> None:
+    configuration = {
+        "delta.logRetentionDuration": "interval 2 days",
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    }
+    table = new_table(tmp_path / "short", 4, configuration=configuration)
+    delta_checkpoint(ck, table, 2)
+    assert judge(ck, table, max_downtime=86400.0, buffer=3600.0).verdict is Verdict.SAFE
+    report = judge(ck, table, max_downtime=3 * 86400.0, buffer=3600.0)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "delta.logRetentionDuration = 'interval 74 hours' would do" in report.reasons[0]
+    day_ago = time.time() - 86400 * 1.5
+    os.utime(commit(table, 1), (day_ago, day_ago))  # of the newest batch: asked for at the start
+    assert judge(ck, table, max_downtime=86400.0).verdict is Verdict.WILL_FAIL
+
+
+def test_a_table_that_delta_rs_cannot_read(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2)
+    lines = [json.loads(line) for line in commit(table, 0).read_text().splitlines()]
+    for action in lines:
+        if "protocol" in action:
+            action["protocol"] = {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": ["ofTheFuture"],
+                "writerFeatures": ["ofTheFuture"],
+            }
+    commit(table, 0).write_text("\n".join(map(json.dumps, lines)))
+    report = judge(ck, table)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "ofTheFuture" in report.reasons[0] or "features" in report.reasons[0].lower()
+
+
+def test_without_deltalake(table: Path, ck: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    delta_checkpoint(ck, table, 2)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'airflow-ckpt-provider\[delta\]'"):
+        judge(ck, table)
+
+
+def test_a_damaged_commit(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2)
+    commit(table, 3).write_text('{"add":{"path"')
+    with pytest.raises(UnreadableLogError, match=f"{3:020d}.json: the JSON is broken or cut off"):
+        read_delta_log(open_location(str(table))).commit(3)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("interval 30 days", 720), ("interval 1 week", 168), ("INTERVAL 2 hours 30 minutes", 2.5), ("168 hours", 168)],
+)
+def test_intervals(text: str, hours: float) -> None:
+    found = interval(text)
+    assert found
+    assert found.total_seconds() == hours * 3600
+
+
+@pytest.mark.parametrize("text", ["", "interval", "forever", "interval 1 month", "interval 1 day or so"])
+def test_other_intervals_are_not_guessed(text: str) -> None:
+    assert interval(text) is None
+
+
+def test_rows_before(table: Path, tmp_path: Path) -> None:
+    count = rows_before(open_location(str(table)))
+
+    def at(version: int, index: int, *, initial: bool) -> int | None:
+        return count(DeltaOffset("", id_of(table), version, index, initial))
+
+    assert at(2, 0, initial=False) == 10
+    assert at(2, 1, initial=True) == 20
+    assert at(2, 5, initial=False) is None  # the version has no sixth file
+    assert at(9, 0, initial=False) is None
+    with pytest.raises(RefusedError, match="is not a Delta table"):
+        rows_before(open_location(str(tmp_path / "nothing")))(DeltaOffset("", "", 0, 0, False))
+
+
+def test_paths_of_commits_are_decoded() -> None:
+    line = b'{"add":{"path":"day=2026-11-21%2009:00/part-0.parquet","dataChange":true,"stats":"{\\"numRecords\\":3}"}}'
+    (file,) = parse_commit(line, version=0, path="x").added
+    assert (file.path, file.rows, file.is_elsewhere) == ("day=2026-11-21 09:00/part-0.parquet", 3, False)
+    (clone,) = parse_commit(b'{"add":{"path":"s3://b/t/p","dataChange":true}}', version=0, path="x").added
+    assert (clone.rows, clone.is_elsewhere) == (None, True)

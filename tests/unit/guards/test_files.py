@@ -1,0 +1,97 @@
+"""The file guard: files of the next batch, archives, and logs that are not whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.guards.files import FileGuard
+from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
+from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.guards.report import SourceReport
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.unit.guards.delta_tables import delta_checkpoint, new_table, put
+
+
+@pytest.fixture
+def ck(tmp_path: Path) -> Path:
+    """Two files were read, two are logged for the next batch."""
+    table = new_table(tmp_path / "table", 2)
+    return delta_checkpoint(tmp_path / "orders", table, 2, files=put(tmp_path / "in", 0, 1, 2, 3))
+
+
+def judge(checkpoint: Path, **reader: str) -> SourceReport:
+    settings = GuardSettings(options={"file": {"options": {"1": reader}}})
+    query = from_checkpoint(open_location(str(checkpoint))).of_kind("file")
+    return guard_query(query, settings, guards=[FileGuard(settings)]).sources[0]
+
+
+def test_healthy(ck: Path) -> None:
+    report = judge(ck)
+    assert (report.verdict, report.reasons, report.lost) == (Verdict.SAFE, (), 0)
+    assert report.facts == {"planned_files": 2, "read_files": 2, "missing_files": 0, "read_files_gone": 0}
+    assert [p.facts["found"] for p in report.parts] == ["as listed", "as listed"]
+
+
+def test_a_planned_file_is_gone(ck: Path, tmp_path: Path) -> None:
+    (tmp_path / "in" / "f 2.json").unlink()
+    report = judge(ck)
+    assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
+    assert report.reasons == ("1 file of the next batch are gone (f 2.json): Spark leaves them out without a word",)
+
+
+def test_a_planned_file_is_in_the_archive(ck: Path, tmp_path: Path) -> None:
+    file = tmp_path / "in" / "f 2.json"
+    archived = Path(f"{tmp_path / 'archive'}{file}")
+    archived.parent.mkdir(parents=True)
+    shutil.move(file, archived)
+    report = judge(ck, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"))
+    assert report.verdict is Verdict.WILL_LOSE
+    assert report.reasons[0].endswith("1 of them are in the archive: move them back first")
+    assert report.parts[0].facts["archived"] == str(archived)
+
+
+def test_a_planned_file_was_replaced(ck: Path, tmp_path: Path) -> None:
+    (tmp_path / "in" / "f 3.json").write_text('{"id": 77}\n')
+    report = judge(ck)
+    assert report.verdict is Verdict.UNKNOWN
+    assert [p.facts["found"] for p in report.parts] == ["as listed", "modified since"]
+
+
+def test_read_files_may_be_gone(ck: Path, tmp_path: Path) -> None:
+    (tmp_path / "in" / "f 0.json").unlink()
+    report = judge(ck)
+    assert report.verdict is Verdict.SAFE
+    assert report.reasons == ("1 of 2 files that were read are gone: a rewind would lose them",)
+    assert "cleanSource=delete deletes files that were read" in judge(ck, cleanSource="delete").reasons[0]
+
+
+def test_a_log_that_was_trimmed_at_its_beginning(ck: Path, tmp_path: Path) -> None:
+    (ck / "sources" / "1" / "0").unlink()
+    report = judge(ck)
+    assert report.verdict is Verdict.WILL_DUPLICATE
+    assert "sources/1/0: the file is missing" in report.reasons[0]
+    assert "1 files in the directories" in report.reasons[0]  # f 0.json
+
+
+@pytest.mark.parametrize("content", [b"", b"v1\n{", None])
+def test_a_log_that_is_damaged_where_the_start_reads_it(ck: Path, content: bytes | None) -> None:
+    file = ck / "sources" / "1" / "1"
+    file.unlink() if content is None else file.write_bytes(content)
+    report = judge(ck)
+    assert report.verdict is Verdict.WILL_FAIL
+
+
+def test_without_its_log_it_is_unknown() -> None:
+    from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
+    from airflow_ckpt_provider.checkpoint.source_offsets import parse_offset
+    from airflow_ckpt_provider.guards.registry import GuardedSource
+
+    source: Any = GuardedSource(SourceOffset("0", parse_offset('{"logOffset":3}')))
+    guard = FileGuard(GuardSettings())
+    assert guard.recognises(source)
+    assert guard.judge(source).verdict is Verdict.UNKNOWN
