@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.operators import STATE, operator_metadata,
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint
 from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.checkpoint.usage import DirectoryUsage, PartitionUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Inspection:
     :param files: number of files that Spark can see.
     :param bytes: their total size.
     :param findings: what is wrong with it, in words.
+    :param directories: where the files and bytes are.
+    :param partitions: the same for each store of each partition of the state, with its keys where the files tell.
     """
 
     progress: Progress
@@ -55,15 +58,21 @@ class Inspection:
     files: int
     bytes: int
     findings: tuple[str, ...]
+    directories: tuple[DirectoryUsage, ...] = ()
+    partitions: tuple[PartitionUsage, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The documented keys of ``airflow-ckpt inspect --json``."""
         return {
             **self.progress.to_json(),
             "resume": self.resume.to_json(),
-            "state": {"operators": [operator.to_json() for operator in self.operators]},
+            "state": {
+                "operators": [operator.to_json() for operator in self.operators],
+                "partitions": [partition.to_json() for partition in self.partitions],
+            },
             "files": self.files,
             "bytes": self.bytes,
+            "directories": [directory.to_json() for directory in self.directories],
             "findings": list(self.findings),
         }
 

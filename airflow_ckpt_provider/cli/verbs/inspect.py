@@ -11,6 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.inspection import Inspection
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint
+from airflow_ckpt_provider.checkpoint.usage import DirectoryUsage, PartitionUsage, Spread
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.offsets import in_words
@@ -32,6 +33,7 @@ def _show(found: Inspection, screen: Console) -> None:
     screen.print(terminal.facts(_next(found.resume)))
     _show_sources(found.resume, screen)
     _show_state(found, screen)
+    _show_usage(found, screen)
     if found.findings:
         screen.print()
         screen.print(terminal.title("Findings"))
@@ -101,3 +103,48 @@ def _show_state(found: Inspection, screen: Console) -> None:
         )
     screen.print()
     screen.print(shown)
+
+
+def _show_usage(found: Inspection, screen: Console) -> None:
+    if found.directories:
+        shown = terminal.table("directory", "files>", "bytes>", "batches")
+        for directory in found.directories:
+            shown.add_row(
+                Text(directory.path), f"{directory.files:,}", terminal.size(directory.bytes), _batches_of(directory)
+            )
+        screen.print()
+        screen.print(shown)
+    stores: dict[tuple[int, str], list[PartitionUsage]] = {}
+    for usage in found.partitions:
+        stores.setdefault((usage.operator, usage.store), []).append(usage)
+    if not stores:
+        return
+    shown = terminal.table("store", "bytes>", "keys>", "by partition: min, median, max>", "of>", "skew>")
+    for (operator, store), usages in stores.items():
+        keys = {usage.partition: usage.keys for usage in usages if usage.keys is not None}
+        known = len(keys) == len(usages)
+        spread = Spread.of(keys if known else {usage.partition: usage.bytes for usage in usages})
+        words = (lambda number: f"{number:,.0f}") if known else (lambda number: terminal.size(int(number)))
+        shown.add_row(
+            Text(f"{operator} {store}"),
+            terminal.size(sum(usage.bytes for usage in usages)),
+            _keys(usages) if known else "?",
+            ", ".join(map(words, (spread.smallest, spread.median, spread.largest))),
+            "keys" if known else "bytes",
+            f"{spread.skew:.1f}",
+        )
+    screen.print()
+    screen.print(shown)
+
+
+def _batches_of(directory: DirectoryUsage) -> str:
+    if directory.oldest_batch is None:
+        return ""
+    return f"{directory.oldest_batch} to {directory.newest_batch}"
+
+
+def _keys(usages: list[PartitionUsage]) -> str:
+    """All keys, and as of which state version where that is not the newest."""
+    versions = sorted({usage.keys_at_version for usage in usages if usage.keys_at_version is not None})
+    span = f"{versions[0]}" if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+    return f"{sum(usage.keys or 0 for usage in usages):,} at version {span}"

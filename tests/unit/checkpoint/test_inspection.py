@@ -33,9 +33,11 @@ def test_documented_keys(place: Location) -> None:
         "findings",
     } <= report.keys()
     assert {"batch_id", "replay", "start_offsets", "end_offsets", "watermark_ms"} <= report["resume"].keys()
-    assert report["state"] == {
-        "operators": [{"id": 0, "name": "stateStoreSave", "stores": ["default"], "partitions": 2, "provider": HDFS}]
-    }
+    assert report["state"]["operators"] == [
+        {"id": 0, "name": "stateStoreSave", "stores": ["default"], "partitions": 2, "provider": HDFS}
+    ]
+    assert [p["partition"] for p in report["state"]["partitions"]] == [0, 1]
+    assert [d["path"] for d in report["directories"]] == [".", "commits", "offsets", "sources/0", "state/0"]
     assert (report["files"], report["bytes"]) == (len(files), sum(map(len, files.values())))
     assert report["findings"] == []
 

@@ -35,6 +35,7 @@ def test_inspect(checkpoint: Path):
         r"  last planned  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ \w+ ago|  last planned .*future", planned
     )
     assert re.fullmatch(r"  holds         \d+ files, [\d.]+ kB", holds)
+    usage, partitions = rest[13:18], rest[-1]
     assert rest == [
         "",
         f"At its next start Spark runs batch {NEWEST + 1} on new data  SAFE",
@@ -46,7 +47,19 @@ def test_inspect(checkpoint: Path):
         "state             stores   partitions  version  provider",
         "─────────────────────────────────────────────────────────",
         f"0 stateStoreSave  default           2        {NEWEST + 1}  RocksDB",
+        "",
+        "directory  files      bytes  batches",
+        "─────────────────────────────────────",
+        *usage,
+        "",
+        f"store       bytes  keys  {'by partition: min, median, max':>31}     of  skew",
+        "─" * 70,
+        partitions,
     ]
+    assert [row.split()[0] for row in usage] == [".", "commits", "offsets", "sources/0", "state/0"]
+    assert usage[1].endswith(f"0 to {NEWEST}")
+    # Changelogs without a snapshot do not tell how many keys there are.
+    assert re.fullmatch(r"0 default  [\d.]+ kB     \?  +\d+ bytes, \d+ bytes, \d+ bytes  bytes   1\.\d", partitions)
 
 
 def test_inspect_of_a_batch_that_will_run_again(checkpoint: Path):

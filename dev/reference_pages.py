@@ -1,0 +1,110 @@
+"""Writes the pages of docs/ that are made from registries in the code: ``python dev/reference_pages.py``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
+from airflow_ckpt_provider.checkpoint.doctor import KINDS as DAMAGE
+from airflow_ckpt_provider.recovery.advisor.condition import Step
+from airflow_ckpt_provider.recovery.advisor.registry import PARTS, WRAPPERS
+
+DOCS = Path(__file__).parents[1] / "docs"
+_MADE = "<!-- made by dev/reference_pages.py from the registry in the code; a test compares the two -->"
+
+
+def errors() -> Iterator[str]:
+    """``docs/errors.md``: what ``airflow-ckpt explain`` knows."""
+    yield "# Errors that are recognised"
+    yield ""
+    yield _MADE
+    yield ""
+    yield "What `airflow-ckpt explain`, `recovery_advice()` and the failure callback know ([how to](howto/explain.md))."
+    yield "Words in capitals stand for what an error may tell: the checkpoint, the topic, the flow. Errors are found also inside"
+    yield f"{', '.join(f'`{name}`' for name in sorted(WRAPPERS))} and Java's chains of causes."
+    for part, conditions in PARTS.items():
+        yield ""
+        yield f"## {part}"
+        yield ""
+        yield "| code | error conditions | cause | what not to do | way out |"
+        yield "|---|---|---|---|---|"
+        for condition in conditions:
+            names = "<br>".join([*(f"`{name}`" for name in condition.names), *map(_pattern, condition.patterns)])
+            steps = "<br>".join(f"{number}. {_step(step)}" for number, step in enumerate(condition.steps, 1))
+            yield (
+                f"| `{condition.code}` | {names} | {condition.cause} | {condition.do_not} "
+                f"| **{condition.remedy.value}**<br>{steps} |"
+            )
+
+
+class _Capitals(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return key.upper()
+
+
+def _filled(template: str) -> str:
+    return template.format_map(_Capitals())
+
+
+def _step(step: Step) -> str:
+    words = [_filled(step.text)]
+    if step.command:
+        words.append(f"`{shlex.join(('airflow-ckpt', *map(_filled, step.command)))}`")
+    if step.operator:
+        words.append(f"(`{step.operator}`)")
+    if step.call:
+        words.append(f"`{_filled(step.call)}`")
+    return " ".join(words)
+
+
+def _pattern(pattern: str) -> str:
+    """A regular expression within a table, where a bar would end the cell."""
+    return f"`/{pattern}/`".replace("|", "\\|")
+
+
+def advice() -> Iterator[str]:
+    """``docs/advice.md``: what works today and will hurt later."""
+    yield "# Advice"
+    yield ""
+    yield _MADE
+    yield ""
+    yield "Findings of the second kind: the checkpoint works, and something about it will hurt later. Each message holds the"
+    yield "figures behind it. What the files cannot tell is not guessed at: the target and the trigger have to be given."
+    yield ""
+    yield "| code | meaning | what Spark does | remedy |"
+    yield "|---|---|---|---|"
+    for kind in ADVICE:
+        yield f"| `{kind.code}` | {kind.meaning} | {kind.reaction} | {kind.remedy} |"
+
+
+def diagnosis() -> Iterator[str]:
+    """``docs/diagnosis.md``: what the doctor knows."""
+    yield "# Diagnosis"
+    yield ""
+    yield _MADE
+    yield ""
+    yield "What `airflow-ckpt doctor` and `CheckpointDoctorOperator` find ([how to](howto/doctor.md)), and what Spark does,"
+    yield "seen on Spark 4.0.0, on checkpoints that it had made and that were then damaged; what only newer ones have, on 4.3.0."
+    yield "Severity: *silent* means that rows are lost, doubled or wrong and nothing says so; *error* that the query does not"
+    yield "start, or fails; *warning* that it works. A single finding can be less bad than its kind, and says so."
+    yield ""
+    yield "| code | severity | meaning | what Spark does | remedy |"
+    yield "|---|---|---|---|---|"
+    for kind in DAMAGE:
+        yield f"| `{kind.code}` | {kind.severity.value} | {kind.meaning} | {kind.reaction} | {kind.remedy} |"
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {"errors.md": errors, "advice.md": advice, "diagnosis.md": diagnosis}
+
+
+def text(page: str) -> str:
+    """Content of a page."""
+    return "\n".join(PAGES[page]()) + "\n"
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        (DOCS / name).write_text(text(name))
+        print(f"wrote docs/{name}")
