@@ -59,7 +59,7 @@ def files(directory: Path, per_batch: int = 2) -> Source:
     return Source("json", path=str(directory), schema="id long", options=options)
 
 
-@pytest.mark.parametrize("combine", ["union", "count"])
+@pytest.mark.parametrize("combine", ["union", pytest.param("count", marks=pytest.mark.slow)])
 def test_files(spark_host: SparkHost, tmp_path: Path, combine: str) -> None:
     place = tmp_path / "in"
     put(place, range(0, 5), seconds=0)  # more of one time than a batch takes
@@ -158,7 +158,10 @@ def test_delta_at_the_end_of_the_table(spark_host: SparkHost, tmp_path: Path) ->
     assert one_less.ids == list(range(10, 40))
 
 
-@pytest.mark.parametrize("options", [{}, {"startingVersion": "0"}], ids=["snapshot", "versions"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, id="snapshot", marks=pytest.mark.slow), pytest.param({"startingVersion": "0"}, id="versions")],
+)
 def test_delta_in_the_middle(spark_host: SparkHost, tmp_path: Path, options: dict[str, str]) -> None:
     """After each batch of two files: nothing is lost, and exactly the counted rows come twice."""
     table = tmp_path / "table"

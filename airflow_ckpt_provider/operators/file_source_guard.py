@@ -1,0 +1,82 @@
+"""Before a stream is started: see that the files it will read next are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from airflow_ckpt_provider.guards.files import KIND, FileGuard
+from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
+from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.operators.fields import mapping, one_of, required, text
+from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.places import open_place
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class FileSourceGuardOperator(BaseOperator):
+    """See that the files which the next batch of a query will read by name are still there, and as they were listed.
+
+    Spark leaves out a file that is gone, without a word. What ``cleanSource`` moved into an archive is found there, and a log
+    of files that is not whole is told. The result is the report, as a dictionary and key by key. It is pushed before the task
+    fails, too.
+
+    .. seealso:: :doc:`/howto/delta-and-file-guards`
+
+    :param checkpoint: URI of the checkpoint. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
+    :param input_conn_id: Airflow connection to reach the input directories, which the checkpoint names. (templated)
+    :param reader_options: options of the query's reader that matter here (``cleanSource``, ``sourceArchiveDir``), or
+        source -> options. (templated)
+    :param source: position (``"0"``) or name of one source; ``None``: all file sources of the query. (templated)
+    :param on_finding: ``"fail"`` the task on a verdict other than ``SAFE``, or ``"warn"``. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "checkpoint_conn_id",
+        "input_conn_id",
+        "reader_options",
+        "source",
+        "on_finding",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"reader_options": "json"}
+    ui_color = "#fff2cc"
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        checkpoint_conn_id: str | None = None,
+        input_conn_id: str | None = None,
+        reader_options: Mapping[str, Any] | None = None,
+        source: str | int | None = None,
+        on_finding: str = "fail",
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.input_conn_id = input_conn_id
+        self.reader_options = reader_options
+        self.source = source
+        self.on_finding = on_finding
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
+        with no_retry_when_refused():
+            reaction = one_of(self.on_finding, "on_finding", REACTIONS)
+            location = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
+            query = from_checkpoint(location).of_kind(KIND, text(self.source))
+            options = mapping(self.reader_options, "reader_options")
+            if not all(isinstance(value, Mapping) for value in options.values()):
+                options = dict.fromkeys((source.name for source in query.sources), options)
+            conn_id = text(self.input_conn_id)
+            settings = GuardSettings(options={KIND: {"open": lambda uri: open_place(uri, conn_id), "options": options}})
+            return conclude(guard_query(query, settings, guards=[FileGuard(settings)]), reaction, context, self.log)
