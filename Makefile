@@ -11,7 +11,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo test lint format lock soak seal-soak s3a samples bench airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo test lint format lock soak seal-soak rewind-soak s3a doctor samples bench airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -41,8 +41,14 @@ soak: java venv jars ## At least 100 backups of live streams, each restored and 
 seal-soak: java venv jars jars-s3a ## Seal running streams at 50 random moments
 	@$(PY) -m pytest -m seal_soak -s $(ARGS)
 
+rewind-soak: java venv jars ## 100 random histories of streams that are rewound, taken back and run on
+	@$(PY) -m pytest -m rewind_soak -s $(ARGS)
+
 s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a real S3 server
 	@$(PY) -m pytest -m s3a $(ARGS)
+
+doctor: java venv jars ## Show real Spark every kind of damage the doctor knows, and every repair
+	@$(PY) -m pytest -m "spark and slow" tests/integration/test_doctor_against_spark.py $(ARGS)
 
 samples: java venv jars ## Start Spark 3.5 to 4.3 from the closures of the sample checkpoints
 	@$(PY) -m pytest -m other_spark $(ARGS)
@@ -56,8 +62,9 @@ venv: ## Make .venv as requirements.lock says
 java:
 	@dev/check-java.sh
 
-jars: java venv ## Fetch the jars Spark needs into .cache/ivy
+jars: java venv ## Fetch the jars that Spark and the tests' Kafka broker need into .cache/ivy
 	@$(PY) dev/fetch_jars.py dev/spark-jars.txt
+	@$(PY) dev/fetch_jars.py dev/kafka-jars.txt
 
 jars-s3a: java venv
 	@$(PY) dev/fetch_jars.py dev/s3a-jars.txt

@@ -28,12 +28,41 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Spark checkpoints",
                 "python-modules": [
                     "airflow_ckpt_provider.operators.backup",
+                    "airflow_ckpt_provider.operators.delta_retention_guard",
+                    "airflow_ckpt_provider.operators.doctor",
+                    "airflow_ckpt_provider.operators.file_source_guard",
+                    "airflow_ckpt_provider.operators.kafka_retention_guard",
+                    "airflow_ckpt_provider.operators.preflight",
+                    "airflow_ckpt_provider.operators.reset",
+                    "airflow_ckpt_provider.operators.reset_flow",
                     "airflow_ckpt_provider.operators.restore",
                     "airflow_ckpt_provider.operators.seal",
+                    "airflow_ckpt_provider.operators.starting_positions",
                     "airflow_ckpt_provider.operators.verify",
                 ],
             }
         ],
+        "sensors": [
+            {
+                "integration-name": "Spark checkpoints",
+                "python-modules": [
+                    "airflow_ckpt_provider.sensors.commit_gap",
+                    "airflow_ckpt_provider.sensors.kafka_time_to_loss",
+                    "airflow_ckpt_provider.sensors.stream_health",
+                ],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": "Spark checkpoints",
+                "python-modules": [
+                    "airflow_ckpt_provider.triggers.commit_gap",
+                    "airflow_ckpt_provider.triggers.kafka_time_to_loss",
+                    "airflow_ckpt_provider.triggers.stream_event",
+                ],
+            }
+        ],
         "extra-links": ["airflow_ckpt_provider.links.manifest.BackupManifestLink"],
+        "notifications": ["airflow_ckpt_provider.notifications.recovery_advice.RecoveryAdviceNotifier"],
         "cli": ["airflow_ckpt_provider.cli.definition.get_cli_commands"],
     }

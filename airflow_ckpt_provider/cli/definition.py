@@ -136,6 +136,17 @@ class _AllUnlessToldOtherwise(argparse.Action):
         setattr(namespace, self.dest, values or "all")
 
 
+def length_of_time(text: str) -> float:
+    """Take a length of time such as ``24h``, in seconds."""
+    from airflow_ckpt_provider.errors import CkptError
+    from airflow_ckpt_provider.guards.durations import seconds_of
+
+    try:
+        return seconds_of(text, field="it")
+    except CkptError as e:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 24h, 90min or 1d 12h") from e
+
+
 def number_from(least: int) -> Callable[[str], int]:
     """Make a type for whole numbers."""
 
@@ -173,6 +184,73 @@ _WORKERS = Option(
     {"type": number_from(1), "default": 32, "metavar": "N"},
 )
 _FLAG = {"action": "store_true"}
+_KAFKA_CONFIG = Option(
+    ("--kafka-config",),
+    "a client's configuration for the Kafka brokers: JSON or key=value lines of librdkafka's settings",
+    {"type": filled, "metavar": "FILE"},
+)
+
+_QUIET_FOR = Option(
+    ("--quiet-for",),
+    "how long nobody may have written to CHECKPOINT before it is changed (default: %(default)s)",
+    {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
+)
+#: Where a rewind goes; exactly one of them.
+_WHERE_TO = (
+    Option(("--to-batch",), "to a committed batch", {"type": number_from(0), "metavar": "N"}),
+    Option(
+        ("--to-datetime",),
+        "to the last batch that had ended by a time in ISO 8601 with its zone, such as 2026-11-21T14:05:00Z",
+        {"type": filled, "metavar": "TIME"},
+    ),
+    Option(
+        ("--by-duration",),
+        "to the last batch that had ended that long ago, in ISO 8601, such as PT2H",
+        {"type": filled, "metavar": "DURATION"},
+    ),
+    Option(("--shift-by",), "by so many batches, such as --shift-by=-3", {"type": int, "metavar": "N"}),
+    Option(("--to-earliest",), "to the oldest batch that can be gone back to", _FLAG),
+    Option(("--to-latest",), "to the newest committed batch: drops what was logged and not committed", _FLAG),
+    Option(("--to-current",), "nowhere: checks checkpoint and sink as they are", _FLAG),
+    Option(
+        ("--from-file",),
+        "to the newest batch that is not beyond offsets of Kafka, given as topic,partition,offset lines; - is standard input",
+        {"type": filled, "metavar": "FILE"},
+    ),
+    Option(
+        ("--to-table-version",),
+        "to the batch that a version of the Delta table in --sink holds",
+        {"type": number_from(0), "metavar": "N"},
+    ),
+)
+_SINK = (
+    Option(
+        ("--sink",),
+        "what the query writes to: the directory of a Delta table or a file sink, or foreachBatch, foreach or kafka",
+        {"type": filled, "metavar": "SINK"},
+    ),
+    Option(
+        ("--txn-app-id",),
+        "txnAppId with which foreachBatch writes to the Delta table (default: the query id)",
+        {"type": filled, "metavar": "ID"},
+    ),
+    Option(
+        ("--sink-option",),
+        "setting of the table's store as deltalake names it, such as AWS_REGION=eu-central-1; repeatable",
+        {"type": pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
+    ),
+)
+
+_ACCEPT = Option(
+    ("--accept",),
+    "go on though the plan's verdict is this one",
+    {"choices": ["WILL_SKIP", "WILL_DUPLICATE", "WILL_LOSE", "WILL_FAIL", "UNKNOWN"]},
+)
+_CONTINUE_NUMBERS = Option(
+    ("--continue-numbers",),
+    "the new checkpoint goes on with the old batch numbers, which file sinks want; for queries without state",
+    _FLAG,
+)
 
 _OF_EVERY_VERB = (
     Option(
@@ -191,6 +269,60 @@ VERBS = (
         (_CHECKPOINT,),
         ("checkpoint",),
         "inspect",
+    ),
+    Verb(
+        "doctor",
+        "What is wrong with a checkpoint, what Spark will do because of it, and the smallest repair",
+        (
+            _CHECKPOINT,
+            Option(
+                ("--repair",), "plan the minimal cut: the newest batch that is whole, with the fewest removals", _FLAG
+            ),
+            Option(
+                ("--repository",),
+                "whose backups missing files are fetched from, and where what goes is kept (default: CHECKPOINT.repairs)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            _NAME,
+            Option(
+                ("--query-id",),
+                "id of the query, where the file metadata is lost; logs of a former run name it",
+                {"type": filled, "metavar": "UUID"},
+            ),
+            Option(("--skip-contents",), "do not read state files to find damage in them", _FLAG),
+            Option(
+                ("--target",),
+                "the table that the query writes to, by name or path: for advice on where the checkpoint lies",
+                {"type": filled, "metavar": "NAME"},
+            ),
+            Option(
+                ("--trigger",),
+                "interval of the query's trigger: for advice on batches that take longer",
+                {"type": seconds, "metavar": "SECONDS"},
+            ),
+            Option(
+                ("--quiet-for",),
+                "how long nobody may have written to CHECKPOINT before it is repaired (default: %(default)s)",
+                {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
+            ),
+            Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"}),
+            Option(("--apply",), "carry the plan of the repair out", _FLAG),
+        ),
+        ("checkpoint", "repository"),
+        "doctor",
+    ),
+    Verb(
+        "explain",
+        "What an error of a stream means, what not to do about it, and what to do",
+        (
+            Option(
+                ("FILE",),
+                "a log, an error message, or JSON of a Databricks pipeline event; by default standard input",
+                {"type": filled, "nargs": "?"},
+            ),
+        ),
+        (),
+        "explain",
     ),
     Verb(
         "backup",
@@ -214,6 +346,7 @@ VERBS = (
                 "how many of the newest batches can be restored from it (default: %(default)s)",
                 {"type": number_from(1), "default": 1, "metavar": "N"},
             ),
+            _KAFKA_CONFIG,
             _WORKERS,
         ),
         ("checkpoint", "repository"),
@@ -222,7 +355,7 @@ VERBS = (
     Verb(
         "backups",
         "List the backups in a repository",
-        (_REPOSITORY, _NAME),
+        (_REPOSITORY, _NAME, _KAFKA_CONFIG),
         ("repository",),
         "backups",
     ),
@@ -268,12 +401,172 @@ VERBS = (
                 "TARGET as Spark names it, where that differs; for state that holds absolute paths",
                 {"metavar": "URI"},
             ),
+            *_SINK,
+            Option(("--accept-sink",), "go on though the sink says that it will skip or double rows", _FLAG),
             Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"}),
             _WORKERS,
             Option(("--apply",), "carry the plan out", _FLAG),
         ),
-        ("repository", "target"),
+        ("repository", "target", "sink"),
         "restore",
+    ),
+    Verb(
+        "rewind",
+        "Go back to a batch or a time, with state and sink: shows the plan, and carries it out with --apply",
+        (
+            _CHECKPOINT,
+            *_WHERE_TO,
+            Option(("--list",), "show every batch that can be gone back to", _FLAG),
+            *_SINK,
+            Option(
+                ("--sink-exit",),
+                "what is done about rows that the sink has beyond that batch: rollback (the sink goes back too), forward (the "
+                "checkpoint goes to where the sink is), accept (what the verdict says will happen)",
+                {"choices": ["rollback", "forward", "accept"]},
+            ),
+            Option(
+                ("--repository",),
+                "where what goes is kept, and whose backups can be gone back to (default: CHECKPOINT.rewinds)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            _NAME,
+            Option(
+                ("--fresh",),
+                "plan the next batch anew, instead of running it again over exactly the same data",
+                _FLAG,
+            ),
+            Option(
+                ("--downstream",),
+                "checkpoint of a stream that reads the sink, or a folder of such, to be told what happens to it; repeatable",
+                {"type": filled, "action": "append", "default": [], "metavar": "PLACE"},
+            ),
+            Option(
+                ("--kafka-config",),
+                "a client's configuration for the Kafka brokers, to be told whether they still have the data",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            Option(("--stop-running",), "stop a query that runs, by the seal, at its batch boundary", _FLAG),
+            Option(("--accept-source-loss",), "go on though the sources have lost data", _FLAG),
+            Option(("--accept-foreign-loss",), "go on though rows that others wrote leave the table too", _FLAG),
+            _QUIET_FOR,
+            Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"}),
+            Option(("--apply",), "carry the plan out", _FLAG),
+        ),
+        ("checkpoint", "repository", "sink"),
+        "rewind",
+    ),
+    Verb(
+        "undo",
+        "Take a rewind or a reset back, as long as nothing was written since",
+        (
+            _CHECKPOINT,
+            Option(("--plan",), "id of the rewind or reset (default: the newest)", {"type": filled, "metavar": "ID"}),
+            *_SINK,
+            Option(
+                ("--repository",),
+                "the repository that the rewind was carried out with (default: CHECKPOINT.rewinds)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"}),
+        ),
+        ("checkpoint", "repository", "sink"),
+        "rewind",
+    ),
+    Verb(
+        "reset",
+        "A new checkpoint in the place of the old one: shows the plan, and carries it out with --apply",
+        (
+            _CHECKPOINT,
+            Option(
+                ("--keep-position",),
+                "the new one reads on where the old one stood: gives reader options for every source",
+                _FLAG,
+            ),
+            Option(("--from-scratch",), "the new one starts where the sources' own options say", _FLAG),
+            Option(("--new-query-id",), "keep the checkpoint, under a new query id", _FLAG),
+            Option(
+                ("--batch",),
+                "with --keep-position: after this committed batch (default: the newest)",
+                {"type": number_from(0), "metavar": "N"},
+            ),
+            *_SINK,
+            Option(
+                ("--new-txn-app-id",),
+                "txnAppId with which the new query's foreachBatch will write",
+                {"type": filled, "metavar": "ID"},
+            ),
+            _CONTINUE_NUMBERS,
+            Option(
+                ("--source",),
+                "a source has another place or name in the new query: 0=1; 0= for one that is gone; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "OLD=NEW"},
+            ),
+            Option(
+                ("--partitions",),
+                "how many partitions a Kafka topic has now, so that added ones are read too; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "TOPIC=N"},
+            ),
+            Option(
+                ("--table",),
+                "the Delta table that a source reads, to count the rows that are read again; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "SOURCE=URI"},
+            ),
+            Option(
+                ("--repository",),
+                "where the old checkpoint is kept (default: CHECKPOINT.rewinds)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            _NAME,
+            Option(("--stop-running",), "stop a query that runs, by the seal, at its batch boundary", _FLAG),
+            _ACCEPT,
+            _QUIET_FOR,
+            Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"}),
+            Option(("--apply",), "carry the plan out", _FLAG),
+        ),
+        ("checkpoint", "repository", "sink", "table"),
+        "reset",
+    ),
+    Verb(
+        "flows",
+        "Flows of Spark Declarative Pipelines: list them, reset one without its table, roll one back",
+        (
+            Option(("STORAGE",), "the storage of the pipeline's specification: a path or a URI", {"type": filled}),
+            Option(
+                ("--reset",),
+                "let the next run of this flow begin in a new checkpoint; its table keeps its rows",
+                {"type": filled, "metavar": "FLOW"},
+            ),
+            Option(
+                ("--keep-position",),
+                "with --reset: the new checkpoint reads on where the live one stands (default: from the start)",
+                _FLAG,
+            ),
+            _CONTINUE_NUMBERS,
+            Option(
+                ("--restore-into-next",),
+                "restore a backup of this flow into its next version",
+                {"type": filled, "metavar": "FLOW"},
+            ),
+            Option(
+                ("--repository",),
+                "where the backup is; with --reset, where the audit record goes",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            Option(("--backup",), "id of the backup (default: latest)", {"type": filled, "metavar": "BACKUP"}),
+            _NAME,
+            Option(
+                ("--batch",),
+                "batch to go back to, one of the backup's restorable ones (default: its newest)",
+                {"type": number_from(0), "metavar": "N"},
+            ),
+            *_SINK,
+            _ACCEPT,
+            _QUIET_FOR,
+            Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"}),
+            Option(("--apply",), "carry the plan out", _FLAG),
+        ),
+        ("storage", "repository", "sink"),
+        "flows",
     ),
     Verb(
         "seal",
@@ -301,6 +594,101 @@ VERBS = (
         ),
         ("checkpoint",),
         "seal",
+    ),
+    Verb(
+        "guard",
+        "Will the sources still have what the next start reads, and for how long",
+        (
+            Option(
+                ("CHECKPOINT",),
+                "the checkpoint: a path or a URI; left out with --offsets, or to ask about a backup",
+                {"type": filled, "nargs": "?"},
+            ),
+            _KAFKA_CONFIG,
+            Option(
+                ("--max-downtime",),
+                "how long the stream will stand still from now on, such as 24h",
+                {"type": length_of_time, "metavar": "TIME"},
+            ),
+            Option(
+                ("--buffer",),
+                "time to have in hand after that (default: %(default)s)",
+                {"type": length_of_time, "default": "1h", "metavar": "TIME"},
+            ),
+            Option(
+                ("--repository",),
+                "backups of the stream, which know what its sources were; without CHECKPOINT the backup is asked about",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            Option(("--backup",), "id of the backup (default: latest)", {"type": filled, "metavar": "BACKUP"}),
+            _NAME,
+            Option(
+                ("--offsets",),
+                "Kafka offsets instead of CHECKPOINT, as Spark's startingOffsets",
+                {"type": filled, "metavar": "JSON"},
+            ),
+            Option(("--source",), "only this source: 0, 1, … or its name", {"type": filled, "metavar": "SOURCE"}),
+            Option(("--ignore-data-loss",), "the query runs with failOnDataLoss=false", _FLAG),
+            Option(("--read-committed",), "the query runs with kafka.isolation.level=read_committed", _FLAG),
+            Option(
+                ("--option",),
+                "option of a guard, such as one of another package; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "KIND.KEY=VALUE"},
+            ),
+            Option(("--markdown",), "print Markdown, for a ticket or an approval", _FLAG),
+        ),
+        ("checkpoint", "repository"),
+        "guard",
+    ),
+    Verb(
+        "positions",
+        "Reader options with which a new checkpoint starts where this one stands",
+        (
+            Option(
+                ("CHECKPOINT",),
+                "the checkpoint, whole or broken: a path or a URI; left out with --repository",
+                {"type": filled, "nargs": "?"},
+            ),
+            Option(
+                ("--batch",),
+                "after this committed batch (default: the newest)",
+                {"type": number_from(0), "metavar": "N"},
+            ),
+            Option(
+                ("--to-datetime",),
+                "after the newest batch planned at or before a time, such as 2026-11-21T08:30:00Z",
+                {"type": filled, "metavar": "TIME"},
+            ),
+            Option(
+                ("--by-duration",),
+                "the same for a time so long ago, such as PT2H",
+                {"type": filled, "metavar": "DURATION"},
+            ),
+            Option(
+                ("--repository",),
+                "take them from a backup in this repository instead of a checkpoint",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            Option(("--backup",), "id of the backup (default: latest)", {"type": filled, "metavar": "BACKUP"}),
+            _NAME,
+            Option(
+                ("--partitions",),
+                "how many partitions a Kafka topic has now, so that added ones are read too; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "TOPIC=N"},
+            ),
+            Option(
+                ("--table",),
+                "the Delta table that a source reads (0, 1, … in plan order), to count the rows that are read again; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "SOURCE=URI"},
+            ),
+            Option(
+                ("--seed",),
+                "write into the empty place of the new checkpoint which input files were read already",
+                {"type": filled, "metavar": "NEW_CHECKPOINT"},
+            ),
+        ),
+        ("checkpoint", "repository", "seed", "table"),
+        "positions",
     ),
 )
 

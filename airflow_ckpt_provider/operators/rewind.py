@@ -336,9 +336,7 @@ class CheckpointUndoOperator(_OnSink):
             plan_id, why = text(self.plan_id), text(self.reason) or ""
             reset = reset_to_undo(checkpoint.location, repository, plan_id)
             if reset:
-                outcome = undo_reset(
-                    reset, checkpoint.location, repository, made_by=made_by(context), reason=why
-                )
+                outcome = undo_reset(reset, checkpoint.location, repository, made_by=made_by(context), reason=why)
             else:
                 outcome = undo_rewind(
                     checkpoint, repository, plan_id=plan_id, sink=self._sink(), made_by=made_by(context), reason=why

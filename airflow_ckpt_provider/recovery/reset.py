@@ -16,10 +16,12 @@ from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import new_plan_id
 from airflow_ckpt_provider.backup.target import Target, look_at
+from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError, SealedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset_plan import NewSource, ResetPlan, ResetRequest, ResetWay
 from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_path
 from airflow_ckpt_provider.recovery.seam import NOTHING_READ, Known, Seam, seam_of_new_checkpoint, seam_of_new_query_id
@@ -46,6 +48,7 @@ def plan_reset(
     sink: Sink | None = None,
     new_app_id: str | None = None,
     sources: Mapping[str, str] | None = None,
+    continue_numbers: bool = False,
     repository: Location | None = None,
     name: str | None = None,
     kafka_partitions: Mapping[str, int] | None = None,
@@ -62,6 +65,8 @@ def plan_reset(
     :param new_app_id: ``txnAppId`` that the new query will write with.
     :param sources: source of the old query -> its place or name in the new one, for sources that are moved; an empty text for
         one that is gone.
+    :param continue_numbers: the new checkpoint goes on with the old batch numbers, for sinks that go by them; only for queries
+        without state.
     :param repository: place of the repository that keeps the old checkpoint; by default beside it.
     :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
     :param kafka_partitions: topic -> how many partitions it has now.
@@ -88,6 +93,7 @@ def plan_reset(
         app_id=sink.app_id or "",
         new_app_id=new_app_id or "",
         sources=dict(sources or {}),
+        continue_numbers=continue_numbers,
     )
     before = look_at(checkpoint)
     if before.seal:
@@ -114,25 +120,50 @@ def plan_reset(
         before={path: file.size for path, file in before.visible.items()},
         fingerprint=before.fingerprint,
         sources=(),
-        seeds={},
+        contents={},
         seam=Seam("unknown", "unknown", Verdict.UNKNOWN),
     )
     if way is ResetWay.NEW_QUERY_ID:
         return _new_query_id(plan, logs, known)
-    if way is ResetWay.FROM_SCRATCH:
-        seam = seam_of_new_checkpoint(
-            known, logs.query_id, start=NOTHING_READ, newest=newest, new_app_id=new_app_id or None
+    if continue_numbers and logs.is_stateful:
+        raise RefusedError(
+            f"{checkpoint} keeps state, and its batch numbers go with its state: a new checkpoint has to begin at batch 0",
+            hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
         )
-        return replace(plan, seam=seam, cautions=(_FROM_SCRATCH,))
-    choice = _choose(logs, known, batch_id)
-    found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, rows_before=rows_before)
+    choice = _choose(logs, known, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
+    start = choice.entry.batch_id if choice and way is ResetWay.KEEP_POSITION else NOTHING_READ
     seam = seam_of_new_checkpoint(
-        known, logs.query_id, start=choice.entry.batch_id, newest=newest, new_app_id=new_app_id or None
+        known, logs.query_id, start=start, newest=newest, new_app_id=new_app_id or None, continues=continue_numbers
     )
-    return _keeping_position(plan, found, choice, seam)
+    plan = replace(plan, seam=seam, cautions=(_FROM_SCRATCH,))
+    if choice and way is ResetWay.KEEP_POSITION:
+        found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, rows_before=rows_before)
+        plan = _keeping_position(plan, found, choice)
+    return _going_on(plan, choice.entry) if choice and continue_numbers else plan
 
 
-def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice, seam: Seam) -> ResetPlan:
+def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
+    """Let the new checkpoint go on with the batch numbers."""
+    moved = plan.request.sources
+    sources = [name for source in entry.sources if (name := moved.get(source.source, source.source))]
+    if not all(name.isdigit() for name in sources):
+        raise RefusedError(
+            f"{plan.checkpoint} names its sources, and only entries by their places are known here to begin without an offset",
+            hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
+        )
+    logs = logs_up_to(
+        max(plan.newest, NOTHING_READ if plan.seam.remembered is None else plan.seam.remembered),
+        sources,
+        conf=entry.conf,
+        time_ms=int(entry.time.timestamp() * 1000) if entry.time else 0,
+        query_id=str(uuid.uuid4()),
+    )
+    count = "1 source" if len(sources) == 1 else f"{len(sources)} sources"
+    caution = f"the new query has to have {count} and keep no state: its log entries say so"
+    return replace(plan, contents={**plan.contents, **logs}, cautions=(*plan.cautions, caution))
+
+
+def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice) -> ResetPlan:
     moved = plan.request.sources
     strange = sorted(set(moved) - {source.source for source in found.sources})
     if strange:
@@ -157,8 +188,7 @@ def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice,
         plan,
         start=choice.entry.batch_id,
         sources=tuple(_new_source(name, source) for name, source in left),
-        seeds={f"sources/{name}/0": s.seed.content.decode() for name, s in left if s.seed},
-        seam=seam,
+        contents={f"sources/{name}/0": s.seed.content.decode() for name, s in left if s.seed},
         cautions=tuple(cautions),
         notes=(*found.notes, *unread),
     )

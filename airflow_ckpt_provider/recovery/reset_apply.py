@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal
+from airflow_ckpt_provider.backup.restore import STOP_WITHIN
+from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal, seal
 from airflow_ckpt_provider.backup.set_aside import SetAside
-from airflow_ckpt_provider.backup.target import Target, check_at_rest, look_at
+from airflow_ckpt_provider.backup.target import Target, check_at_rest, look_at, wait_until_at_rest
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
@@ -26,12 +27,15 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.reset import read_reset
 from airflow_ckpt_provider.recovery.reset_plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.rewind import plan_path
-from airflow_ckpt_provider.recovery.rewind_apply import stop_query
+from airflow_ckpt_provider.recovery.rewind_apply import put_above
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
+
+_STOPPING = "stopping the query for a reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,7 @@ def apply_reset(
     there = look_at(checkpoint).visible
     aside.keep(checkpoint, [file for path, file in there.items() if only is None or path in only], workers=workers)
     if plan.way is not ResetWay.NEW_QUERY_ID:
+        mark = put_above(checkpoint, mark, plan.contents, made_by=made_by)
         clear(checkpoint, mark, workers=workers)
     for path, content in _wanted(plan).items():
         _replace(checkpoint, path, content)
@@ -159,18 +164,26 @@ def stop_plan_and_reset(
     :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
     :param more: what else :func:`apply_reset` takes.
     """
-    under = None
-    if stop_running:
-        under = stop_query(Checkpoint.at(checkpoint), repository, quiet_for=quiet_for, made_by=made_by)
+    under = _stop(checkpoint, quiet_for=quiet_for, made_by=made_by) if stop_running else None
     try:
         made = plan(under)
         return made, apply_reset(made, checkpoint, repository, quiet_for=quiet_for, made_by=made_by, **more)
     except RefusedError:
         mark = look_at(checkpoint).seal
-        begun = SetAside(repository, checkpoint.name, under or "none", "checkpoint").sizes is not None
-        if mark and mark.plan_id == under and not begun:  # nothing was changed: the query may be started again
-            remove_seal(checkpoint, mark)
+        if mark and under == mark.plan_id and read_reset(repository, under) is None:
+            remove_seal(checkpoint, mark)  # nothing was begun: the query may be started again
         raise
+
+
+def _stop(location: Location, *, quiet_for: float, made_by: str) -> str | None:
+    """Stop a query that still runs by the seal; the id to plan under, ``None`` where another seal is there."""
+    mark = look_at(location).seal
+    if mark is None:
+        mark = seal(Checkpoint.at(location), reason=_STOPPING, made_by=made_by)
+    elif mark.reason != _STOPPING:
+        return None  # planning says whose it is, or goes on with it
+    wait_until_at_rest(location, quiet_for=quiet_for, at_most=STOP_WITHIN)
+    return mark.plan_id
 
 
 def clear(place: Location, mark: Seal, *, workers: int = WORKERS) -> None:
@@ -187,7 +200,7 @@ def _wanted(plan: ResetPlan) -> dict[str, bytes]:
     """What the plan writes."""
     if plan.way is ResetWay.NEW_QUERY_ID:
         return {METADATA_FILE: json.dumps({"id": plan.new_query_id}, separators=(",", ":")).encode()}
-    return {path: content.encode() for path, content in plan.seeds.items()}
+    return {path: content.encode() for path, content in plan.contents.items()}
 
 
 def _worst_reasons(plan: ResetPlan) -> Iterable[str]:

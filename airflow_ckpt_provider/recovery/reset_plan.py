@@ -1,4 +1,4 @@
-"""The plan of a reset: what goes, where the new checkpoint starts, what the sink does at the seam. Data and words; see ``reset``."""
+"""The plan of a reset: what goes, where the new checkpoint starts, what the sink does. Data and words; see ``reset``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.new_numbers import highest_offsets
 from airflow_ckpt_provider.recovery.seam import Seam
 
 
@@ -35,6 +36,7 @@ class ResetRequest:
     :param app_id: ``txnAppId`` with which the old query writes to the sink; else empty.
     :param new_app_id: the one that the new query will write with; else empty.
     :param sources: source of the old query -> its place or name in the new one; empty text: it is gone.
+    :param continue_numbers: the new checkpoint goes on with the old batch numbers.
     """
 
     way: ResetWay
@@ -43,6 +45,7 @@ class ResetRequest:
     app_id: str = ""
     new_app_id: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    continue_numbers: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The request as plain JSON."""
@@ -53,6 +56,7 @@ class ResetRequest:
             "app_id": self.app_id,
             "new_app_id": self.new_app_id,
             "sources": dict(self.sources),
+            "continue_numbers": self.continue_numbers,
         }
 
     @classmethod
@@ -112,7 +116,7 @@ class ResetPlan:
     :param before: path -> size of all visible files when the plan was made.
     :param fingerprint: of the checkpoint when the plan was made.
     :param sources: where each source starts; empty where the sources' own options decide, or nothing changes.
-    :param seeds: files that the new checkpoint holds before its first start: path -> content.
+    :param contents: files that the new checkpoint holds before its first start: path -> content.
     :param seam: what the sink does.
     :param cautions: what a new checkpoint changes besides.
     :param notes: what the person who asked should know.
@@ -129,7 +133,7 @@ class ResetPlan:
     before: Mapping[str, int]
     fingerprint: str
     sources: tuple[NewSource, ...]
-    seeds: Mapping[str, str]
+    contents: Mapping[str, str]
     seam: Seam
     cautions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -184,7 +188,12 @@ class ResetPlan:
     @property
     def seeded(self) -> frozenset[str]:
         """Sources whose position lies in the new checkpoint itself."""
-        return frozenset(path.split("/")[1] for path in self.seeds)
+        return frozenset(path.split("/")[1] for path in self.contents if path.startswith("sources/"))
+
+    @property
+    def first_batch(self) -> int:
+        """Number of the new checkpoint's first batch."""
+        return highest_offsets(self.contents) + 1
 
     @property
     def take_back(self) -> str:
@@ -202,12 +211,13 @@ class ResetPlan:
                 "write the audit record",
                 "lift the seal",
             )
-        seeds = (f"write {', '.join(f'`{path}`' for path in self.seeds)}: what was read already",) if self.seeds else ()
+        named = ", ".join(f"`{path}`" for path in self.contents)
+        written = (f"write {named}: what was read already, or the batch number",) if named else ()
         return (
             "seal the checkpoint and look again",
             f"set all {len(self.before)} files aside in the repository",
             f"delete them, first the entries of `{_GATE}` without which Spark does not start",
-            *seeds,
+            *written,
             "write the audit record",
             "lift the seal: the place is then a new checkpoint",
         )
@@ -242,7 +252,7 @@ class ResetPlan:
             "options": self.options,
             "conf": self.conf,
             "snippet": self.snippet,
-            "seeds": {path: len(content.encode()) for path, content in self.seeds.items()},
+            "writes": {path: len(content.encode()) for path, content in self.contents.items()},
             "sink": self.seam.to_json(),
             "cautions": list(self.cautions),
             "notes": list(self.notes),
@@ -253,7 +263,11 @@ class ResetPlan:
 
     def document(self) -> dict[str, Any]:
         """The plan with all that carrying it out needs, as it is kept in the repository."""
-        more = {"before": dict(self.before), "checkpoint_fingerprint": self.fingerprint, "contents": dict(self.seeds)}
+        more = {
+            "before": dict(self.before),
+            "checkpoint_fingerprint": self.fingerprint,
+            "contents": dict(self.contents),
+        }
         return {**self.to_json(), **more}
 
     @classmethod
@@ -271,7 +285,7 @@ class ResetPlan:
             before=value["before"],
             fingerprint=value["checkpoint_fingerprint"],
             sources=tuple(NewSource.from_json(source) for source in value["sources"]),
-            seeds=value["contents"],
+            contents=value["contents"],
             seam=Seam.from_json(value["sink"]),
             cautions=tuple(value["cautions"]),
             notes=tuple(value["notes"]),
@@ -299,8 +313,8 @@ class ResetPlan:
         if self.way is ResetWay.NEW_QUERY_ID:
             return f"unchanged, after batch {self.start}; the query's id becomes `{self.new_query_id}`"
         if self.start is None:
-            return "from scratch: where the options of the new query's sources say"
-        return f"after batch {self.start} of the old query; the new one begins at its own batch 0"
+            return f"from scratch: where the options of the new query's sources say, with batch {self.first_batch}"
+        return f"after batch {self.start} of the old query; the new one begins at batch {self.first_batch}"
 
 
 _GATE = "offsets/"

@@ -205,14 +205,15 @@ def _lift(checkpoint: Checkpoint, under: str) -> None:
         remove_seal(checkpoint.location, mark)
 
 
-def stop_query(checkpoint: Checkpoint, repository: Repository, *, quiet_for: float = 5.0, made_by: str = "") -> str:
+def stop_query(
+    checkpoint: Checkpoint, repository: Repository, *, quiet_for: float = 5.0, made_by: str = ""
+) -> str | None:
     """Stop a query that still runs, by the seal, at its batch boundary; a rewind can then be planned ``under`` that seal.
 
     A second call finds the seal of the first one.
 
     :param quiet_for: seconds without a change after which the query counts as stopped.
-    :return: the id to plan and apply under.
-    :raises SealedError: something else has sealed the checkpoint.
+    :return: the id to plan and apply under; ``None`` where another seal is there, whose planning says what to do.
     :raises RefusedError: it is still written to after ten minutes.
     """
     progress = checkpoint.progress()
@@ -220,7 +221,7 @@ def stop_query(checkpoint: Checkpoint, repository: Repository, *, quiet_for: flo
     if mark is None:
         mark = seal(checkpoint, reason=_STOPPING, made_by=made_by)
     elif mark.reason != _STOPPING or read_plan(repository, mark.plan_id):
-        return mark.plan_id  # planning says whose it is, or goes on with it
+        return None  # planning says whose it is, or goes on with it
     wait_until_at_rest(checkpoint.location, quiet_for=quiet_for, at_most=STOP_WITHIN)
     return mark.plan_id
 

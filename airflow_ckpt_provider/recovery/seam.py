@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
@@ -122,7 +122,13 @@ class Known:
 
 
 def seam_of_new_checkpoint(
-    known: Known, query_id: str | None, *, start: int, newest: int, new_app_id: str | None = None
+    known: Known,
+    query_id: str | None,
+    *,
+    start: int,
+    newest: int,
+    new_app_id: str | None = None,
+    continues: bool = False,
 ) -> Seam:
     """Judge a new checkpoint: a new query id, and batch numbers from 0 on.
 
@@ -131,6 +137,7 @@ def seam_of_new_checkpoint(
     :param start: the batch of the old query after which the new checkpoint reads; :data:`NOTHING_READ` for all there is.
     :param newest: the newest batch that the old query may have written.
     :param new_app_id: ``txnAppId`` that the new query will write with, where it writes with one.
+    :param continues: its batch numbers go on after all that the sink remembers.
     """
     sink = known.sink
     if known.history:
@@ -138,17 +145,19 @@ def seam_of_new_checkpoint(
         if app_id is None:
             return _unknown_id(known.history.uri)
         writes_as = new_app_id or (sink.app_id and app_id)
-        if writes_as and (memory := _memory(known, writes_as)) is not None and memory >= 0:
+        if writes_as and not continues and (memory := _memory(known, writes_as)) is not None and memory >= 0:
             return _same_app_id(known.history.uri, writes_as, memory)
         return _by_content(known, app_id, start, "a new query id" if not new_app_id else f"txnAppId {new_app_id}")
     if known.is_file_sink and sink.place:
         remembered = look_at_file_sink(sink.place, newest).remembered
         if remembered is None or remembered < 0:
             return Seam("file", sink.place.uri, Verdict.SAFE)
+        if continues:
+            return _file_sink_goes_on(sink.place.uri, remembered, start)
         reason = (
             f"the sink's log _spark_metadata reaches batch {remembered} and goes by batch number alone: the new checkpoint's "
             f"batches 0 to {remembered} are skipped without a word, whatever rows they hold; have the new query write to a new "
-            "directory"
+            "directory, or go on with the numbers where it keeps no state (--continue-numbers)"
         )
         return Seam(
             "file",
@@ -181,33 +190,43 @@ def seam_of_new_query_id(known: Known, query_id: str | None, *, start: int, newe
         if query_id is None:
             return _unknown_id(known.history.uri)
         return _by_content(known, query_id, start, "a new query id")
-    no_use = "a new query id changes nothing here: this sink does not know the query by its id"
-    if known.history and sink.app_id:
-        memory = _memory(known, sink.app_id)
-        report = look_at_delta(known.history, sink.app_id, start, remembered=memory)
-        return Seam(
-            "delta",
-            report.uri,
-            report.verdict,
-            (no_use, *report.reasons),
-            held=report.batch_id,
-            remembered=report.remembered,
-        )
-    if known.is_file_sink and sink.place:
-        file = look_at_file_sink(sink.place, start)
-        return Seam(
-            "file",
-            file.uri,
-            file.verdict,
-            (no_use, *file.reasons),
-            held=file.batch_id,
-            remembered=file.remembered,
-        )
-    if sink.kind == "unknown":
+    seam = seam_of_same_query(known, query_id, start=start, newest=newest)
+    if seam.kind == "unknown":
         reason = "the sink is not known (--sink): a new query id makes a Delta table forget which batches it has"
+        return replace(seam, reasons=(reason,))
+    no_use = "a new query id changes nothing here: this sink does not know the query by its id"
+    return replace(seam, reasons=(no_use, *seam.reasons))
+
+
+def seam_of_same_query(known: Known, query_id: str | None, *, start: int, newest: int) -> Seam:
+    """Judge the same query, as a checkpoint of an older batch: its id and its batch numbers go on after ``start``.
+
+    :param known: the sink.
+    :param query_id: the query's id.
+    :param start: the batch that it goes on after.
+    :param newest: the newest batch that it may have written.
+    """
+    sink = known.sink
+    if known.history:
+        app_id = sink.app_id or query_id
+        if app_id is None:
+            return _unknown_id(known.history.uri)
+        report = look_at_delta(known.history, app_id, start, remembered=_memory(known, app_id))
+    elif known.is_file_sink and sink.place:
+        report = look_at_file_sink(sink.place, start)
+    elif sink.kind == "unknown":
+        reason = "the sink is not known (--sink): what it does with batches that it may have is not known either"
         return Seam("unknown", "unknown", Verdict.UNKNOWN, (reason,))
-    seam = _without_memory(sink.kind, start, newest)
-    return Seam(seam.kind, seam.uri, seam.verdict, (no_use, *seam.reasons), doubled=seam.doubled)
+    else:
+        return _without_memory(sink.kind, start, newest)
+    return Seam(
+        report.kind,
+        report.uri,
+        report.verdict,
+        report.reasons,
+        held=report.batch_id,
+        remembered=report.remembered,
+    )
 
 
 def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
@@ -260,9 +279,22 @@ def _same_app_id(uri: str, app_id: str, memory: int) -> Seam:
     reason = (
         f"foreachBatch writes with txnAppId {app_id}, of which the table remembers {memory}; a new checkpoint begins at batch "
         f"0, so Delta skips its batches 0 to {memory} without a word: give the new query a new txnAppId "
-        "(and say so: --new-txn-app-id)"
+        "(and say so: --new-txn-app-id), or go on with the numbers where it keeps no state (--continue-numbers)"
     )
     return Seam("delta", uri, Verdict.WILL_SKIP, (reason,), remembered=memory, skipped=memory + 1)
+
+
+def _file_sink_goes_on(uri: str, remembered: int, start: int) -> Seam:
+    seam = Seam("file", uri, Verdict.SAFE, held=remembered, remembered=remembered)
+    if remembered <= start:
+        return _with(seam, Verdict.SAFE, f"the sink has batches up to {remembered}; the new numbers go on after them")
+    batches = remembered - start
+    reason = (
+        f"the sink has batches up to {remembered}, the new checkpoint reads after {start}: their rows are written again"
+        if start >= 0
+        else f"the sink has batches 0 to {remembered}: what the sources give again of their rows is written again"
+    )
+    return _with(seam, Verdict.WILL_DUPLICATE, reason, doubled={"batches": batches})
 
 
 def _unknown_id(uri: str) -> Seam:

@@ -133,6 +133,7 @@ def own_host(tmp_path: Path) -> Iterator[SparkHost]:
     host.kill()
 
 
+@pytest.mark.slow
 def test_frozen_stream_is_stuck_and_goes_on(own_host: SparkHost, tmp_path: Path) -> None:
     """SIGSTOP while a batch is under way; also the gaps of async progress tracking and its drain, in the same Spark."""
     put_files(tmp_path / "in", 3000)

@@ -41,8 +41,9 @@ class Stream:
 
     :param place: the directory.
     :param sources: what it reads.
-    :param combine: ``union``, ``join`` by ``id``, or ``count`` by ``id``.
+    :param combine: ``union``, ``join`` by ``id``, ``count`` by ``id``, or ``distinct`` by ``id``.
     :param conf: settings of its session.
+    :param sink: ``batches``, or ``delta`` or ``files``: a sink of Spark's at ``place/out``.
     """
 
     host: SparkHost
@@ -50,6 +51,7 @@ class Stream:
     sources: tuple[Source, ...]
     combine: str = "union"
     conf: dict[str, str] = field(default_factory=dict)
+    sink: str = "batches"
 
     @property
     def checkpoint(self) -> Path:
@@ -66,6 +68,7 @@ class Stream:
         description = self.place / "query.json"
         description.write_text(json.dumps(told))
         kind = "described_updates" if self.combine == "count" else "described"
+        kind = kind if self.sink == "batches" else f"described_to_{self.sink}"
         return self.host.start(
             kind, source=description, checkpoint=self.checkpoint, out=self.place / "out", available_now=True
         )

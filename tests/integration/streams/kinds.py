@@ -176,6 +176,8 @@ def _described(spark: SparkSession, description: Path) -> DataFrame:
     first, *others = frames
     for other in others:
         first = first.join(other, "id") if told["combine"] == "join" else first.union(other)
+    if told["combine"] == "distinct":
+        return first.dropDuplicates(["id"])
     return first.groupBy("id").count() if told["combine"] == "count" else first
 
 
@@ -215,6 +217,8 @@ KINDS = {
     **SOAK,
     "described": Kind(_described),
     "described_updates": Kind(_described, "update"),
+    "described_to_delta": Kind(_described, sink="delta"),
+    "described_to_files": Kind(_described, sink="json"),
     **REWOUND,
     "kafka": Kind(_kafka),
     "delta_sink": Kind(_stateless, sink="delta"),

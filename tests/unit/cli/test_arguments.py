@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from airflow_ckpt_provider.cli.definition import pair, setting
+from airflow_ckpt_provider.cli.definition import VERBS, pair, setting
 from airflow_ckpt_provider.cli.main import build_parser
 from tests.command_line import run
 
@@ -96,7 +96,8 @@ def test_wrong_usage(argv: list[str], complaint: str):
 def test_an_unknown_verb_names_the_known_ones():
     finished = run("restor")
     assert finished.code == 2
-    assert "invalid choice: 'restor' (choose from 'inspect', 'backup', 'backups', 'verify'" in finished.err
+    names = ", ".join(repr(verb.name) for verb in VERBS)
+    assert f"invalid choice: 'restor' (choose from {names}" in finished.err
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,39 @@ import pytest
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetentionGuardOperator
+from airflow_ckpt_provider.operators.doctor import CheckpointDoctorOperator
+from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
+from airflow_ckpt_provider.operators.kafka_retention_guard import (
+    KafkaRetentionGuardOperator,
+    KafkaRetentionRestoreOperator,
+)
+from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
+from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
+from airflow_ckpt_provider.operators.reset_flow import ResetFlowOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
+from airflow_ckpt_provider.operators.starting_positions import StartingPositionsOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 
 PLACES = {
     CheckpointBackupOperator: ("checkpoint", "repository"),
     CheckpointVerifyOperator: ("repository",),
+    CheckpointDoctorOperator: ("checkpoint",),
     CheckpointRestoreOperator: ("repository", "target"),
     CheckpointSealOperator: ("checkpoint", "reason"),
     CheckpointUnsealOperator: ("checkpoint",),
+    KafkaRetentionGuardOperator: ("checkpoint",),
+    KafkaRetentionRestoreOperator: ("raised",),
+    RecoveryPreflightOperator: ("checkpoint",),
+    DeltaRetentionGuardOperator: ("checkpoint", "tables"),
+    FileSourceGuardOperator: ("checkpoint",),
+    StartingPositionsOperator: ("checkpoint",),
+    CheckpointResetOperator: ("checkpoint", "way"),
+    ResetFlowOperator: ("storage", "flow"),
 }
 #: Not templated, because they are no question of what is done but of how fast.
-NOT_TEMPLATED = {"workers", "quiet_for"}
+NOT_TEMPLATED = {"timeout", "workers", "quiet_for"}
 
 every_operator = pytest.mark.parametrize("operator", PLACES, ids=lambda cls: cls.__name__)
 
@@ -76,5 +96,5 @@ def test_no_work_before_execute(operator: type[BaseOperator], monkeypatch: pytes
 @every_operator
 def test_results_can_be_taken_key_by_key(operator: type[BaseOperator]) -> None:
     """``backup.output["backup_id"]``; a report and a lifted seal are taken whole."""
-    whole = (CheckpointVerifyOperator, CheckpointUnsealOperator)
+    whole = (KafkaRetentionRestoreOperator, CheckpointVerifyOperator, CheckpointUnsealOperator)
     assert _make(operator).multiple_outputs is (operator not in whole)

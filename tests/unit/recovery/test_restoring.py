@@ -27,7 +27,9 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
     if verdict is Verdict.SAFE:
         assert apply_restore(plan).batch_id == 4
         return
-    with pytest.raises(RefusedError, match=r"the sink says WILL_SKIP for a start after batch 4: sink: the table holds") as e:
+    with pytest.raises(
+        RefusedError, match=r"the sink says WILL_SKIP for a start after batch 4: sink: the table holds"
+    ) as e:
         apply_restore(plan)
     assert "airflow-ckpt rewind" in (e.value.hint or "")
     assert target.walk() == {}

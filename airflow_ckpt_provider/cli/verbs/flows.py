@@ -1,0 +1,121 @@
+"""``flows``: flows of Spark Declarative Pipelines, listed, reset one by one, rolled back by a backup."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.flow_reset import apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flow_restore import apply_flow_restore, plan_flow_restore
+from airflow_ckpt_provider.recovery.flows import Flow, flow_named, flows_of
+from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.storage.location import Location
+
+
+def flows(call: Call) -> Answer:
+    """List the flows, or change one."""
+    args = call.args
+    if args.reset and args.restore_into_next:
+        raise UsageError("--reset and --restore-into-next exclude each other", hint="give one of them")
+    storage = call.places(args.storage, role="storage")
+    found = flows_of(storage)
+    if args.reset:
+        return _reset(call, flow_named(found, args.reset))
+    if args.restore_into_next:
+        return _restore(call, flow_named(found, args.restore_into_next))
+    if call.screen:
+        call.screen.print(terminal.title(f"Flows of {storage}"))
+        call.screen.print(_table(found))
+    return Answer({"storage": storage.uri, "flows": [flow.to_json() for flow in found]})
+
+
+def _reset(call: Call, flow: Flow) -> Answer:
+    args = call.args
+    plan = plan_flow_reset(
+        flow, keep_position=args.keep_position, sink=_sink(call), continue_numbers=args.continue_numbers
+    )
+    _show(call, plan.to_markdown(), done=plan.already_done)
+    if not args.apply:
+        return Answer(plan.to_json())
+    repository = Repository.open_or_create(_repository(call)) if args.repository else None
+    outcome = apply_flow_reset(
+        plan,
+        accept=_accepted(call),
+        repository=repository,
+        quiet_for=args.quiet_for,
+        made_by=call.made_by,
+        reason=args.reason,
+    )
+    if call.screen:
+        call.screen.print(terminal.title(f"The next run of {outcome.flow} begins in {outcome.path}"))
+    return Answer(outcome.to_json())
+
+
+def _restore(call: Call, flow: Flow) -> Answer:
+    args = call.args
+    if not args.repository:
+        raise UsageError("--restore-into-next needs --repository", hint="name the one that holds the backup")
+    repository = Repository.open(_repository(call))
+    manifest = repository.manifest(args.backup or "latest", name=args.name)
+    plan = plan_flow_restore(flow, repository, manifest, batch=args.batch, sink=_sink(call))
+    _show(call, plan.to_markdown(), done=plan.already_done)
+    if not args.apply:
+        return Answer(plan.to_json())
+    outcome = apply_flow_restore(
+        plan, accept=_accepted(call), quiet_for=args.quiet_for, made_by=call.made_by, reason=args.reason
+    )
+    if call.screen:
+        path = flow.path.replace("/", ".")
+        call.screen.print(
+            terminal.title(f"The next run of {path} goes on after batch {outcome.batch_id} in {plan.path}")
+        )
+    return Answer({**outcome.to_json(), "flow": flow.path.replace("/", "."), "version": plan.version})
+
+
+def _show(call: Call, markdown: str, *, done: bool) -> None:
+    if call.screen:
+        call.screen.print(terminal.plan(markdown))
+        call.screen.print()
+        if not call.args.apply and not done:
+            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
+
+
+def _repository(call: Call) -> Location:
+    return call.places(call.args.repository, role="repository")
+
+
+def _sink(call: Call) -> Sink:
+    args = call.args
+    return Sink.named(
+        args.sink,
+        lambda uri: call.places(uri, role="sink"),
+        app_id=args.txn_app_id,
+        storage_options=dict(args.sink_option),
+    )
+
+
+def _accepted(call: Call) -> Verdict | None:
+    return Verdict(call.args.accept) if call.args.accept else None
+
+
+def _table(found: list[Flow]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("flow", "into", "live version", "committed batch", "planned (UTC)", "state"):
+        table.add_column(column)
+    for flow in found:
+        progress = flow.progress
+        state = "sealed" if progress and progress.seal else flow.unread or ("" if progress else "not started yet")
+        newest = progress.latest_committed if progress else None
+        time = progress.batch_time if progress else None
+        table.add_row(
+            flow.name,
+            flow.target,
+            "none" if flow.live is None else str(flow.live),
+            "none" if newest is None else str(newest),
+            f"{time:%Y-%m-%d %H:%M:%S}" if time else "",
+            state,
+        )
+    return table

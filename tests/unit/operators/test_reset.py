@@ -1,0 +1,178 @@
+"""CheckpointResetOperator, ResetFlowOperator, and undo of a reset: plan and apply, retries, refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
+from airflow_ckpt_provider.operators.reset_flow import ResetFlowOperator
+from airflow_ckpt_provider.operators.rewind import CheckpointUndoOperator
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.one_checkpoint import NEWEST
+
+Run = Callable[..., dict[str, Any]]
+
+
+def reset(checkpoint: Path, context: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    fields = {"way": "keep-position", "sink": "foreachBatch", "quiet_for": 0.01, **fields}
+    operator = CheckpointResetOperator(task_id="reset", checkpoint=str(checkpoint), **fields)
+    result = operator.execute(context)
+    assert json.loads(json.dumps(result)) == result
+    return result
+
+
+def visible(place: Path) -> set[str]:
+    files = (f.relative_to(place).as_posix() for f in place.rglob("*") if f.is_file())
+    return {path for path in files if "/." not in f"/{path}"}
+
+
+def test_plan_then_apply_as_approved(checkpoint: Path, run: Run) -> None:
+    before = visible(checkpoint)
+    planned = reset(checkpoint, run())
+    assert (planned["mode"], planned["outcome"], visible(checkpoint)) == ("plan", None, before)
+    assert planned["plan"]["start"] == NEWEST
+    assert "### Reset, plan" in planned["markdown"]
+    done = reset(checkpoint, run(), mode="apply", fingerprint=planned["plan"]["fingerprint"])
+    assert visible(checkpoint) == {"sources/0/0"}
+    assert done["outcome"]["options"] == planned["plan"]["options"] == {"0": {}}
+
+
+def test_the_howto(checkpoint: Path, run: Run) -> None:
+    place, table = str(checkpoint), "foreachBatch"
+    # [START howto_reset]
+    reset = CheckpointResetOperator(
+        task_id="reset",
+        checkpoint=place,
+        way="keep-position",
+        sink=table,
+        mode="apply",
+        reason="deduplication added",
+    )
+    # [END howto_reset]
+    assert reset.execute(run())["outcome"]["start"] == NEWEST
+
+
+def test_a_plan_that_is_not_the_approved_one(checkpoint: Path, run: Run) -> None:
+    with pytest.raises(AirflowFailException, match=r"the plan that was shown \(beef\) is not the one"):
+        reset(checkpoint, run(), mode="apply", fingerprint="beef")
+
+
+def test_a_retry_after_success_changes_nothing(checkpoint: Path, run: Run) -> None:
+    first = reset(checkpoint, run(), mode="apply")
+    again = reset(checkpoint, run(try_number=2), mode="apply")
+    assert again["outcome"] == {**first["outcome"], "seconds": 0.0}
+    assert visible(checkpoint) == {"sources/0/0"}
+
+
+def test_undo(checkpoint: Path, run: Run) -> None:
+    before = visible(checkpoint)
+    reset(checkpoint, run(), mode="apply", way="new-query-id", sink="kafka")
+    undone = CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint)).execute(run("undo"))
+    assert undone["put_back"] == 1
+    reset(checkpoint, run("another"), mode="apply")
+    CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint)).execute(run("undo"))
+    assert visible(checkpoint) == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"way": "somehow"}, "way is 'somehow'"),
+        ({"sink": None, "mode": "apply"}, "the reset's verdict is UNKNOWN"),
+        ({"sink": None, "mode": "apply", "accept": "yes"}, "accept is 'yes'"),
+        ({"batch": 99}, "batch 99 is not in the log"),
+        ({"batch": "x"}, "batch is 'x'"),
+        ({"continue_numbers": "yes"}, "keeps state"),
+        ({"kafka_partitions": {"orders": 3}}, "the query reads no topic 'orders'"),
+        ({"checkpoint": "nowhere"}, "there is nothing to reset"),
+    ],
+)
+def test_refused_without_a_retry(checkpoint: Path, run: Run, fields: dict[str, Any], message: str) -> None:
+    before = visible(checkpoint)
+    place = Path(fields.pop("checkpoint", checkpoint))
+    with pytest.raises(AirflowFailException, match=message):
+        reset(place, run(), **fields)
+    assert visible(checkpoint) == before
+
+
+class TestFlows:
+    @pytest.fixture
+    def storage(self, checkpoint: Path, tmp_path: Path) -> Path:
+        place = tmp_path / "pipeline" / "_checkpoints" / "spark_catalog" / "default" / "orders" / "ingest" / "0"
+        shutil.copytree(checkpoint, place)
+        return tmp_path / "pipeline"
+
+    def flow(self, storage: Path, context: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        fields = {"flow": "ingest", "sink": "foreachBatch", "quiet_for": 0.01, **fields}
+        result = ResetFlowOperator(task_id="flow", storage=str(storage), **fields).execute(context)
+        assert json.loads(json.dumps(result)) == result
+        return result
+
+    def versions(self, storage: Path) -> list[str]:
+        return sorted(p.name for p in (storage / "_checkpoints/spark_catalog/default/orders/ingest").iterdir())
+
+    def test_reset(self, storage: Path, run: Run) -> None:
+        planned = self.flow(storage, run(), way="keep-position")
+        assert (planned["outcome"], self.versions(storage)) == (None, ["0"])
+        approved = planned["plan"]["fingerprint"]
+        done = self.flow(storage, run(), way="keep-position", mode="apply", fingerprint=approved)
+        assert self.versions(storage) == ["0", "1"]
+        assert visible(Path(done["path"])) == {"metadata", "sources/0/0"}
+        # A retry, and a second thought.
+        assert self.flow(storage, run(try_number=2), way="keep-position", mode="apply")["outcome"]["already_done"]
+        assert self.versions(storage) == ["0", "1"]
+        with pytest.raises(AirflowFailException, match="verdict is WILL_DUPLICATE"):
+            self.flow(storage, run(), mode="apply")
+        done = self.flow(storage, run(), mode="apply", accept="WILL_DUPLICATE")
+        assert (done["path"][-2:], visible(Path(done["path"]))) == ("/2", {"metadata"})
+
+    def test_the_howto(self, storage: Path, run: Run) -> None:
+        place, table = str(storage), "foreachBatch"
+        # [START howto_flow]
+        begin_anew = ResetFlowOperator(
+            task_id="begin_anew",
+            storage=place,
+            flow="ingest",
+            way="keep-position",
+            sink=table,
+            mode="apply",
+        )
+        # [END howto_flow]
+        assert begin_anew.execute(run())["path"].endswith("/ingest/1")
+
+    def test_restore(self, storage: Path, repository: Path, run: Run) -> None:
+        kept = Repository.open_or_create(open_location(str(repository)))
+        live = storage / "_checkpoints/spark_catalog/default/orders/ingest/0"
+        create_backup(Checkpoint.at(open_location(str(live))), kept, name="ingest")
+        fields = {"way": "restore", "repository": str(repository), "name": "ingest", "mode": "apply"}
+        (live / "commits" / str(NEWEST)).unlink()
+        done = self.flow(storage, run(), **fields)
+        assert done["path"].endswith("/1")
+        assert Checkpoint.at(open_location(done["path"])).progress().latest_committed == NEWEST
+        again = self.flow(storage, run(try_number=2), **fields)
+        assert again["outcome"]["already_done"]
+        assert self.versions(storage) == ["0", "1"]
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"flow": "nothing"}, "there is no flow 'nothing'"),
+            ({"flow": ""}, "flow is empty"),
+            ({"way": "restore"}, "repository is empty"),
+            ({"mode": "apply", "fingerprint": "beef", "accept": "WILL_DUPLICATE"}, "is not the one"),
+        ],
+    )
+    def test_refused(self, storage: Path, run: Run, fields: dict[str, Any], message: str) -> None:
+        with pytest.raises(AirflowFailException, match=message):
+            self.flow(storage, run(), **fields)
+        assert self.versions(storage) == ["0"]

@@ -1,0 +1,222 @@
+"""Flows of Declarative Pipelines: which checkpoint is live, reset and restored into the next version, stopped anywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.sealing import seal
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError, SealedError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.flow_reset import FlowOutcome, apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flow_restore import apply_flow_restore, plan_flow_restore
+from airflow_ckpt_provider.recovery.flows import Flow, flow_named, flows_of
+from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import stream
+from tests.unit.backup.test_restore import loud_seal
+from tests.unit.checkpoint.builders import Files, contents, logs, metadata, plant
+from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
+
+NEWEST = 3
+PATH = "_checkpoints/spark_catalog/default/orders/ingest"
+SINK = Sink(kind="foreachBatch")
+
+
+def stateless(newest: int = NEWEST) -> Files:
+    return logs(range(newest + 1))
+
+
+@pytest.fixture
+def storage(place: Location) -> Location:
+    """A pipeline with one flow, whose version 0 has batches 0 to 3 committed."""
+    plant(place / f"pipeline/{PATH}/0", stateless())
+    return place / "pipeline"
+
+
+def ingest(storage: Location) -> Flow:
+    return flow_named(flows_of(storage), "ingest")
+
+
+def reset(storage: Location, *, accept: Verdict | None = None, **options: Any) -> FlowOutcome:
+    options = {"sink": SINK, "keep_position": True, **options}
+    return apply_flow_reset(plan_flow_reset(ingest(storage), **options), accept=accept, quiet_for=0)
+
+
+class TestListing:
+    def test_the_highest_number_is_live(self, storage: Location) -> None:
+        for number, newest in ((2, 1), (10, 2)):
+            plant(storage / f"{PATH}/{number}", stateless(newest))
+        plant(storage, {f"{PATH}/_temporary/x": b"", f"{PATH}/9x/metadata": b""})
+        flow = ingest(storage)
+        assert (flow.versions, flow.live, flow.target) == ((0, 2, 10), 10, "spark_catalog.default.orders")
+        assert flow.progress
+        assert flow.progress.latest_committed == 2
+
+    def test_not_started_and_unreadable(self, storage: Location) -> None:
+        plant(storage, {"_checkpoints/c/d/t/f/3/metadata": b"{", "_checkpoints/c/d/t/g/0/x": b""})
+        flows = {flow.name: flow for flow in flows_of(storage)}
+        assert "expected" in (flows["f"].unread or "")
+        assert (flows["g"].live, flows["g"].progress, flows["g"].unread) == (0, None, None)
+        assert json.loads(json.dumps(flows["f"].to_json()))["live"] == 3
+
+    def test_names(self, storage: Location) -> None:
+        plant(storage, {"_checkpoints/spark_catalog/default/other/ingest/0/metadata": metadata()})
+        flows = flows_of(storage)
+        with pytest.raises(RefusedError, match="'ingest' is the name of 2 flows"):
+            flow_named(flows, "ingest")
+        assert flow_named(flows, "other.ingest").target.endswith("other")
+        assert flow_named(flows, "spark_catalog/default/orders/ingest").target.endswith("orders")
+        with pytest.raises(RefusedError, match="there is no flow 'ordersingest'"):
+            flow_named(flows, "ordersingest")
+
+    def test_no_pipeline(self, place: Location) -> None:
+        with pytest.raises(RefusedError, match="holds no flows of Spark Declarative Pipelines"):
+            flows_of(place)
+
+
+class TestReset:
+    def test_keeping_the_position(self, storage: Location) -> None:
+        before = contents(storage)
+        outcome = reset(storage)
+        after = contents(storage)
+        assert {path: after[path] for path in before} == before
+        assert set(after) - set(before) == {f"{PATH}/1/metadata", f"{PATH}/1/sources/0/0"}
+        assert json.loads(after[f"{PATH}/1/metadata"]) == {"id": outcome.query_id}
+        assert (outcome.version, ingest(storage).live) == (1, 1)
+        assert reset(storage).already_done
+
+    def test_from_scratch(self, storage: Location) -> None:
+        with pytest.raises(RefusedError, match="the reset's verdict is WILL_DUPLICATE"):
+            reset(storage, keep_position=False)
+        reset(storage, keep_position=False, accept=Verdict.WILL_DUPLICATE)
+        assert set(contents(storage / f"{PATH}/1")) == {"metadata"}
+
+    def test_going_on_with_the_numbers(self, storage: Location) -> None:
+        reset(storage, continue_numbers=True)
+        made = contents(storage / f"{PATH}/1")
+        assert set(made) == {"metadata", "sources/0/0", "offsets/2", "offsets/3", "commits/3"}
+        assert made["offsets/3"].decode().splitlines()[2:] == ["-"]
+        assert reset(storage, continue_numbers=True).already_done
+        resume = Checkpoint.at(storage / f"{PATH}/1").resume_point()
+        assert (resume.batch_id, resume.replay) == (NEWEST + 1, False)
+
+    def test_not_with_state(self, place: Location) -> None:
+        plant(place / f"pipeline/{PATH}/0", stream(NEWEST))
+        with pytest.raises(RefusedError, match="keeps state, and its batch numbers go with its state"):
+            reset(place / "pipeline", continue_numbers=True)
+
+    def test_one_that_has_gone_on_since(self, storage: Location) -> None:
+        reset(storage)
+        plant(storage / f"{PATH}/1", stateless(1))
+        assert reset(storage).version == 2
+
+    def test_an_empty_version_of_a_full_refresh_does_for_a_new_start(self, storage: Location) -> None:
+        plant(storage, {f"{PATH}/1/metadata": metadata("new")})
+        assert reset(storage, keep_position=False).already_done
+        assert reset(storage).version == 2
+
+    def test_one_that_never_ran(self, place: Location) -> None:
+        plant(place, {f"{PATH}/0/metadata": metadata()})
+        with pytest.raises(RefusedError, match="has not run yet"):
+            reset(place)
+
+    def test_one_that_runs(self, storage: Location) -> None:
+        plan = plan_flow_reset(ingest(storage), keep_position=True, sink=SINK)
+        plant(storage / f"{PATH}/0", stateless(NEWEST + 1))
+        with pytest.raises(RefusedError, match="flow ingest went on since plan"):
+            apply_flow_reset(plan, quiet_for=0)
+        assert not loud_seal(storage / f"{PATH}/0")
+
+    def test_sealed_by_somebody_else(self, storage: Location) -> None:
+        seal(Checkpoint.at(storage / f"{PATH}/0"), reason="mine", plan_id="beef")
+        with pytest.raises(SealedError, match="sealed by plan beef"):
+            reset(storage)
+
+    @pytest.mark.parametrize("continue_numbers", [False, True])
+    def test_stopped_anywhere(self, place: Location, continue_numbers: bool) -> None:
+        for writes in range(60):
+            storage = place / f"s{writes}"
+            plant(storage / f"{PATH}/0", stateless())
+            dying, _ = watched(storage, Life(writes).before)
+            try:
+                reset(dying, continue_numbers=continue_numbers)
+                assert writes > 3
+                break
+            except Killed:
+                pass
+            flow = ingest(storage)
+            live = flow.version(flow.live or 0)
+            not_begun = contents(live) == stateless()
+            complete = {"metadata", "sources/0/0"} <= set(contents(live)) and flow.live == 1
+            assert loud_seal(live) or not_begun or complete, f"after write {writes}"
+            reset(storage, continue_numbers=continue_numbers)
+            assert ingest(storage).versions == (0, 1)
+            assert contents(storage / f"{PATH}/0") == stateless()
+            assert not loud_seal(storage / f"{PATH}/1")
+            forget_all()
+        else:
+            pytest.fail("it never ended")
+
+    def test_another_way_is_refused_meanwhile(self, storage: Location) -> None:
+        dying, _ = watched(storage, Life(2).before)
+        with pytest.raises(Killed):
+            reset(dying)
+        with pytest.raises(SealedError, match="which was not ended"):
+            reset(storage, keep_position=False)
+        assert reset(storage).version == 1
+
+
+class TestRestore:
+    @pytest.fixture
+    def repository(self, storage: Location, place: Location) -> Repository:
+        kept = Repository.open_or_create(place / "backups")
+        create_backup(Checkpoint.at(storage / f"{PATH}/0"), kept, name="ingest")
+        return kept
+
+    def restore(self, storage: Location, repository: Repository, accept: Verdict | None = None) -> int:
+        manifest = repository.manifest(name="ingest")
+        plan = plan_flow_restore(ingest(storage), repository, manifest, sink=SINK)
+        apply_flow_restore(plan, accept=accept, quiet_for=0)
+        return plan.version
+
+    def test_into_the_next_version(self, storage: Location, repository: Repository) -> None:
+        plant(storage / f"{PATH}/0", stateless(5))
+        before = contents(storage / f"{PATH}/0")
+        with pytest.raises(RefusedError, match="the sink says WILL_DUPLICATE"):
+            self.restore(storage, repository)
+        assert self.restore(storage, repository, Verdict.WILL_DUPLICATE) == 1
+        assert contents(storage / f"{PATH}/0") == before
+        assert Checkpoint.at(storage / f"{PATH}/1").progress().latest_committed == NEWEST
+        assert self.restore(storage, repository) == 1  # there already
+
+    def test_of_another_flow(self, storage: Location, repository: Repository, place: Location) -> None:
+        plant(place / "elsewhere", stateless())
+        other = create_backup(Checkpoint.at(place / "elsewhere"), repository, name="other").manifest
+        with pytest.raises(RefusedError, match="not of flow spark_catalog/default/orders/ingest"):
+            plan_flow_restore(ingest(storage), repository, other)
+
+    def test_stopped_anywhere(self, storage: Location, repository: Repository) -> None:
+        plant(storage / f"{PATH}/0", stateless(5))
+        for writes in range(60):
+            for path in (storage / f"{PATH}/1").walk():
+                (storage / f"{PATH}/1").delete(path)
+            dying, _ = watched(storage, Life(writes).before)
+            try:
+                assert self.restore(dying, repository, Verdict.WILL_DUPLICATE) == 1
+                assert writes > 3
+                break
+            except Killed:
+                pass
+            flow = ingest(storage)
+            complete = bool(flow.progress and flow.progress.latest_committed == NEWEST)
+            assert flow.live == 0 or loud_seal(flow.version(1)) or complete, f"after write {writes}"
+            assert self.restore(storage, repository, Verdict.WILL_DUPLICATE) == 1
+            assert not loud_seal(flow.version(1))
+        else:
+            pytest.fail("it never ended")
