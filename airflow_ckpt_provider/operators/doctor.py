@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.findings import Severity
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
@@ -37,9 +37,9 @@ _FAILS_ON = {
 class CheckpointDoctorOperator(BaseOperator):
     """Say what is wrong with a checkpoint, and what Spark will do because of it. Repairs only if told to.
 
-    The result: ``findings``, and with ``repair`` the ``plan`` (JSON), ``markdown`` (for an approval form) and ``outcome``
-    (``None`` when only planned), as a dictionary and key by key. The task fails, without retries, where findings are left that no
-    repair mends; the findings are pushed before (XCom key ``findings``).
+    The result: ``findings``, ``advice`` (what works and will hurt later), and with ``repair`` the ``plan`` (JSON), ``markdown``
+    (for an approval form) and ``outcome`` (``None`` when only planned), as a dictionary and key by key. The task fails,
+    without retries, where findings are left that no repair mends; the findings are pushed before (XCom key ``findings``).
 
     The repair is the minimal cut: the newest batch for which everything exists, reached by the fewest removals, or by
     fetching what is missing from a backup, which loses nothing. It is carried out under the seal, what goes is set aside; a
@@ -62,6 +62,7 @@ class CheckpointDoctorOperator(BaseOperator):
         now. ``None``: not compared. (templated)
     :param reason: why, for the audit record. (templated)
     :param contents: read state files to find damage in them. (templated)
+    :param target: name or path of the table that the query writes to, for the advice; ``None``: not known. (templated)
     :param quiet_for: seconds for which nobody may have written to a checkpoint that is repaired.
     """
 
@@ -78,6 +79,7 @@ class CheckpointDoctorOperator(BaseOperator):
         "fingerprint",
         "reason",
         "contents",
+        "target",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"reason": "md"}
     ui_color = "#d5e8d4"
@@ -97,6 +99,7 @@ class CheckpointDoctorOperator(BaseOperator):
         fingerprint: str | None = None,
         reason: str | None = None,
         contents: bool | str = True,
+        target: str | None = None,
         quiet_for: float = 5.0,
         **kwargs: Any,
     ) -> None:
@@ -114,6 +117,7 @@ class CheckpointDoctorOperator(BaseOperator):
         self.fingerprint = fingerprint
         self.reason = reason
         self.contents = contents
+        self.target = target
         self.quiet_for = quiet_for
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -130,6 +134,7 @@ class CheckpointDoctorOperator(BaseOperator):
             result: dict[str, Any] = {
                 "checkpoint": checkpoint.location.uri,
                 "findings": [finding.to_json() for finding in found],
+                "advice": [finding.to_json() for finding in self._advice(checkpoint)],
             }
             if not flag(self.repair, "repair"):
                 self._fail(context, result, [f for f in found if f.severity in fails_on])
@@ -163,6 +168,14 @@ class CheckpointDoctorOperator(BaseOperator):
             )
         self.log.info("%s goes on after batch %d", checkpoint.location, outcome.batch_id)
         return {**result, "outcome": outcome.to_json()}
+
+    def _advice(self, checkpoint: Checkpoint) -> tuple[Finding, ...]:
+        """What works and will hurt later; none where the checkpoint cannot be read well enough to say."""
+        try:
+            return checkpoint.advise(target=text(self.target))
+        except CkptError as e:
+            self.log.info("No advice: %s", e.message)
+            return ()
 
     def _fails_on(self) -> tuple[Severity, ...]:
         if text(self.fail_on) is None:

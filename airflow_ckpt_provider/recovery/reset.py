@@ -122,6 +122,7 @@ def plan_reset(
         sources=(),
         contents={},
         seam=Seam("unknown", "unknown", Verdict.UNKNOWN),
+        repository=repository.uri if repository and repository != default_repository(checkpoint) else "",
     )
     if way is ResetWay.NEW_QUERY_ID:
         return _new_query_id(plan, logs, known)

@@ -120,6 +120,7 @@ class ResetPlan:
     :param seam: what the sink does.
     :param cautions: what a new checkpoint changes besides.
     :param notes: what the person who asked should know.
+    :param repository: URI of the repository that keeps the old checkpoint; empty where it lies beside the checkpoint.
     """
 
     plan_id: str
@@ -137,6 +138,7 @@ class ResetPlan:
     seam: Seam
     cautions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    repository: str = ""
     #: Where the plan comes from: a killed run of the same request is gone on with.
     continued: bool = field(default=False, compare=False)
 
@@ -198,7 +200,8 @@ class ResetPlan:
     @property
     def take_back(self) -> str:
         """The command that puts the old checkpoint back."""
-        return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
+        kept = f" --repository {self.repository}" if self.repository else ""
+        return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}{kept}"
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -256,6 +259,7 @@ class ResetPlan:
             "sink": self.seam.to_json(),
             "cautions": list(self.cautions),
             "notes": list(self.notes),
+            "repository": self.repository,
             "deletes": list(self.deletes),
             "take_back": self.take_back,
             "fingerprint": self.plan_fingerprint,
@@ -289,6 +293,7 @@ class ResetPlan:
             seam=Seam.from_json(value["sink"]),
             cautions=tuple(value["cautions"]),
             notes=tuple(value["notes"]),
+            repository=value["repository"],
             continued=True,
         )
 

@@ -33,10 +33,10 @@ def reset_to_undo(checkpoint: Location, repository: Repository, plan_id: str | N
         mark = look_at(checkpoint).seal
         plan_id = mark.plan_id.removesuffix(_SUFFIX) if mark else None
     if plan_id is None:
-        for record in repository.records():
-            if record.get("checkpoint") == checkpoint.uri and record.get("kind") in ("rewind", "reset"):
-                plan_id = str(record["plan_id"])
-                break
+        changes = (r for r in repository.records() if r.get("kind") in ("rewind", "reset"))
+        own = [record for record in changes if record.get("checkpoint") == checkpoint.uri]
+        # By the time in the record: names of records tell seconds apart, no less.
+        plan_id = str(max(own, key=lambda record: str(record["at"]))["plan_id"]) if own else None
     return read_reset(repository, plan_id) if plan_id else None
 
 

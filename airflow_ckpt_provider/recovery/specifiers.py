@@ -95,7 +95,7 @@ def resolve(
     if kind == "to_datetime":
         return _ended_by(reachable, moment(value), value)
     if kind == "by_duration":
-        return _ended_by(reachable, (now or datetime.now(UTC)) - duration(value), f"{value} ago")
+        return _ended_by(reachable, _ago(now or datetime.now(UTC), value), f"{value} ago")
     if kind == "from_file":
         return _at_offsets(reachable, kafka_offsets(value))
     raise RefusedError(f"{kind} is not a way to say where to", hint=f"use one of {', '.join(KINDS)}")
@@ -114,7 +114,10 @@ def moment(text: str) -> datetime:
         ) from e
     if value.tzinfo is None:
         raise RefusedError(f"{text!r} has no time zone", hint=f"add one, such as {text}Z for UTC")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as e:
+        raise RefusedError(f"{text!r} is beyond the times there are", hint="such as 2026-11-21T14:05:00Z") from e
 
 
 def duration(text: str) -> timedelta:
@@ -126,7 +129,10 @@ def duration(text: str) -> timedelta:
     parts = {name: int(value) for name, value in match.groupdict().items() if value} if match else {}
     if not parts:
         raise RefusedError(f"{text!r} is not a duration in ISO 8601", hint="such as PT2H, PT90M or P1D")
-    return timedelta(**parts)
+    try:
+        return timedelta(**parts)
+    except OverflowError as e:
+        raise RefusedError(f"{text!r} is longer than any duration", hint="such as PT2H, PT90M or P1D") from e
 
 
 def kafka_offsets(content: str) -> dict[str, dict[int, int]]:
@@ -146,6 +152,13 @@ def kafka_offsets(content: str) -> dict[str, dict[int, int]]:
     if not offsets:
         raise RefusedError("the file holds no offsets", hint="one line for each partition: topic,partition,offset")
     return offsets
+
+
+def _ago(now: datetime, text: str) -> datetime:
+    try:
+        return now - duration(text)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _number(text: str, option: str) -> int:

@@ -53,7 +53,7 @@ def reset(call: Call) -> Answer:
         if call.screen:
             call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
         return Answer(made.to_json())
-    _, outcome = stop_plan_and_reset(
+    made, outcome = stop_plan_and_reset(
         checkpoint,
         Repository.open_or_create(place),
         plan,
@@ -63,7 +63,7 @@ def reset(call: Call) -> Answer:
         reason=args.reason,
         accept=Verdict(args.accept) if args.accept else None,
     )
-    _show(call, outcome)
+    _show(call, made, outcome)
     return Answer(outcome.to_json())
 
 
@@ -76,7 +76,7 @@ def _way(call: Call) -> ResetWay | None:
     return chosen[0] if chosen else None
 
 
-def _show(call: Call, outcome: ResetOutcome) -> None:
+def _show(call: Call, plan: ResetPlan, outcome: ResetOutcome) -> None:
     if not call.screen:
         return
     renamed = f"{outcome.checkpoint} has the new query id {outcome.new_query_id}"
@@ -88,7 +88,7 @@ def _show(call: Call, outcome: ResetOutcome) -> None:
                 ("went", terminal.count(outcome.deleted, "file")),
                 ("written", terminal.count(outcome.written, "file")),
                 ("kept", outcome.kept),
-                ("take back", f"airflow-ckpt undo {outcome.checkpoint} --plan {outcome.plan_id}"),
+                ("take back", plan.take_back),
             ]
         )
     )

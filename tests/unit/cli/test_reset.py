@@ -37,6 +37,15 @@ def test_plan_apply_undo(checkpoint: Path) -> None:
     assert files(checkpoint) == before
 
 
+def test_the_command_in_the_plan_takes_it_back(checkpoint: Path, tmp_path: Path) -> None:
+    before = files(checkpoint)
+    where = ("--repository", tmp_path / "kept")
+    done = run("reset", checkpoint, *KEEP, *where, "--apply", "--json").document
+    plan = json.loads((tmp_path / "kept" / "plans" / f"{done['plan_id']}.json").read_text())
+    assert run(*plan["take_back"].split()[1:]).code == 0
+    assert files(checkpoint) == before
+
+
 def test_for_people(checkpoint: Path) -> None:
     shown = run("reset", checkpoint, *KEEP)
     assert shown.code == 0
