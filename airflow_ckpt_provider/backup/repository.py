@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path, parse_manifest
@@ -181,9 +182,15 @@ class Repository:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Audit records, newest first."""
-        for file in sorted(self.location.list("audit").files, key=lambda f: f.path, reverse=True):
-            record: dict[str, Any] = load_json(self.location.read(file.path))
-            yield record
+
+        def second(path: str) -> str:
+            return path.partition("-")[0]
+
+        paths = sorted((file.path for file in self.location.list("audit").files), reverse=True)
+        for _, of_one_second in groupby(paths, key=second):
+            records: list[dict[str, Any]] = [load_json(self.location.read(path)) for path in of_one_second]
+            # The name has seconds, the record has microseconds.
+            yield from sorted(records, key=lambda record: str(record["at"]), reverse=True)
 
     def audit(self, made_by: str) -> dict[str, Any] | None:
         """The newest audit record of a run, or ``None``; lets a retried task find its own work."""

@@ -266,7 +266,14 @@ VERBS = (
     Verb(
         "inspect",
         "What is in a checkpoint, and what Spark will do at its next start",
-        (_CHECKPOINT,),
+        (
+            _CHECKPOINT,
+            Option(
+                ("--kafka-config",),
+                "a client's configuration for the Kafka brokers, to be told how far behind them the next start is",
+                {"type": filled, "metavar": "FILE"},
+            ),
+        ),
         ("checkpoint",),
         "inspect",
     ),

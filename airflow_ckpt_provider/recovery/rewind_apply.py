@@ -153,6 +153,12 @@ def _check_accepted(plan: RewindPlan, *, source_loss: bool, foreign_loss: bool) 
             "is) or accept (what was just said will happen)",
         )
     rollback = plan.sink.rollback
+    if plan.rolls_sink_back and rollback and rollback.feature:
+        raise RefusedError(
+            f"{plan.sink.uri} has the feature {rollback.feature}, with which deltalake cannot restore it",
+            hint="rewind with --sink-exit accept, restore the table by Spark (airflow_ckpt_provider/jobs/roll_table_back.py "
+            f"--version {rollback.to_version}), then `airflow-ckpt reset {plan.checkpoint} --new-query-id`",
+        )
     if plan.rolls_sink_back and rollback and rollback.foreign and not foreign_loss:
         raise RefusedError(
             f"others have written into {plan.sink.uri} since batch {plan.batch_id}: {', '.join(rollback.foreign)}; a "
@@ -277,12 +283,6 @@ def _roll_sink_back(plan: RewindPlan, sink: Sink, repository: Repository, worker
     if rollback.to_version is None:
         _set_sink_files_aside(plan, sink.place, repository, workers)
         return None
-    if rollback.feature:
-        raise RefusedError(
-            f"{sink.place} has the feature {rollback.feature}, with which deltalake cannot restore it",
-            hint="restore the table by Spark (RESTORE TABLE … TO VERSION AS OF "
-            f"{rollback.to_version}), then reset with a new query id (`airflow-ckpt reset --keep-position`)",
-        )
     target = TableTarget(
         table=sink.place,
         version=rollback.to_version,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,9 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.reset import plan_reset
+from airflow_ckpt_provider.recovery.reset_apply import apply_reset
+from airflow_ckpt_provider.recovery.reset_plan import ResetWay
 from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
 from airflow_ckpt_provider.recovery.undo import undo_rewind
 from tests.integration.rewinding import Story, difference
@@ -186,3 +192,48 @@ def test_forward_takes_the_checkpoint_to_the_table(story: Story) -> None:
     assert story.newest == newest
     story.run(1)
     assert difference(story.reference(), story.rows()) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_table_that_only_spark_can_restore(tmp_path: Path) -> None:
+    """Deletion vectors: the plan names the feature, Spark restores by the job, the checkpoint gets a new query id."""
+    packages = coordinates("spark-jars.txt")
+    host = SparkHost(
+        tmp_path / "spark.log",
+        packages=packages,
+        conf={"spark.databricks.delta.properties.defaults.enableDeletionVectors": "true"},
+    )
+    try:
+        story = Story(host, tmp_path, "dedup_to_delta")
+        story.run(4)
+        right = story.newest
+        story.run(2, faulty=True)
+        with pytest.raises(
+            RefusedError, match="has the feature deletionVectors, with which deltalake cannot restore it"
+        ):
+            story.rewind("to_batch", right)
+        rollback = story.plan("to_batch", right).sink.rollback
+        assert rollback is not None
+        story.rewind("to_batch", right, sink_exit="accept")
+        command = [
+            "spark-submit",
+            "--packages",
+            ",".join(packages),
+            "--conf",
+            f"spark.jars.ivy={Path('.cache/ivy').absolute()}",
+        ]
+        command += ["--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension"]
+        command += ["--conf", "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"]
+        command += ["airflow_ckpt_provider/jobs/roll_table_back.py", "--table", str(story.out)]
+        command += ["--version", str(rollback.to_version), "--expected", str(rollback.from_version)]
+        program = Path(sys.executable).with_name(command[0])
+        for _ in range(2):  # the second run finds the first one's work
+            done = subprocess.run([str(program), *command[1:]], capture_output=True, text=True, check=True)
+            assert json.loads(done.stdout.splitlines()[-1])["version"] == (rollback.from_version or 0) + 1
+        assert story.plan("to_current", sink_exit=None).sink.verdict is Verdict.WILL_SKIP
+        plan = plan_reset(story.place, ResetWay.NEW_QUERY_ID, sink=story.sink)
+        apply_reset(plan, story.place, story.repository, quiet_for=0.1, accept=plan.verdict)
+        story.run(1)
+        assert difference(story.reference(), story.rows()) == (0, 0)
+    finally:
+        host.kill()

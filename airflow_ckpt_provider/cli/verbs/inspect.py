@@ -15,23 +15,42 @@ from airflow_ckpt_provider.checkpoint.usage import DirectoryUsage, PartitionUsag
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.offsets import in_words
+from airflow_ckpt_provider.storage.location import Location
 
 
 def inspect(call: Call) -> Answer:
     """Look at a checkpoint."""
-    found = Checkpoint.at(call.places(call.args.checkpoint, role="checkpoint")).inspect()
+    location = call.places(call.args.checkpoint, role="checkpoint")
+    found = Checkpoint.at(location).inspect()
+    behind = _behind(location, call.args.kafka_config) if call.args.kafka_config else {}
     if call.screen:
-        _show(found, call.screen)
-    return Answer(found.to_json(), findings=bool(found.findings))
+        _show(found, behind, call.screen)
+    return Answer({**found.to_json(), "behind": behind}, findings=bool(found.findings))
 
 
-def _show(found: Inspection, screen: Console) -> None:
+def _behind(location: Location, kafka_config: str) -> dict[str, int | None]:
+    """How many records of each Kafka source the next start has before it; ``None`` where a partition does not tell."""
+    from airflow_ckpt_provider.cli.kafka_config import configuration
+    from airflow_ckpt_provider.guards.kafka import KafkaGuard
+    from airflow_ckpt_provider.guards.query import from_checkpoint
+    from airflow_ckpt_provider.guards.registry import GuardSettings
+
+    guard = KafkaGuard(GuardSettings(options={"kafka": {"config": configuration(kafka_config)}}))
+    behind: dict[str, int | None] = {}
+    for source in from_checkpoint(location).sources:
+        if guard.recognises(source):
+            parts = [part.facts.get("behind") for part in guard.judge(source).parts]
+            behind[source.name] = None if None in parts else sum(count or 0 for count in parts)
+    return behind
+
+
+def _show(found: Inspection, behind: dict[str, int | None], screen: Console) -> None:
     screen.print(terminal.title(found.progress.uri))
     screen.print(terminal.facts(_facts(found)))
     screen.print()
     screen.print(_headline(found))
     screen.print(terminal.facts(_next(found.resume)))
-    _show_sources(found.resume, screen)
+    _show_sources(found.resume, behind, screen)
     _show_state(found, screen)
     _show_usage(found, screen)
     if found.findings:
@@ -73,19 +92,26 @@ def _next(resume: ResumePoint) -> list[tuple[str, str | Text]]:
     return [("watermark", terminal.moment(datetime.fromtimestamp(resume.watermark_ms / 1000, UTC)))]
 
 
-def _show_sources(resume: ResumePoint, screen: Console) -> None:
+def _show_sources(resume: ResumePoint, behind: dict[str, int | None], screen: Console) -> None:
     # Before the first batch the sources decide where they start; a replay of batch 0 knows its end only.
     sources = resume.start_offsets or resume.end_offsets
     if not sources:
         return
     starts = {s.source: in_words(s) for s in resume.start_offsets}
     ends = {s.source: in_words(s) for s in resume.end_offsets}
-    shown = terminal.table("source!", "kind!", "from", *(["to"] if resume.replay else []))
+    more = [*(["to"] if resume.replay else []), *(["behind>"] if behind else [])]
+    shown = terminal.table("source!", "kind!", "from", *more)
     for source in sources:
         row = [source.source, source.kind, starts.get(source.source, "its own start")]
-        shown.add_row(*map(Text, row), *([Text(ends.get(source.source, ""))] if resume.replay else []))
+        row += [ends.get(source.source, "")] if resume.replay else []
+        row += [_records(behind.get(source.source))] if behind else []
+        shown.add_row(*map(Text, row))
     screen.print()
     screen.print(shown)
+
+
+def _records(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
 
 
 def _show_state(found: Inspection, screen: Console) -> None:

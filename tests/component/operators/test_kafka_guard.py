@@ -244,6 +244,9 @@ def test_command_line(kafka_broker: KafkaBroker, checkpoint: Path, topic: str, t
     assert f"{topic}-0" in people.out
     markdown = run_command("guard", checkpoint, "--kafka-config", config, "--markdown")
     assert markdown.out.startswith(f"## SAFE: {checkpoint}\n")
+    inspected = run_command("inspect", checkpoint, "--kafka-config", config, "--json")
+    assert json.loads(inspected.out)["behind"] == {"0": 10}
+    assert "behind" in run_command("inspect", checkpoint, "--kafka-config", config).out
     unknown = run_command("guard", checkpoint, "--json")
     assert (unknown.code, json.loads(unknown.out)["verdict"]) == (1, "UNKNOWN")
     config.write_text('{"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000}')

@@ -1,0 +1,52 @@
+"""Roll a Delta table back by Spark, for tables with features that ``deltalake`` cannot restore. One file, runs alone.
+
+    spark-submit --packages io.delta:… roll_table_back.py --table s3a://lake/tables/orders --version 222 --expected 230
+
+``RESTORE`` gives back content and not memory: the table still remembers the batches of the query that leave it, and skips their
+replay without a word. So the checkpoint has to get a new query id before the stream is started: ``airflow-ckpt reset
+CHECKPOINT --new-query-id``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Restore the table; the second time it does nothing.
+
+    :param argv: the arguments; by default those of the process.
+    :return: the exit code: 0 done, 1 refused because somebody wrote into the table since.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--table", required=True, help="the table's directory, as Spark names it")
+    parser.add_argument("--version", required=True, type=int, help="the version to go back to")
+    parser.add_argument("--expected", type=int, help="the version the table has to have before (default: any)")
+    args = parser.parse_args(argv)
+
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName("roll table back").getOrCreate()
+    quoted = args.table.replace("`", "``")
+    newest = spark.sql(f"DESCRIBE HISTORY delta.`{quoted}` LIMIT 1").collect()[0]
+    restored = newest["operation"] == "RESTORE" and str(newest["operationParameters"].get("version")) == str(
+        args.version
+    )
+    if not restored and args.expected is not None and newest["version"] != args.expected:
+        print(
+            f"{args.table} is at version {newest['version']}, not {args.expected}: somebody wrote into it; nothing was changed",
+            file=sys.stderr,
+        )
+        return 1
+    if not restored:
+        spark.sql(f"RESTORE TABLE delta.`{quoted}` TO VERSION AS OF {args.version}")
+        newest = spark.sql(f"DESCRIBE HISTORY delta.`{quoted}` LIMIT 1").collect()[0]
+    print(json.dumps({"table": args.table, "restored": args.version, "version": newest["version"]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
