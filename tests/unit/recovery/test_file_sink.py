@@ -1,0 +1,139 @@
+"""A file sink's log: what it skips, and what of it and of the data a rollback takes away."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
+from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
+from airflow_ckpt_provider.recovery.sinks.file_sink import look_at_file_sink
+from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
+from airflow_ckpt_provider.recovery.specifiers import Specifier
+from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import stream
+from tests.unit.checkpoint.builders import contents, plant
+from tests.unit.checkpoint.stores import Killed, Life, watched
+
+NEWEST = 6
+
+
+def entry(place: Location, batch: int, name: str = "part") -> str:
+    path = f"memory://{place.root}/{name} {batch}.json".replace(" ", "%20")
+    return json.dumps({"path": path, "size": 3, "isDir": False, "action": "add"})
+
+
+def file_sink(place: Location, newest: int = NEWEST, *, compact: int | None = None, purged: bool = False) -> Location:
+    """A sink with one data file a batch, whose names need escaping in a URI."""
+    for batch in range(newest + 1):
+        (place / f"part {batch}.json").store.replace(f"{place.root}/part {batch}.json", b"row")
+        if not (purged and compact is not None and batch < compact):
+            place.replace(f"_spark_metadata/{batch}", f"v1\n{entry(place, batch)}".encode())
+    if compact is not None:
+        place.delete(f"_spark_metadata/{compact}")
+        lines = "\n".join(entry(place, batch) for batch in range(compact + 1))
+        place.replace(f"_spark_metadata/{compact}.compact", f"v1\n{lines}".encode())
+    return place
+
+
+@pytest.mark.parametrize("compact", [None, 1, 3])
+@pytest.mark.parametrize("batch", [3, 5])
+def test_what_goes(place: Location, compact: int | None, batch: int) -> None:
+    sink = file_sink(place / "out", compact=compact, purged=True)
+    report = look_at_file_sink(sink, batch)
+    assert (report.verdict, report.batch_id, report.remembered) == (Verdict.WILL_SKIP, NEWEST, NEWEST)
+    assert report.rollback is not None
+    log = [path for path in report.rollback.paths if path.startswith("_spark_metadata/")]
+    assert log == [f"_spark_metadata/{b}" for b in range(NEWEST, batch, -1)]
+    assert set(report.rollback.paths) - set(log) == {f"part {b}.json" for b in range(batch + 1, NEWEST + 1)}
+
+
+def test_nothing_beyond(place: Location) -> None:
+    assert look_at_file_sink(file_sink(place / "out"), NEWEST).verdict is Verdict.SAFE
+
+
+def test_purged_beyond_the_target(place: Location) -> None:
+    """The compacted entry does not say which batch a file belongs to."""
+    report = look_at_file_sink(file_sink(place / "out", compact=5, purged=True), 3)
+    assert report.verdict is Verdict.WILL_SKIP
+    assert report.rollback is None
+    assert report.obstacle is not None
+    assert "was compacted and purged beyond batch 3" in report.obstacle
+
+
+def test_compacted_and_not_yet_purged(place: Location) -> None:
+    report = look_at_file_sink(file_sink(place / "out", compact=5), 3)
+    assert report.rollback is not None
+    assert "_spark_metadata/5.compact" in report.rollback.paths
+    assert {"part 4.json", "part 5.json", "part 6.json"} <= set(report.rollback.paths)
+
+
+def test_a_sink_that_was_moved(place: Location) -> None:
+    sink = file_sink(place / "out")
+    sink.replace("_spark_metadata/6", f"v1\n{entry(place / 'elsewhere', 6)}".encode())
+    obstacle = look_at_file_sink(sink, 3).obstacle
+    assert obstacle is not None
+    assert "the sink was moved" in obstacle
+
+
+class TestRewound:
+    @pytest.fixture
+    def orders(self, place: Location) -> Location:
+        return plant(place / "orders", stream(NEWEST))
+
+    def rewind(self, orders: Location, sink: Sink, repository: Repository | None = None) -> None:
+        checkpoint = Checkpoint.at(orders)
+        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ROLLBACK, guards=())
+        held = repository or Repository.open_or_create(default_repository(orders))
+        apply_rewind(plan, checkpoint, held, sink=sink, quiet_for=0)
+
+    def test_and_back(self, place: Location, orders: Location) -> None:
+        sink = Sink(place=file_sink(place / "out"))
+        before, files = contents(place / "out"), contents(orders)
+        self.rewind(orders, sink)
+        assert set(contents(place / "out")) == {
+            *(f"part {b}.json" for b in range(5)),
+            *(f"_spark_metadata/{b}" for b in range(5)),
+        }
+        undo_rewind(Checkpoint.at(orders), Repository.open(default_repository(orders)), sink=sink)
+        assert contents(place / "out") == before
+        assert contents(orders) == files
+
+    def test_stopped_anywhere_the_log_has_whole_batches(self, place: Location) -> None:
+        """A reader goes by the log: at every moment all files that it names are there."""
+        for writes in range(100):
+            orders = plant(place / f"{writes}" / "orders", stream(NEWEST))
+            out = file_sink(place / f"{writes}" / "out")
+            life = Life(writes)
+            dying, _ = watched(orders, life.before)
+            dying_out, _ = watched(out, life.before)
+            Repository.open_or_create(default_repository(orders))
+            held, _ = watched(default_repository(orders), life.before)
+            try:
+                self.rewind(dying, Sink(place=dying_out), Repository.open(held))
+                assert writes > 10
+                break
+            except Killed:
+                pass
+            named = {path.removeprefix("_spark_metadata/") for path in out.walk("_spark_metadata")}
+            assert {f"part {batch}.json" for batch in named} <= set(out.walk())
+            assert named == {str(batch) for batch in range(len(named))}
+            if Checkpoint.at(orders).progress().latest_committed != 4 or Checkpoint.at(orders).progress().seal:
+                self.rewind(orders, Sink(place=out))
+            assert set(out.walk("_spark_metadata")) == {f"_spark_metadata/{b}" for b in range(5)}
+        else:
+            pytest.fail("it never ended")
+
+    def test_a_data_file_that_somebody_deleted(self, place: Location, orders: Location) -> None:
+        out = file_sink(place / "out")
+        out.delete("part 6.json")
+        with pytest.raises(RefusedError, match=r"part 6.json is gone though the sink's log names it"):
+            self.rewind(orders, Sink(place=out))
+        assert Checkpoint.at(orders).progress().seal is None
+        assert set(contents(orders)) == set(stream(NEWEST))

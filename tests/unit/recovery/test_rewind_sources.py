@@ -1,0 +1,111 @@
+"""A rewind of a stream that reads Kafka: to given offsets, what it reads again, what becomes of readers of its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.rewind import Sink, plan_rewind
+from airflow_ckpt_provider.recovery.sinks.delta_log import read_table_history
+from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
+from airflow_ckpt_provider.recovery.specifiers import Specifier, kafka_offsets
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import stream
+from tests.unit.checkpoint.builders import commit_log, metadata, offsets_log, plant
+from tests.unit.recovery.test_rewind import NEWEST, delta_table
+
+
+@pytest.fixture
+def orders(place: Location) -> Location:
+    """Batches 0 to 4; each reads 10 records of partition 0 and 5 of partition 1."""
+    files = {"metadata": metadata()}
+    for batch in range(5):
+        ends = f'{{"orders":{{"0":{batch * 10 + 10},"1":{batch * 5 + 5}}}}}'
+        files |= {f"offsets/{batch}": offsets_log(ends), f"commits/{batch}": commit_log()}
+    return plant(place / "orders", files)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "batch"),
+    [
+        ("orders,0,30\norders,1,15\n", 2),
+        ("orders,0,39\norders,1,19\n", 2),
+        ("group,orders,0,40\ngroup,orders,1,20\n", 3),
+        ("orders,0,35\n\n", 2),
+        ('"orders",0,999\n', 4),
+    ],
+)
+def test_the_newest_batch_that_is_not_beyond_the_offsets(orders: Location, offsets: str, batch: int) -> None:
+    plan = plan_rewind(Checkpoint.at(orders), Specifier("from_file", offsets), guards=())
+    assert plan.batch_id == batch
+
+
+def test_the_difference_is_listed(orders: Location) -> None:
+    plan = plan_rewind(Checkpoint.at(orders), Specifier("from_file", "orders,0,33\norders,1,15"), guards=())
+    assert plan.notes == ("orders-0: batch 2 ends at 30, 3 records before the offset asked for (33)",)
+    assert plan.replay["records"] == {"0": 30}
+    assert plan.replay["batches"] == 2
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ("orders,0,3", "every reachable batch is beyond those offsets; reachable: 0 to 4"),
+        ("other,0,30", "the stream does not read other-0"),
+        ("orders,7,30", "the stream does not read orders-7"),
+        ("orders,zero,30", "line 1 is not topic,partition,offset: 'orders,zero,30'"),
+        ("", "the file holds no offsets"),
+    ],
+)
+def test_offsets_that_do_not_fit(orders: Location, offsets: str, message: str) -> None:
+    with pytest.raises(RefusedError) as e:
+        plan_rewind(Checkpoint.at(orders), Specifier("from_file", offsets), guards=())
+    assert e.value.message == message
+
+
+def test_reading_offsets() -> None:
+    assert kafka_offsets('orders,0,5\n"orders", 1 , 7\n') == {"orders": {0: 5, 1: 7}}
+
+
+def test_without_a_broker_nobody_knows(orders: Location) -> None:
+    plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "2"), sink=Sink(kind="foreachBatch"))
+    assert plan.source_verdict is Verdict.UNKNOWN
+
+
+@pytest.fixture
+def readers(place: Location, tmp_path: Path) -> tuple[Location, Location]:
+    """A table with batches 0 to 6 (versions 0 to 6), and a folder of streams."""
+    table = delta_table(tmp_path / "table", range(NEWEST + 1))
+    table_id = read_table_history(table).table_id
+    for name, uid, version, index in (
+        ("behind", table_id, 3, -1),
+        ("ahead", table_id, 7, -1),
+        ("other", "else", 7, -1),
+    ):
+        position = f'"reservoirVersion":{version},"index":{index},"isStartingVersion":false'
+        offset = f'{{"sourceVersion":1,"reservoirId":"{uid}",{position}}}'
+        files = {"metadata": metadata(), "offsets/0": offsets_log(offset), "commits/0": commit_log()}
+        plant(place / "readers" / name, files)
+    return table, place / "readers"
+
+
+def test_readers_of_the_table_are_told_of(place: Location, readers: tuple[Location, Location]) -> None:
+    table, folder = readers
+    orders = plant(place / "orders", stream(NEWEST))
+    sink = Sink(place=table)
+    settings = {"sink": sink, "sink_exit": SinkExit.ROLLBACK, "guards": (), "downstream": [folder]}
+    plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings)  # type: ignore[arg-type]
+    ahead, behind = sorted(plan.downstream)
+    assert ahead == (
+        f"downstream: {folder / 'ahead'} reads this table (source 0): it has read the table up to version 6, so rows of versions "
+        "4 to 6 that leave the table have been passed on; it stops at version 7, the rollback (DELTA_SOURCE_IGNORE_DELETE), "
+        "unless it has skipChangeCommits: WILL_FAIL"
+    )
+    assert behind.startswith(f"downstream: {folder / 'behind'} reads this table (source 0): it stops at version 7")
+    assert not any("other" in line for line in plan.downstream)
+    settings["downstream"] = [folder / "behind"]
+    assert len(plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings).downstream) == 1  # type: ignore[arg-type]
