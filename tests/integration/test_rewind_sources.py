@@ -53,7 +53,7 @@ def newest(stream: Stream) -> int:
 
 def faulty(stream: Stream) -> Stream:
     (source,) = stream.sources
-    wrong = "id + 1000 AS id" if source.select == ("id",) else "-7 AS id"
+    wrong = "id + 1000 AS id" if source.select == ("id",) else "1000 + cast(cast(value AS string) AS long) AS id"
     return replace(stream, sources=(replace(source, select=(wrong,)),))
 
 
