@@ -20,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError
 from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_schemas
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
+from airflow_ckpt_provider.guards.delta_described import read_described
 from airflow_ckpt_provider.guards.delta_log import (
     AddedFile,
     DeltaCommit,
@@ -50,8 +51,9 @@ class DeltaGuard:
 
     :param settings: its own options, under ``delta``: ``tables`` (source -> the table's directory as a URI or an open
         :class:`Location`; no checkpoint records it), ``options`` (source -> options of the query's reader, such as
-        ``{"skipChangeCommits": "true"}``). From a shell: ``table.<source>`` and ``option.<source>.<name>``. A source
-        without a table is ``UNKNOWN``.
+        ``{"skipChangeCommits": "true"}``), ``described`` (source -> what ``jobs/describe_delta.py`` wrote, for a table that
+        delta-rs cannot read). From a shell: ``table.<source>``, ``option.<source>.<name>`` and ``described.<source>``. A
+        source without a table is ``UNKNOWN``.
     """
 
     kind = KIND
@@ -61,6 +63,10 @@ class DeltaGuard:
         options = settings.options.get(KIND, {})
         self._tables: dict[str, str | Location] = dict(options.get("tables") or {})
         self._tables |= {key.removeprefix("table."): uri for key, uri in options.items() if key.startswith("table.")}
+        self._described: dict[str, str] = dict(options.get("described") or {})
+        self._described |= {
+            k.removeprefix("described."): uri for k, uri in options.items() if k.startswith("described.")
+        }
         self._options = reader_options(options)
 
     def recognises(self, source: GuardedSource) -> bool:
@@ -88,7 +94,8 @@ class DeltaGuard:
         if log.is_empty:
             reason = f"there is no Delta table at {table}: it has no _delta_log"
             return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, reason),), lost=None, facts=facts)
-        look = _Look(log, source, offset, self._settings, dict(self._options.get(source.name, {})))
+        options = dict(self._options.get(source.name, {}))
+        look = _Look(log, source, offset, self._settings, options, self._described.get(source.name))
         return look.report(facts)
 
 
@@ -101,6 +108,7 @@ class _Look:
     offset: DeltaOffset
     settings: GuardSettings
     options: dict[str, str]
+    described: str | None = None
     found: list[Judgement] = field(default_factory=list)
     parts: list[PartReport] = field(default_factory=list)
     lost: int | None = 0
@@ -143,6 +151,8 @@ class _Look:
     def _state(self) -> TableState | None:
         """The table as it is now; ``None``, and a judgement, where it cannot be read."""
         try:
+            if self.described:
+                return read_described(self.described, latest=self.log.latest)
             return read_state(self.log, self.log.latest)
         except MissingExtraError:
             raise

@@ -76,7 +76,8 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
                 raise
             raise UnreadableTableError(
                 f"{log.table}: deltalake cannot read version {version} of the table ({type(e).__name__}: {e})",
-                hint="its features may be beyond delta-rs: ask Spark itself, or have the table's owner look",
+                hint="its features may be beyond delta-rs: have Spark describe it (jobs/describe_delta.py of this package), and "
+                "give the guard what that wrote (described)",
             ) from e
 
 

@@ -37,6 +37,8 @@ class DeltaRetentionGuardOperator(BaseOperator):
     :param tables_conn_id: Airflow connection to reach the tables; ``None`` likewise. (templated)
     :param reader_options: options of the query's reader that matter here (``skipChangeCommits``, ``ignoreDeletes``,
         ``ignoreChanges``), or source -> options. (templated)
+    :param described: what ``jobs/describe_delta.py`` wrote of a table that delta-rs cannot read, as a URI; or source -> URI.
+        (templated)
     :param source: position (``"0"``) or name of one source; ``None``: all Delta sources of the query. (templated)
     :param repository: URI of a repository, to ask about a backup. (templated)
     :param repository_conn_id: Airflow connection to reach the repository; ``None`` likewise. (templated)
@@ -54,6 +56,7 @@ class DeltaRetentionGuardOperator(BaseOperator):
         "tables",
         "tables_conn_id",
         "reader_options",
+        "described",
         "source",
         "repository",
         "repository_conn_id",
@@ -75,6 +78,7 @@ class DeltaRetentionGuardOperator(BaseOperator):
         checkpoint_conn_id: str | None = None,
         tables_conn_id: str | None = None,
         reader_options: Mapping[str, Any] | None = None,
+        described: str | Mapping[str, str] | None = None,
         source: str | int | None = None,
         repository: str | None = None,
         repository_conn_id: str | None = None,
@@ -93,6 +97,7 @@ class DeltaRetentionGuardOperator(BaseOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
         self.tables_conn_id = tables_conn_id
         self.reader_options = reader_options
+        self.described = described
         self.source = source
         self.repository = repository
         self.repository_conn_id = repository_conn_id
@@ -125,6 +130,9 @@ class DeltaRetentionGuardOperator(BaseOperator):
         options = mapping(self.reader_options, "reader_options")
         if not all(isinstance(value, Mapping) for value in options.values()):
             options = dict.fromkeys(sources, options)
+        described = self.described or {}
+        if not isinstance(described, Mapping):
+            described = dict.fromkeys(sources, described)
         return GuardSettings(
             fail_on_data_loss=flag(self.fail_on_data_loss, "fail_on_data_loss"),
             max_downtime=seconds_of(downtime, field="max_downtime") if downtime else None,
@@ -133,6 +141,7 @@ class DeltaRetentionGuardOperator(BaseOperator):
                 KIND: {
                     "tables": {str(source): open_place(str(uri), conn_id) for source, uri in given.items()},
                     "options": options,
+                    "described": {str(source): str(uri) for source, uri in described.items()},
                 }
             },
         )
