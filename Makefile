@@ -11,7 +11,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo test lint format lock soak seal-soak rewind-soak s3a doctor samples bench airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo test lint format lock soak seal-soak rewind-soak slow s3a doctor samples bench airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -43,6 +43,9 @@ seal-soak: java venv jars jars-s3a ## Seal running streams at 50 random moments
 
 rewind-soak: java venv jars ## 100 random histories of streams that are rewound, taken back and run on
 	@$(PY) -m pytest -m rewind_soak -s $(ARGS)
+
+slow: java venv jars ## The proofs that take minutes: every kind, source and damage (about 40 minutes)
+	@$(PY) -m pytest -m slow $(ARGS)
 
 s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a real S3 server
 	@$(PY) -m pytest -m s3a $(ARGS)

@@ -145,6 +145,7 @@ def test_log_clean_up_takes_what_is_to_be_read(case: Case) -> None:
     assert "DELTA_STREAMING_TRAILING_COMMIT_MISSING" in case.fails(failOnDataLoss="false")
 
 
+@pytest.mark.slow
 def test_log_clean_up_takes_a_part_of_a_planned_batch(case: Case) -> None:
     """The one way to lose rows without a word: a batch that was planned, begins in what is gone and ends in what is there."""
     case.append(30)
@@ -159,6 +160,7 @@ def test_log_clean_up_takes_a_part_of_a_planned_batch(case: Case) -> None:
     assert case.runs(failOnDataLoss="false") == [*range(40, 50), *range(900, 910)]  # 30 to 39 are lost
 
 
+@pytest.mark.slow
 def test_log_clean_up_takes_what_was_read(case: Case) -> None:
     """Nothing is lost, and yet Spark does not start: it asks for the newest batch once more."""
     case.append(30)
@@ -241,6 +243,7 @@ def test_an_added_column_is_no_alarm(case: Case) -> None:
     assert case.runs() == list(range(40, 50))
 
 
+@pytest.mark.slow
 def test_a_column_of_another_type(case: Case) -> None:
     case.append(30)
     case.sql("REPLACE TABLE {t} USING delta AS SELECT cast(id AS string) AS id FROM range(3)")
@@ -249,6 +252,7 @@ def test_a_column_of_another_type(case: Case) -> None:
     case.fails()
 
 
+@pytest.mark.slow
 def test_a_table_taken_back(case: Case) -> None:
     """A copy of an older day: the same id, fewer versions; then grown past the checkpoint again, which Spark cannot see."""
     log = case.table / "_delta_log"

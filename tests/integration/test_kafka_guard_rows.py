@@ -166,6 +166,7 @@ def test_recreated_longer_is_lost_without_a_word(stream: Stream) -> None:
     assert Counter(p for _, p, _ in new) == {0: 50 - 30, 1: 50 - 20, 2: 50 - 10}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignore", [False, True])
 def test_recreated_shorter(stream: Stream, ignore: bool) -> None:
     stream.broker.delete(stream.topic)
@@ -182,6 +183,7 @@ def test_recreated_shorter(stream: Stream, ignore: bool) -> None:
     assert stream.read().total() == 60, "nothing of the new topic was read"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignore", [False, True])
 def test_deleted(stream: Stream, ignore: bool) -> None:
     stream.broker.delete(stream.topic)
@@ -190,6 +192,7 @@ def test_deleted(stream: Stream, ignore: bool) -> None:
     assert stream.run(fail_on_data_loss=not ignore).error_text
 
 
+@pytest.mark.slow
 def test_partitions_added(stream: Stream) -> None:
     stream.broker.add_partitions(stream.topic, 5)
     _put(stream, {3: 20, 4: 20})
@@ -202,6 +205,7 @@ def test_partitions_added(stream: Stream) -> None:
     assert stream.missing(before, {0: 30, 1: 20, 2: 10, 3: 20, 4: 20}) == {4: 15}
 
 
+@pytest.mark.slow
 def test_transactions_lose_at_most_what_is_said(stream: Stream) -> None:
     stream.broker.transact(stream.topic, {0: 10}, commit=True)
     stream.broker.transact(stream.topic, {0: 5}, commit=False)

@@ -89,6 +89,7 @@ def test_open_spark_refuses_modified_after_on_a_stream(spark_host: SparkHost, tm
     assert "option 'modifiedafter' is not allowed in file stream sources" in error
 
 
+@pytest.mark.slow
 def test_modified_after_of_a_batch_read(spark_host: SparkHost, tmp_path: Path) -> None:
     """The tie rule: nothing is lost, and as many files come twice as were counted. A millisecond later loses."""
     place = tmp_path / "in"
@@ -158,6 +159,7 @@ def test_delta_at_the_end_of_the_table(spark_host: SparkHost, tmp_path: Path) ->
     assert one_less.ids == list(range(10, 40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [pytest.param({}, id="snapshot", marks=pytest.mark.slow), pytest.param({"startingVersion": "0"}, id="versions")],
@@ -247,6 +249,7 @@ def test_kafka(spark_host: SparkHost, kafka_broker: KafkaBroker, tmp_path: Path)
     assert Stream(spark_host, tmp_path / "by-time", (source,)).run().ids == list(range(20, 25))
 
 
+@pytest.mark.slow
 def test_a_join_of_kafka_and_delta(spark_host: SparkHost, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic, table = new_topic(kafka_broker, "joined"), tmp_path / "table"
     old = Stream(spark_host, tmp_path / "old", (kafka(kafka_broker, topic), delta(table)), "join")

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 Feed = Callable[[range], None]
 
 
-@pytest.fixture(params=["files", "delta", "kafka"])
+@pytest.fixture(params=["files", *(pytest.param(source, marks=pytest.mark.slow) for source in ("delta", "kafka"))])
 def fed(
     request: pytest.FixtureRequest, spark_host: SparkHost, tmp_path: Path
 ) -> tuple[Source, Callable[[range], None]]:
@@ -105,6 +105,7 @@ def test_an_operator_added(spark_host: SparkHost, tmp_path: Path, fed: tuple[Sou
     assert ids_in(out) == list(range(15))
 
 
+@pytest.mark.slow
 def test_a_batch_that_the_table_has_and_the_checkpoint_not(spark_host: SparkHost, tmp_path: Path) -> None:
     """The query was killed between the table's commit and its own; then the same without looking at the table."""
     place = tmp_path / "in"
@@ -132,6 +133,7 @@ def test_a_batch_that_the_table_has_and_the_checkpoint_not(spark_host: SparkHost
     assert len(ids_in(tmp_path / "s" / "out")) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continue_numbers", [True, False])
 def test_a_file_sink(spark_host: SparkHost, tmp_path: Path, continue_numbers: bool) -> None:
     """Numbered anew, its first batches are skipped without a word; with the numbers going on, none is."""
@@ -151,6 +153,7 @@ def test_a_file_sink(spark_host: SparkHost, tmp_path: Path, continue_numbers: bo
     assert lost in (0, 3)
 
 
+@pytest.mark.slow
 def test_taken_back(spark_host: SparkHost, tmp_path: Path) -> None:
     place = tmp_path / "in"
     old = Stream(spark_host, tmp_path / "s", (files(place, 1),), sink="delta")

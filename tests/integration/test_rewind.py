@@ -41,7 +41,7 @@ def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
 
 
 #: In the normal run: one for each way to keep state and each sink; `make rewind-soak` has all, many times.
-_OFTEN = ("complete_to_delta", "join_to_delta", "windows_to_files", "totals_by_merge")
+_OFTEN = ("join_to_delta", "windows_to_files", "totals_by_merge")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,7 @@ def test_row_exact_after_a_bug(story: Story) -> None:
     assert difference(story.reference(), story.rows()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_twice_in_a_row_and_to_the_oldest(story: Story) -> None:
     story.run(5)
     story.run(2, faulty=True)
@@ -73,6 +74,7 @@ def test_twice_in_a_row_and_to_the_oldest(story: Story) -> None:
     assert difference(story.reference(), story.rows()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_to_a_backup_that_is_older_than_the_checkpoint(story: Story) -> None:
     from airflow_ckpt_provider.backup.create import create_backup
 
@@ -103,6 +105,7 @@ class TestControls:
         print(f"{way}: {lost} rows lost, {wrong} wrong or doubled")
         return lost, wrong
 
+    @pytest.mark.slow
     def test_commits_deleted(self, broken: Story) -> None:
         for path in (broken.checkpoint / "commits").iterdir():
             if path.name.isdigit() and int(path.name) > broken.right:  # type: ignore[attr-defined]
@@ -119,6 +122,7 @@ class TestControls:
         assert broken.plan("to_current", sink_exit=None).sink.verdict is Verdict.WILL_SKIP
         assert self._costs(broken, "checkpoint rewound, RESTORE alone")[0] > 0
 
+    @pytest.mark.slow
     def test_logs_deleted_and_state_left(self, broken: Story) -> None:
         plan = broken.plan("to_batch", broken.right)  # type: ignore[attr-defined]
         for path in plan.deletes:
@@ -149,6 +153,7 @@ def test_undo_puts_everything_back(story: Story) -> None:
     assert difference(story.reference(), story.rows()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_undo_is_refused_once_the_stream_went_on(story: Story) -> None:
     story.run(4)
     story.rewind("shift_by", -2)
@@ -157,6 +162,7 @@ def test_undo_is_refused_once_the_stream_went_on(story: Story) -> None:
         undo_rewind(story.ckpt, story.repository, sink=story.sink)
 
 
+@pytest.mark.slow
 def test_a_sink_that_has_more_needs_an_exit(story: Story) -> None:
     story.run(4)
     plan = story.plan("shift_by", -2, sink_exit=None)
@@ -165,6 +171,7 @@ def test_a_sink_that_has_more_needs_an_exit(story: Story) -> None:
     assert story.ckpt.progress().seal is None
 
 
+@pytest.mark.slow
 def test_what_others_wrote_is_not_taken_away_unasked(story: Story) -> None:
     story.run(4)
     table = DeltaTable(str(story.out))
@@ -179,6 +186,7 @@ def test_what_others_wrote_is_not_taken_away_unasked(story: Story) -> None:
         apply_rewind(plan, story.ckpt, story.repository, sink=story.sink, quiet_for=0.1)
 
 
+@pytest.mark.slow
 def test_forward_takes_the_checkpoint_to_the_table(story: Story) -> None:
     """A checkpoint restored to an older batch, while the table went on."""
     story.run(4)

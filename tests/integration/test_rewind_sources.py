@@ -79,6 +79,7 @@ def test_kafka(spark_host: SparkHost, kafka_broker: KafkaBroker, tmp_path: Path)
     assert ids_in(stream) == list(range(12))
 
 
+@pytest.mark.slow
 def test_kafka_that_has_lost_what_would_be_read_again(
     spark_host: SparkHost, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
