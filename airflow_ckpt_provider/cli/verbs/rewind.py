@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.kafka_config import configuration
+from airflow_ckpt_provider.cli.offsets import in_words
 from airflow_ckpt_provider.errors import RepositoryError
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
 from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
 from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
+from airflow_ckpt_provider.recovery.sinks.delta_log import is_delta_table, read_table_history
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
 from airflow_ckpt_provider.recovery.specifiers import KINDS, Specifier
 from airflow_ckpt_provider.recovery.targets import RewindTarget
@@ -136,20 +140,41 @@ def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
             raise
         repository = None
     targets = reachable(checkpoint, repository, name=call.args.name)
+    versions = _table_versions(call, checkpoint)
     if call.screen:
         call.screen.print(terminal.title(f"Batches that {checkpoint.location} can go back to"))
-        call.screen.print(_table(targets))
-    return Answer({"checkpoint": checkpoint.location.uri, "targets": [target.to_json() for target in targets]})
+        call.screen.print(_table(targets, versions))
+    listed = [{**target.to_json(), "table_version": versions.get(target.batch_id)} for target in targets]
+    return Answer({"checkpoint": checkpoint.location.uri, "targets": listed})
 
 
-def _table(targets: list[RewindTarget]) -> Table:
+def _table_versions(call: Call, checkpoint: Checkpoint) -> dict[int, int]:
+    """Batch -> version of the Delta table that holds it, where the sink is one."""
+    sink = _sink(call)
+    if sink.place is None or not is_delta_table(sink.place):
+        return {}
+    app_id = sink.app_id or checkpoint.progress().query_id or ""
+    lineage = read_table_history(sink.place).lineage() or ()
+    return {commit.txns[app_id]: commit.version for commit in lineage if app_id in commit.txns}
+
+
+def _table(targets: list[RewindTarget], versions: dict[int, int]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in ("batch", "ended by (UTC)", "where", "next batch runs"):
+    more = ["table version"] if versions else []
+    for column in ("batch", "ended by (UTC)", "offsets", "watermark (UTC)", *more, "where", "replay"):
         table.add_column(column)
     for target in targets:
         ended = f"{target.ended:%Y-%m-%d %H:%M:%S}" if target.ended else "not known"
-        again = "again, over the same data" if target.replays else "planned anew"
-        table.add_row(str(target.batch_id), ended, target.where, again)
+        again = "exact" if target.replays else "anew"
+        offsets = "\n".join(in_words(source) for source in target.sources)
+        watermark = (
+            f"{datetime.fromtimestamp(target.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+            if target.watermark_ms
+            else ""
+        )
+        version = [str(versions.get(target.batch_id, ""))] if versions else []
+        cells = (str(target.batch_id), ended, offsets, watermark, *version, target.where, again)
+        table.add_row(*map(Text, cells))
     return table
 
 

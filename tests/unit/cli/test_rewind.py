@@ -1,0 +1,73 @@
+"""``rewind`` and ``undo`` from a shell: documented keys, exit codes, what a person reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command_line import run
+from tests.one_checkpoint import NEWEST
+from tests.unit.cli.test_json import documented
+from tests.unit.recovery.test_rewind import delta_table
+
+
+@pytest.fixture
+def query_id(checkpoint: Path) -> str:
+    return str(json.loads((checkpoint / "metadata").read_text())["id"])
+
+
+@pytest.fixture
+def table(tmp_path: Path, query_id: str) -> Path:
+    delta_table(tmp_path / "table", range(NEWEST + 1), app_id=query_id)
+    return tmp_path / "table"
+
+
+def answer(*argv: object, code: int = 0) -> dict[str, Any]:
+    finished = run(*argv, "--json")
+    assert finished.code == code, finished.err
+    document: dict[str, Any] = json.loads(finished.out)
+    return document
+
+
+def test_list(checkpoint: Path, table: Path) -> None:
+    targets = answer("rewind", checkpoint, "--list", "--sink", table)["targets"]
+    assert [t["batch_id"] for t in targets][-1] == NEWEST
+    assert [t["table_version"] for t in targets] == [t["batch_id"] for t in targets]
+    shown = run("rewind", checkpoint, "--list", "--sink", table).out
+    assert "exact" in shown
+    assert "watermark" in shown
+
+
+def test_plan_apply_undo(checkpoint: Path, table: Path) -> None:
+    before = sorted(p.name for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
+    asked = ("rewind", checkpoint, "--to-batch", NEWEST - 1, "--sink", table, "--sink-exit", "rollback")
+    plan = answer(*asked)
+    assert plan.keys() == documented("rewind").keys()
+    assert sorted(p.name for p in (checkpoint / "commits").iterdir() if p.name.isdigit()) == before
+    refused = run(*asked, "--apply", "--quiet-for", 0)
+    assert refused.code == 1
+    assert "the sources say WILL_" in refused.err  # the sample's input files are on no disk
+    outcome = answer(*asked, "--apply", "--quiet-for", 0, "--accept-source-loss")
+    assert outcome.keys() == documented("rewind", 1).keys()
+    assert outcome["table_version"] == NEWEST + 1
+    undone = answer("undo", checkpoint, "--sink", table)
+    assert undone.keys() == documented("undo").keys()
+    assert undone["plan_id"] == outcome["plan_id"]
+    assert sorted(p.name for p in (checkpoint / "commits").iterdir() if p.name.isdigit()) == before
+    assert "had been taken back before" in run("undo", checkpoint, "--sink", table).out
+
+
+@pytest.mark.parametrize("options", [(), ("--to-batch", "1", "--to-earliest"), ("--shift-by=-1", "--to-latest")])
+def test_where_to_is_said_exactly_once(checkpoint: Path, options: tuple[str, ...]) -> None:
+    finished = run("rewind", checkpoint, *options)
+    assert finished.code == 2
+    assert "where to?" in finished.err
+
+
+def test_a_target_out_of_range(checkpoint: Path) -> None:
+    finished = run("rewind", checkpoint, "--to-batch", 99)
+    assert finished.code == 1
+    assert "batch 99 cannot be gone back to; reachable: " in finished.err
