@@ -70,7 +70,8 @@ def test_from_before_the_first_batch_to_drained(spark_host: SparkHost, tmp_path:
     found = Watch(place, "drained", quiet_for=1.0, stuck_after=30).until(State.DONE).progress
     assert (found["latest_logged"], found["latest_committed"], found["gap"]) == (11, 11, 0)
     assert found["sources"][0]["offset"] == {"logOffset": 11}
-    assert found["batches_per_minute"] > 0
+    # On a quick machine all that is retained was committed within a moment, which is no window for a rate.
+    assert found["batches_per_minute"] is None or found["batches_per_minute"] > 0
     assert len(list((place / "commits").glob("[0-9]*"))) < 12, "nothing was purged: the test shows less than it says"
 
     idle = Watch(place, "committed_batch", 12, stuck_after=0.5)
