@@ -81,7 +81,9 @@ def keys_of(kind: str) -> set[str]:
     return {json.loads(row)["k"] for rows in sample("4.0.0", kind).rows["sample"].values() for row in rows}
 
 
-@pytest.mark.parametrize("kind", ["hdfs_agg", "rocks_agg", "rocks_changelog_agg"])
+@pytest.mark.parametrize(
+    "kind", ["hdfs_agg", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("rocks_agg", "rocks_changelog_agg"))]
+)
 def test_rows_bytes_and_spread(kind: str, auditor: Auditor, tmp_path: Path):
     checkpoint = unpacked(kind, tmp_path / "ck")
     report = auditor.audit(checkpoint, since=2)

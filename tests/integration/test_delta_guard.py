@@ -294,6 +294,7 @@ def _replay(stream: Stream, batch: int) -> None:
     (stream.place / "out" / f"b={batch}").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "verdict", "ids"),
     [

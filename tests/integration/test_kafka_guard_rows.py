@@ -116,7 +116,7 @@ def _lost(report: GuardReport) -> dict[int, int]:
     return {part.facts["partition"]: part.facts["lost"] for part in report.sources[0].parts if part.facts["lost"]}
 
 
-@pytest.mark.parametrize("how", ["retention", "DeleteRecords"])
+@pytest.mark.parametrize("how", [pytest.param("retention", marks=pytest.mark.slow), "DeleteRecords"])
 def test_lost_counts_are_the_rows_missing(stream: Stream, how: str) -> None:
     _put(stream, {0: 40, 1: 5, 2: 35}, age=3600)
     _put(stream, {0: 8, 2: 3})

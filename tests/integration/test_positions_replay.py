@@ -82,6 +82,7 @@ def test_files(spark_host: SparkHost, tmp_path: Path, combine: str) -> None:
     assert len(again) == found.sources[0].repeats["files"] == len(read)
 
 
+@pytest.mark.slow
 def test_open_spark_refuses_modified_after_on_a_stream(spark_host: SparkHost, tmp_path: Path) -> None:
     put(tmp_path / "in", range(2), seconds=0)
     source = files(tmp_path / "in").at({"modifiedAfter": "2024-01-01T00:00:00Z"})
@@ -138,6 +139,7 @@ def delta(table: Path, **options: str) -> Source:
     return Source("delta", path=str(table), options=options)
 
 
+@pytest.mark.slow
 def test_delta_at_the_end_of_the_table(spark_host: SparkHost, tmp_path: Path) -> None:
     """The usual case, everything was read: the version to start at does not exist yet."""
     table = tmp_path / "table"
@@ -217,6 +219,7 @@ def new_topic(broker: KafkaBroker, name: str, partitions: int = 2) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_kafka(spark_host: SparkHost, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic = new_topic(kafka_broker, "positions")
     old = Stream(spark_host, tmp_path / "old", (kafka(kafka_broker, topic),))

@@ -41,7 +41,7 @@ def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
 
 
 #: In the normal run: one for each way to keep state and each sink; `make rewind-soak` has all, many times.
-_OFTEN = ("join_to_delta", "windows_to_files", "totals_by_merge")
+_OFTEN = ("join_to_delta", "windows_to_files")
 
 
 @pytest.mark.parametrize(

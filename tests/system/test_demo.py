@@ -77,7 +77,7 @@ def test_demo(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.airflow
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupted(tmp_path: Path, stop: signal.Signals) -> None:
     output = tmp_path / "out"
     demo = _start(output)

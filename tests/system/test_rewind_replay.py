@@ -67,7 +67,7 @@ def test_plan_is_the_default_and_changes_nothing(rewind: Callable[..., Any], sto
     assert story.rows() == before
 
 
-@pytest.mark.parametrize("choice", ["Approve", "Reject"])
+@pytest.mark.parametrize("choice", ["Approve", pytest.param("Reject", marks=pytest.mark.slow)])
 def test_back_to_the_last_right_batch_and_replayed(
     rewind: Callable[..., Any], story: Story, answer: Answer, choice: str
 ) -> None:

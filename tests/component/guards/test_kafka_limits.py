@@ -123,6 +123,7 @@ def _is_safe(judge: Callable[[], object]) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_and_one_that_dies(tmp_path: Path, ask: Ask) -> None:
     """In the middle of everything: an error within the limit, no verdict; and the right one when it is back."""
     with running_kafka_broker(tmp_path) as broker:
