@@ -62,7 +62,7 @@ def test_plan_is_the_default_and_changes_nothing(rewind: Callable[..., Any], sto
     assert run.state == "success"
     assert {task for task, state in states(run).items() if state == "success"} == {"plan", "what_next"}
     markdown = result(run, "plan")["markdown"]
-    assert "| verdict | **UNKNOWN** |" in markdown  # nobody asked the sources
+    assert "| verdict | **SAFE** |" in markdown  # the input files are there, and the table goes back too
     assert "roll the table back to version" in markdown
     assert story.rows() == before
 
