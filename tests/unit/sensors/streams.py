@@ -22,8 +22,10 @@ class DiskStream:
     def put(self, path: str, data: bytes, *, age: float = 0.0) -> None:
         file = self.place / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-        os.utime(file, (time.time() - age, time.time() - age))
+        hidden = file.with_name(f".{file.name}.tmp")  # a look in between must see neither a part of it nor another time
+        hidden.write_bytes(data)
+        os.utime(hidden, (time.time() - age, time.time() - age))
+        hidden.replace(file)
 
     def start(self, query_id: str = "one") -> DiskStream:
         self.put("metadata", metadata(query_id))
