@@ -13,7 +13,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-ckpt-provider",
         "name": "Spark checkpoints",
-        "description": "Back up, verify, restore and seal checkpoints of Spark Structured Streaming.",
+        "description": "Back up, verify, restore, guard, rewind and reset checkpoints of Spark Structured Streaming.",
         "integrations": [
             {
                 "integration-name": "Spark checkpoints",
@@ -36,6 +36,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.reset",
                     "airflow_ckpt_provider.operators.reset_flow",
                     "airflow_ckpt_provider.operators.restore",
+                    "airflow_ckpt_provider.operators.rewind",
                     "airflow_ckpt_provider.operators.seal",
                     "airflow_ckpt_provider.operators.starting_positions",
                     "airflow_ckpt_provider.operators.verify",

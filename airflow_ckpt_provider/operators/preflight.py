@@ -10,10 +10,10 @@ from airflow.sdk import BaseOperator
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.query import guard_query
-from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
+from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.fields import flag, one_of, text
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude
-from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.preflight import query_to_guard
@@ -107,7 +107,7 @@ class RecoveryPreflightOperator(BaseOperator):
                 name=text(self.name),
                 backup_id=text(self.backup_id),
             )
-            report = guard_query(query, settings, guards=self._guards(settings))
+            report = guard_query(query, settings, guards=guards_with_kafka(settings, text(self.kafka_config_id)))
             return {**conclude(report, reaction, context, self.log), "markdown": report.to_markdown()}
 
     def _settings(self) -> GuardSettings:
@@ -118,13 +118,3 @@ class RecoveryPreflightOperator(BaseOperator):
             buffer=seconds_of(text(self.buffer) or "0", field="buffer") if downtime else 0.0,
             options={kind: dict(values) for kind, values in (self.options or {}).items()},
         )
-
-    def _guards(self, settings: GuardSettings) -> tuple[Guard, ...]:
-        guards = installed_guards(settings)
-        kafka_config_id = text(self.kafka_config_id)
-        if kafka_config_id is None:
-            return guards
-        from airflow_ckpt_provider.guards.kafka import KafkaGuard
-
-        with_connection = KafkaGuard(settings, open_kafka(kafka_config_id))
-        return tuple(with_connection if isinstance(guard, KafkaGuard) else guard for guard in guards)

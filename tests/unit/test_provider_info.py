@@ -6,6 +6,7 @@ import json
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
+from pkgutil import iter_modules
 from typing import Any
 
 import jsonschema
@@ -50,6 +51,23 @@ def test_every_operator_module_holds_an_operator(module: str) -> None:
         if isinstance(value, type) and issubclass(value, BaseOperator) and value.__module__ == module
     ]
     assert own, f"{module} defines no operator"
+
+
+@pytest.mark.parametrize(("kind", "base"), [("operators", "BaseOperator"), ("sensors", "BaseSensorOperator")])
+def test_every_module_that_holds_an_operator_is_named(kind: str, base: str) -> None:
+    from airflow import sdk
+
+    package = import_module(f"airflow_ckpt_provider.{kind}")
+    modules = {f"{package.__name__}.{found.name}" for found in iter_modules(package.__path__)}
+    holding = {
+        name
+        for name in modules
+        for value in vars(import_module(name)).values()
+        if isinstance(value, type) and issubclass(value, getattr(sdk, base)) and value.__module__ == name
+        if not value.__name__.startswith("_") and not value.__subclasses__()  # a base of others is none by itself
+    }
+    named = {module for group in INFO[kind] for module in group["python-modules"]}
+    assert named >= holding
 
 
 @pytest.mark.parametrize("path", [*INFO["extra-links"], *INFO["cli"]])
