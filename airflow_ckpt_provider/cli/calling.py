@@ -18,7 +18,7 @@ from airflow_ckpt_provider.errors import CkptError, StorageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from airflow_ckpt_provider.cli.definition import Verb
+    from airflow_ckpt_provider.cli.verb import Verb
     from airflow_ckpt_provider.storage.location import Location
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import TextIO
 
 from airflow_ckpt_provider.cli.calling import carry_out
-from airflow_ckpt_provider.cli.definition import Verb
+from airflow_ckpt_provider.cli.verb import Verb
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location

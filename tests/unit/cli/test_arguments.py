@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from airflow_ckpt_provider.cli.definition import VERBS, pair, setting
+from airflow_ckpt_provider.cli.definition import VERBS
 from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.options import pair, setting
 from tests.command_line import run
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
-from airflow_ckpt_provider.cli.definition import EXIT_CODES, VERBS, Option, Verb, get_cli_commands
+from airflow_ckpt_provider.cli.definition import EXIT_CODES, VERBS, get_cli_commands
 from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.options import Option
+from airflow_ckpt_provider.cli.verb import Verb
 from airflow_ckpt_provider.get_provider_info import get_provider_info
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"

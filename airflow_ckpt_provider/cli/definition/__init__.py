@@ -1,0 +1,59 @@
+"""Verbs and options, once for both commands: ``airflow-ckpt`` and ``airflow ckpt``.
+
+Every start of ``airflow`` imports this package, and ``airflow-ckpt --help`` little else: nothing here may be slow to load.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.cli.definition import reading, recovering, repositories
+from airflow_ckpt_provider.cli.verb import Verb
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import CLICommand
+
+GROUP = "ckpt"
+SUMMARY = "Back up, verify, restore and seal checkpoints of Spark Structured Streaming."
+EXIT_CODES = "exit codes: 0 fine, 1 findings or refused, 2 wrong usage, 3 could not read or write"
+
+VERBS = (*reading.VERBS, *repositories.VERBS, *recovering.VERBS)
+
+
+def get_cli_commands() -> list[CLICommand]:
+    """Return the group ``ckpt`` of Airflow's command line; Airflow finds this function by the provider info."""
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+    def args_of(verb: Verb) -> list[Arg]:
+        described = (option.arguments for option in verb.airflow_options)
+        return [Arg(flags, **settings) for flags, settings in described]
+
+    return [
+        GroupCommand(
+            name=GROUP,
+            help="Back up and restore checkpoints of Spark Structured Streaming",
+            description=SUMMARY,
+            subcommands=[
+                ActionCommand(
+                    name=verb.name,
+                    help=verb.help,
+                    func=_in_airflow(verb),
+                    args=args_of(verb),
+                    epilog=EXIT_CODES,
+                )
+                for verb in VERBS
+            ],
+        )
+    ]
+
+
+def _in_airflow(verb: Verb) -> Callable[[argparse.Namespace], None]:
+    def command(args: argparse.Namespace) -> None:
+        from airflow_ckpt_provider.cli.in_airflow import run
+
+        run(verb, args)
+
+    command.__name__ = verb.name
+    return command

@@ -1,0 +1,233 @@
+"""Verbs that change a checkpoint where it lies, or keep others from it."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.cli.options import (
+    ACCEPT,
+    APPLY,
+    BACKUP,
+    CHECKPOINT,
+    CONTINUE_NUMBERS,
+    FLAG,
+    NAME,
+    PARTITIONS,
+    QUIET_FOR,
+    REASON,
+    RESTORABLE_BATCH,
+    SINK,
+    STOP_RUNNING,
+    Option,
+    filled,
+    number_from,
+    pair,
+)
+from airflow_ckpt_provider.cli.verb import Verb
+
+#: Where a rewind goes; exactly one of them.
+WHERE_TO = (
+    Option(("--to-batch",), "to a committed batch", {"type": number_from(0), "metavar": "N"}),
+    Option(
+        ("--to-datetime",),
+        "to the last batch that had ended by a time in ISO 8601 with its zone, such as 2026-11-21T14:05:00Z",
+        {"type": filled, "metavar": "TIME"},
+    ),
+    Option(
+        ("--by-duration",),
+        "to the last batch that had ended that long ago, in ISO 8601, such as PT2H",
+        {"type": filled, "metavar": "DURATION"},
+    ),
+    Option(("--shift-by",), "by so many batches, such as --shift-by=-3", {"type": int, "metavar": "N"}),
+    Option(("--to-earliest",), "to the oldest batch that can be gone back to", FLAG),
+    Option(("--to-latest",), "to the newest committed batch: drops what was logged and not committed", FLAG),
+    Option(("--to-current",), "nowhere: checks checkpoint and sink as they are", FLAG),
+    Option(
+        ("--from-file",),
+        "to the newest batch that is not beyond offsets of Kafka, given as topic,partition,offset lines; - is standard input",
+        {"type": filled, "metavar": "FILE"},
+    ),
+    Option(
+        ("--to-table-version",),
+        "to the batch that a version of the Delta table in --sink holds",
+        {"type": number_from(0), "metavar": "N"},
+    ),
+)
+
+VERBS = (
+    Verb(
+        "rewind",
+        "Go back to a batch or a time, with state and sink: shows the plan, and carries it out with --apply",
+        (
+            CHECKPOINT,
+            *WHERE_TO,
+            Option(("--list",), "show every batch that can be gone back to", FLAG),
+            *SINK,
+            Option(
+                ("--sink-exit",),
+                "what is done about rows that the sink has beyond that batch: rollback (the sink goes back too), forward (the "
+                "checkpoint goes to where the sink is), accept (what the verdict says will happen)",
+                {"choices": ["rollback", "forward", "accept"]},
+            ),
+            Option(
+                ("--repository",),
+                "where what goes is kept, and whose backups can be gone back to (default: CHECKPOINT.rewinds)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            NAME,
+            Option(
+                ("--fresh",),
+                "plan the next batch anew, instead of running it again over exactly the same data",
+                FLAG,
+            ),
+            Option(
+                ("--downstream",),
+                "checkpoint of a stream that reads the sink, or a folder of such, to be told what happens to it; repeatable",
+                {"type": filled, "action": "append", "default": [], "metavar": "PLACE"},
+            ),
+            Option(
+                ("--kafka-config",),
+                "a client's configuration for the Kafka brokers, to be told whether they still have the data",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            STOP_RUNNING,
+            Option(("--accept-source-loss",), "go on though the sources have lost data", FLAG),
+            Option(("--accept-foreign-loss",), "go on though rows that others wrote leave the table too", FLAG),
+            QUIET_FOR,
+            REASON,
+            APPLY,
+        ),
+        ("checkpoint", "repository", "sink"),
+        "rewind",
+    ),
+    Verb(
+        "undo",
+        "Take a rewind or a reset back, as long as nothing was written since",
+        (
+            CHECKPOINT,
+            Option(("--plan",), "id of the rewind or reset (default: the newest)", {"type": filled, "metavar": "ID"}),
+            *SINK,
+            Option(
+                ("--repository",),
+                "the repository that the rewind was carried out with (default: CHECKPOINT.rewinds)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            REASON,
+        ),
+        ("checkpoint", "repository", "sink"),
+        "rewind",
+    ),
+    Verb(
+        "reset",
+        "A new checkpoint in the place of the old one: shows the plan, and carries it out with --apply",
+        (
+            CHECKPOINT,
+            Option(
+                ("--keep-position",),
+                "the new one reads on where the old one stood: gives reader options for every source",
+                FLAG,
+            ),
+            Option(("--from-scratch",), "the new one starts where the sources' own options say", FLAG),
+            Option(("--new-query-id",), "keep the checkpoint, under a new query id", FLAG),
+            Option(
+                ("--batch",),
+                "with --keep-position: after this committed batch (default: the newest)",
+                {"type": number_from(0), "metavar": "N"},
+            ),
+            *SINK,
+            Option(
+                ("--new-txn-app-id",),
+                "txnAppId with which the new query's foreachBatch will write",
+                {"type": filled, "metavar": "ID"},
+            ),
+            CONTINUE_NUMBERS,
+            Option(
+                ("--source",),
+                "a source has another place or name in the new query: 0=1; 0= for one that is gone; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "OLD=NEW"},
+            ),
+            PARTITIONS,
+            Option(
+                ("--table",),
+                "the Delta table that a source reads, to count the rows that are read again; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "SOURCE=URI"},
+            ),
+            Option(
+                ("--repository",),
+                "where the old checkpoint is kept (default: CHECKPOINT.rewinds)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            NAME,
+            STOP_RUNNING,
+            ACCEPT,
+            QUIET_FOR,
+            REASON,
+            APPLY,
+        ),
+        ("checkpoint", "repository", "sink", "table"),
+        "reset",
+    ),
+    Verb(
+        "flows",
+        "Flows of Spark Declarative Pipelines: list them, reset one without its table, roll one back",
+        (
+            Option(("STORAGE",), "the storage of the pipeline's specification: a path or a URI", {"type": filled}),
+            Option(
+                ("--reset",),
+                "let the next run of this flow begin in a new checkpoint; its table keeps its rows",
+                {"type": filled, "metavar": "FLOW"},
+            ),
+            Option(
+                ("--keep-position",),
+                "with --reset: the new checkpoint reads on where the live one stands (default: from the start)",
+                FLAG,
+            ),
+            CONTINUE_NUMBERS,
+            Option(
+                ("--restore-into-next",),
+                "restore a backup of this flow into its next version",
+                {"type": filled, "metavar": "FLOW"},
+            ),
+            Option(
+                ("--repository",),
+                "where the backup is; with --reset, where the audit record goes",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            BACKUP,
+            NAME,
+            RESTORABLE_BATCH,
+            *SINK,
+            ACCEPT,
+            QUIET_FOR,
+            REASON,
+            APPLY,
+        ),
+        ("storage", "repository", "sink"),
+        "flows",
+    ),
+    Verb(
+        "seal",
+        "Stop a running stream after its batch, and keep every Spark from starting it",
+        (
+            CHECKPOINT,
+            Option(
+                ("--reason",),
+                "why; Spark's own error message will show it",
+                {"type": filled, "required": True, "metavar": "TEXT"},
+            ),
+        ),
+        ("checkpoint",),
+        "seal",
+    ),
+    Verb(
+        "unseal",
+        "Lift a seal: the stream can be started and goes on where it was",
+        (
+            CHECKPOINT,
+            Option(
+                ("--plan",), "id of the plan that set the seal; inspect shows it", {"type": filled, "metavar": "ID"}
+            ),
+            Option(("--force",), "lift it whoever set it", FLAG),
+        ),
+        ("checkpoint",),
+        "seal",
+    ),
+)

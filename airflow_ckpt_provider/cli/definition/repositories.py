@@ -1,0 +1,108 @@
+"""Verbs that keep checkpoints in a repository, and bring them back."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.cli.options import (
+    APPLY,
+    CHECKPOINT,
+    FLAG,
+    KAFKA_CONFIG,
+    NAME,
+    REASON,
+    REPOSITORY,
+    RESTORABLE_BATCH,
+    SINK,
+    WORKERS,
+    AllUnlessToldOtherwise,
+    Option,
+    filled,
+    number_from,
+    pair,
+    seconds,
+)
+from airflow_ckpt_provider.cli.verb import Verb
+
+VERBS = (
+    Verb(
+        "backup",
+        "Back up a checkpoint, while its stream runs or not",
+        (
+            CHECKPOINT,
+            Option(("REPOSITORY",), "where to: a path or a URI; an empty place becomes a repository", {"type": filled}),
+            Option(
+                ("--name",),
+                "name of the stream (default: last part of CHECKPOINT)",
+                {"type": filled, "metavar": "NAME"},
+            ),
+            Option(
+                ("--tag",),
+                "word to find the backup by; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
+            ),
+            Option(("--reason",), "why it is taken", {"default": "", "metavar": "TEXT"}),
+            Option(
+                ("--restorable-batches",),
+                "how many of the newest batches can be restored from it (default: %(default)s)",
+                {"type": number_from(1), "default": 1, "metavar": "N"},
+            ),
+            KAFKA_CONFIG,
+            WORKERS,
+        ),
+        ("checkpoint", "repository"),
+        "backup",
+    ),
+    Verb(
+        "backups",
+        "List the backups in a repository",
+        (REPOSITORY, NAME, KAFKA_CONFIG),
+        ("repository",),
+        "backups",
+    ),
+    Verb(
+        "verify",
+        "Check that a backup is whole",
+        (
+            REPOSITORY,
+            Option(("BACKUP",), "id of the backup, or latest (default: latest)", {"type": filled, "nargs": "?"}),
+            NAME,
+            Option(
+                ("--read-data",),
+                "read contents too: all of them, or a part: =n/t (the n-th of t parts) or =x%% (a random sample)",
+                {"nargs": "?", "action": AllUnlessToldOtherwise, "metavar": "PART"},
+            ),
+            WORKERS,
+        ),
+        ("repository",),
+        "verify",
+    ),
+    Verb(
+        "restore",
+        "Restore a backup: shows the plan, and carries it out with --apply",
+        (
+            REPOSITORY,
+            Option(("BACKUP",), "id of the backup, or latest", {"type": filled}),
+            Option(("TARGET",), "where to: an empty place, or the checkpoint to replace", {"type": filled}),
+            NAME,
+            RESTORABLE_BATCH,
+            Option(("--replace",), "replace the checkpoint at TARGET; it is backed up, or set aside, before", FLAG),
+            Option(("--seal-running",), "stop a query that writes to TARGET, by sealing it", FLAG),
+            Option(
+                ("--quiet-for",),
+                "how long nobody may have written to the TARGET that is replaced (default: %(default)s)",
+                {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
+            ),
+            Option(
+                ("--target-uri",),
+                "TARGET as Spark names it, where that differs; for state that holds absolute paths",
+                {"metavar": "URI"},
+            ),
+            *SINK,
+            Option(("--accept-sink",), "go on though the sink says that it will skip or double rows", FLAG),
+            REASON,
+            WORKERS,
+            APPLY,
+        ),
+        ("repository", "target", "sink"),
+        "restore",
+    ),
+)

@@ -1,0 +1,194 @@
+"""Arguments of verbs: what one is, what argparse makes of its text, and those that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An argument of a verb.
+
+    :param flags: ``("--name",)``, or ``("CHECKPOINT",)`` without dashes for an argument that goes by its position.
+    :param help: what it is for.
+    :param settings: what else argparse is to know.
+    """
+
+    flags: tuple[str, ...]
+    help: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it goes by its position."""
+        return not self.flags[0].startswith("-")
+
+    @property
+    def arguments(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """What ``add_argument`` takes."""
+        if not self.is_positional:
+            return self.flags, {"help": self.help, **self.settings}
+        # Named in lower case for the code, in capitals for people.
+        name = self.flags[0]
+        return (name.lower(),), {"help": self.help, "metavar": name, **self.settings}
+
+
+def filled(text: str) -> str:
+    """Take a text that is not empty: an empty one is a shell variable that was not set.
+
+    An empty address would mean the current directory, and that is no place to restore to by mistake.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Take ``key=value``."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+    return key.strip(), value
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Take ``key=value`` whose value may be a whole number, ``true``, ``false``, ``null``, or JSON in brackets or quotes."""
+    key, value = pair(text)
+    if not re.match(r'(-?\d+|true|false|null)$|[\[{"]', value):
+        return key, value
+    try:
+        return key, json.loads(value)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f"the value of {key} is no JSON: {e}") from e
+
+
+class AllUnlessToldOtherwise(argparse.Action):
+    """An option whose value may be left out; argparse's own ``const`` is unknown to Airflow's ``Arg``."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value, ``all`` where none was given."""
+        setattr(namespace, self.dest, values or "all")
+
+
+def length_of_time(text: str) -> float:
+    """Take a length of time such as ``24h``, in seconds."""
+    from airflow_ckpt_provider.errors import CkptError
+    from airflow_ckpt_provider.guards.durations import seconds_of
+
+    try:
+        return seconds_of(text, field="it")
+    except CkptError as e:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 24h, 90min or 1d 12h") from e
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """Make a type for whole numbers."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} up")
+        return value
+
+    return number
+
+
+def seconds(text: str) -> float:
+    """Take a number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+CHECKPOINT = Option(
+    ("CHECKPOINT",), "the checkpointLocation of the query: a path, or a URI such as s3://bucket/path", {"type": filled}
+)
+REPOSITORY = Option(("REPOSITORY",), "the place that holds the backups: a path or a URI", {"type": filled})
+NAME = Option(("--name",), "name of the stream in the repository", {"type": filled, "metavar": "NAME"})
+WORKERS = Option(
+    ("--workers",),
+    "files under way at the same time (default: %(default)s)",
+    {"type": number_from(1), "default": 32, "metavar": "N"},
+)
+FLAG = {"action": "store_true"}
+KAFKA_CONFIG = Option(
+    ("--kafka-config",),
+    "a client's configuration for the Kafka brokers: JSON or key=value lines of librdkafka's settings",
+    {"type": filled, "metavar": "FILE"},
+)
+
+QUIET_FOR = Option(
+    ("--quiet-for",),
+    "how long nobody may have written to CHECKPOINT before it is changed (default: %(default)s)",
+    {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
+)
+SINK = (
+    Option(
+        ("--sink",),
+        "what the query writes to: the directory of a Delta table or a file sink, or foreachBatch, foreach or kafka",
+        {"type": filled, "metavar": "SINK"},
+    ),
+    Option(
+        ("--txn-app-id",),
+        "txnAppId with which foreachBatch writes to the Delta table (default: the query id)",
+        {"type": filled, "metavar": "ID"},
+    ),
+    Option(
+        ("--sink-option",),
+        "setting of the table's store as deltalake names it, such as AWS_REGION=eu-central-1; repeatable",
+        {"type": pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
+    ),
+)
+
+ACCEPT = Option(
+    ("--accept",),
+    "go on though the plan's verdict is this one",
+    {"choices": ["WILL_SKIP", "WILL_DUPLICATE", "WILL_LOSE", "WILL_FAIL", "UNKNOWN"]},
+)
+CONTINUE_NUMBERS = Option(
+    ("--continue-numbers",),
+    "the new checkpoint goes on with the old batch numbers, which file sinks want; for queries without state",
+    FLAG,
+)
+REASON = Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"})
+APPLY = Option(("--apply",), "carry the plan out", FLAG)
+STOP_RUNNING = Option(("--stop-running",), "stop a query that runs, by the seal, at its batch boundary", FLAG)
+BACKUP = Option(("--backup",), "id of the backup (default: latest)", {"type": filled, "metavar": "BACKUP"})
+RESTORABLE_BATCH = Option(
+    ("--batch",),
+    "batch to go back to, one of the backup's restorable ones (default: its newest)",
+    {"type": number_from(0), "metavar": "N"},
+)
+PARTITIONS = Option(
+    ("--partitions",),
+    "how many partitions a Kafka topic has now, so that added ones are read too; repeatable",
+    {"type": pair, "action": "append", "default": [], "metavar": "TOPIC=N"},
+)
+
+OF_EVERY_VERB = (
+    Option(
+        ("--storage-option",),
+        "setting of the fsspec filesystem of stores other than local disks, such as endpoint_url=http://host:9000; repeatable",
+        {"type": setting, "action": "append", "default": [], "metavar": "KEY=VALUE"},
+    ),
+    Option(("--json",), "print one JSON document on stdout, and nothing else there", FLAG),
+    Option(("--debug",), "show what is done, and the traceback of an error, on stderr", FLAG),
+)
