@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.checkpoint.conditions import CONDITIONS, DRAINED, Condition, Wait
+from airflow_ckpt_provider.checkpoint.waiting import Answer, State
 from airflow_ckpt_provider.operators.fields import flag, one_of, seconds, text, whole_number
 from airflow_ckpt_provider.sensors.waiting import StreamSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_REACTIONS = ("fail", "pass")
 
 
 class CommitGapSensor(StreamSensor):
@@ -39,6 +45,8 @@ class CommitGapSensor(StreamSensor):
         than the trigger interval of a stream that runs; 0 for one that was stopped.
     :param stuck_after: seconds or a timedelta after which a batch under way that writes nothing is stuck. Longer than the longest
         batch of a stateless query. ``None``: never.
+    :param on_stuck: ``"fail"``, or ``"pass"`` where a dead stream is as good as a drained one: before a rewind, which drops
+        the batch that it left behind. (templated)
     :param missing_ok: wait for a checkpoint that does not exist yet, instead of failing. (templated)
     :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     """
@@ -48,6 +56,7 @@ class CommitGapSensor(StreamSensor):
         "condition",
         "value",
         "since_batch",
+        "on_stuck",
         "missing_ok",
         "checkpoint_conn_id",
     )
@@ -61,6 +70,7 @@ class CommitGapSensor(StreamSensor):
         since_batch: int | str | None = None,
         quiet_for: timedelta | float = 60.0,
         stuck_after: timedelta | float | None = 1800.0,
+        on_stuck: Literal["fail", "pass"] | str = "fail",
         missing_ok: bool | str = False,
         checkpoint_conn_id: str | None = None,
         **kwargs: Any,
@@ -71,6 +81,7 @@ class CommitGapSensor(StreamSensor):
         self.since_batch = since_batch
         self.quiet_for = quiet_for
         self.stuck_after = stuck_after
+        self.on_stuck = on_stuck
         self.missing_ok = missing_ok
 
     def _wait(self) -> Wait:
@@ -79,9 +90,17 @@ class CommitGapSensor(StreamSensor):
             whole_number(self.value, "value"),
             whole_number(self.since_batch, "since_batch", least=-1),
         )
+        one_of(text(self.on_stuck), "on_stuck", _REACTIONS)
         return Wait(
             condition.check(),
             quiet_for=seconds(self.quiet_for, "quiet_for"),
             stuck_after=None if self.stuck_after is None else seconds(self.stuck_after, "stuck_after", least=0.001),
             missing_ok=flag(self.missing_ok, "missing_ok"),
         )
+
+    def _judge(self, answer: Answer, context: Context) -> dict[str, Any] | None:
+        if answer.state is State.STUCK and text(self.on_stuck) == "pass":
+            self.log.warning("%s: taken for stopped", answer.message)
+            self._forget(context)
+            return answer.progress
+        return super()._judge(answer, context)

@@ -116,6 +116,13 @@ class TestEveryMode:
         with pytest.raises(AirflowFailException, match="is stuck: batch 6 was begun and is not committed"):
             wait(sensor(stream, mode, stuck_after=timedelta(seconds=30)), run())
 
+    def test_stuck_is_as_good_as_drained(self, stream: DiskStream, mode: str, run: Run) -> None:
+        context = run()
+        stream.log(6, age=50)
+        found = wait(sensor(stream, mode, stuck_after=30, on_stuck="pass"), context)
+        assert (found["latest_logged"], found["latest_committed"], found["gap"]) == (6, 5, 1)
+        assert context["task_state_store"] == {}
+
     def test_too_late(self, stream: DiskStream, mode: str, run: Run) -> None:
         context = run()
         if mode == "reschedule":
@@ -169,6 +176,7 @@ class TestEveryMode:
             ({"value": 3}, "value is 3, and condition 'drained' has none\nHINT: leave value out"),
             ({"quiet_for": -1}, "quiet_for is -1\nHINT: give seconds or a timedelta, from 0 s up"),
             ({"quiet_for": "5m"}, "quiet_for is '5m'\nHINT: give seconds or a timedelta, from 0 s up"),
+            ({"on_stuck": "skip"}, "on_stuck is 'skip'\nHINT: give one of: fail, pass"),
             ({"stuck_after": 0}, "stuck_after is 0\nHINT: give seconds or a timedelta, from 0.001 s up"),
             ({"poll_interval": 0}, "poll_interval is 0.0\nHINT: give seconds or a timedelta, from 0.001 s up"),
             ({"missing_ok": "perhaps"}, "missing_ok is 'perhaps'\nHINT: give true or false"),
