@@ -390,12 +390,12 @@ DAMAGES = (
     Damage(5, "BATCHES-SKIPPED", "hdfs_agg", newest_commits_deleted, None, 2, 3, first=5, quick=True),
     # Of the batches between no commit tells the ids of their state: loud here.
     Damage(5, "BATCHES-SKIPPED", "rocks_ckptv2_agg", newest_commits_deleted, _NO_FILE, 2, 3),
-    Damage(6, "QUERY-ID-MISSING", "file_to_foreachbatch", no_metadata, None, 5, query_id=True, quick=True),
+    Damage(6, "QUERY-ID-MISSING", "file_to_foreachbatch", no_metadata, None, 5, query_id=True),
     Damage(
         6, "QUERY-ID-MISSING", "hdfs_agg", empty_metadata, r"No content to map due to end-of-input", 5, query_id=True
     ),
     Damage(7, "TEMPORARY-FILES", "hdfs_agg", temporary_files, None, 5),
-    Damage(8, "STATE-INCOMPLETE", "hdfs_agg", delta_missing, _NO_DELTA, 3, 2, quick=True),
+    Damage(8, "STATE-INCOMPLETE", "hdfs_agg", delta_missing, _NO_DELTA, 3, 2),
     Damage(8, "STATE-INCOMPLETE", "hdfs_agg", delta_cut_off, _BROKEN, 4, 1),
     Damage(8, "STATE-INCOMPLETE", "hdfs_agg", oldest_delta_missing, _NO_DELTA, None),
     Damage(8, "STATE-INCOMPLETE", "hdfs_two_operators", delta_missing, _NO_DELTA, 3, 3),

@@ -40,6 +40,15 @@ REWOUND = (
     "rocks_ckptv2_ssjoin",
     "tws_rocks_ckptv2",
 )
+#: Of the locked Spark, what every run of the tests starts: a source log, each way of keeping state. The rest is marked ``slow``.
+QUICK = (
+    "file_to_file_compact",
+    "rate_async_progress",
+    "hdfs_ssjoin",
+    "rocks_changelog_maint",
+    "rocks_ckptv2_agg",
+    "tws_rocks",
+)
 #: kind -> files of its closure, each of which Spark cannot do without.
 NEEDED = {
     "file_to_file_compact": ("offsets/6", "sources/0/5.compact", "sources/0/7"),
@@ -55,6 +64,13 @@ NEEDED = {
 }
 
 
+def marks(version: str, kind: str, *, quick: tuple[str, ...] = QUICK) -> list[pytest.MarkDecorator]:
+    """What stands between a case and the default run."""
+    if version != "4.0.0":
+        return [pytest.mark.other_spark]
+    return [pytest.mark.spark] if kind in quick else [pytest.mark.spark, pytest.mark.slow]
+
+
 def of_each_version(kinds: tuple[str, ...] | None = None) -> Any:
     """Parametrize with (version, kind); versions other than the locked one behind their marker."""
     return pytest.mark.parametrize(
@@ -63,7 +79,7 @@ def of_each_version(kinds: tuple[str, ...] | None = None) -> Any:
             pytest.param(
                 version,
                 kind,
-                marks=pytest.mark.spark if version == "4.0.0" else pytest.mark.other_spark,
+                marks=marks(version, kind),
                 id=f"{version}-{kind}",
             )
             for version in VERSIONS
@@ -205,7 +221,7 @@ def _as_json(offset: Any) -> Any:
             version,
             kind,
             pattern,
-            marks=pytest.mark.spark if version == "4.0.0" else pytest.mark.other_spark,
+            marks=marks(version, kind, quick=("rocks_changelog_maint", "file_to_file_compact")),
             id=f"{version}-{kind}-{pattern}",
         )
         for version in VERSIONS

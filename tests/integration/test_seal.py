@@ -28,7 +28,7 @@ def _seal(host: SparkHost, kind: str, root: Path, *, times: int, seed: int) -> l
     return seal_at_random_moments(host, kind, root, times=times, seed=seed, checkpoint=checkpoint, uri=str(place))
 
 
-@pytest.mark.parametrize(("kind", "times"), [("stateless", 3), ("agg_rocksdb", 2), ("delta_sink", 1)])
+@pytest.mark.parametrize(("kind", "times"), [("stateless", 2), ("agg_rocksdb", 1), ("delta_sink", 1)])
 def test_a_sealed_stream_stops_cleanly_and_goes_on_row_exact(
     spark_host: SparkHost, tmp_path: Path, kind: str, times: int
 ) -> None:
