@@ -105,3 +105,49 @@ class SourceForbiddenError(SourceError):
 
 class MissingExtraError(StorageError):
     """An optional package is needed for this and is not installed."""
+
+
+class WorkspaceError(CkptError):
+    """A Databricks workspace could not be asked, or its answer cannot be used.
+
+    :param status: HTTP status, where there was an answer.
+    :param error_code: the workspace's own word for it.
+    :param retry_after: seconds that the workspace asks to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        error_code: str = "",
+        retry_after: float = 0.0,
+        hint: str | None = None,
+    ) -> None:
+        self.status = status
+        self.error_code = error_code
+        self.retry_after = retry_after
+        super().__init__(message, hint=hint)
+
+
+class WorkspaceForbiddenError(WorkspaceError):
+    """The workspace answered and said no: an expired token, or a permission that is missing."""
+
+
+class UnknownStartError(WorkspaceError):
+    """The answer to a start was lost: nobody knows yet whether an update was started."""
+
+
+class NoSuchPipelineError(RefusedError):
+    """There is no such pipeline or update, or more than one of that name."""
+
+
+class ActiveUpdateError(RefusedError):
+    """Another update of the pipeline is active.
+
+    :param update_id: its id, where it is known.
+    """
+
+    def __init__(self, message: str, *, update_id: str = "", hint: str | None = None) -> None:
+        self.update_id = update_id
+        super().__init__(message, hint=hint)

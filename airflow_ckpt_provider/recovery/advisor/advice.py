@@ -13,11 +13,15 @@ from airflow_ckpt_provider.recovery.advisor.pipeline_conditions import EVENTS, N
 from airflow_ckpt_provider.recovery.advisor.reading import read
 from airflow_ckpt_provider.recovery.advisor.registry import WRAPPERS, Match, matches_in, names_in
 from airflow_ckpt_provider.recovery.advisor.steps import DIAGNOSE, KEEP_IT, LOOK
+from airflow_ckpt_provider.recovery.lakeflow.strategy import Strategies, StrategyFacts, recovery_strategy
 
 #: Characters around the place where a condition was recognised that belong to it.
 _NEAR = 600
 #: Remedies that change the checkpoint's files, which nobody can in a pipeline of Databricks.
 _BY_FILES = frozenset({Remedy.RESTORE, Remedy.REPAIR, Remedy.REWIND, Remedy.RESET, Remedy.UNSEAL})
+
+#: Conditions that say that the source no longer has what the query had not read.
+_GONE = frozenset({"KAFKA-OFFSETS-GONE", "KAFKA-DATA-LOSS", "DELTA-VERSIONS-GONE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,22 @@ class RecoveryAdvice:
         )
 
     @property
+    def ways(self) -> Strategies | None:
+        """The ways back of a pipeline, best first, by what the error alone tells; ``None`` where it asks for none of them."""
+        if not self._in_pipeline or not self.condition or self.condition.remedy not in _BY_FILES | {Remedy.FIX_QUERY}:
+            return None
+        code = self.condition.code
+        held = False if code in _GONE else None
+        return recovery_strategy(
+            StrategyFacts(
+                source=code.partition("-")[0].lower() if code.startswith(("KAFKA-", "DELTA-")) else "",
+                source_holds_history=held,
+                source_holds_unread=held,
+                reset_allowed=False if code == "PIPELINE-NOT-RESETTABLE" else None,
+            )
+        )
+
+    @property
     def _in_pipeline(self) -> bool:
         return bool(self.facts.pipeline_id)
 
@@ -108,6 +128,7 @@ class RecoveryAdvice:
             ],
             "facts": self.facts.to_json(),
             "also": [other.code for other in self.also],
+            "ways": self.ways.to_json()["ranked"] if self.ways else None,
         }
 
     def to_text(self) -> str:
@@ -128,6 +149,11 @@ class RecoveryAdvice:
                 lines.append(f"   in a DAG: {step.operator}")
             if step.call:
                 lines.append(f"   $ {step.call}")
+        if self.ways:
+            ranked = (
+                f"{w.way.value} (loss {w.loss.value}, duplication {w.duplication.value})" for w in self.ways.ranked
+            )
+            lines.append(f"Ways back, by what this error tells: {'; '.join(ranked)}")
         return "\n".join(lines)
 
 

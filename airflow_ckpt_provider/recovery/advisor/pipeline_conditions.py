@@ -10,6 +10,7 @@ from airflow_ckpt_provider.recovery.advisor.condition import ErrorCondition, Rem
 RESET_FLOW = Step(
     "Reset the checkpoint of this one flow; the table keeps its rows. Say in the flow's code where to read from, or all of the "
     "source comes again.",
+    operator="ResetCheckpointOperator",
     call="databricks api post /api/2.0/pipelines/{pipeline_id}/updates "
     """--json '{{"refresh_selection": ["{dataset}"], "reset_checkpoint_selection": ["{flow}"]}}'""",
 )
@@ -29,7 +30,11 @@ CONDITIONS = (
         "Do not delete or re-create the pipeline: its checkpoints and tables go with it.",
         Remedy.RETRY,
         (
-            Step("Wait for the running update, or stop it.", call="databricks pipelines stop {pipeline_id}"),
+            Step(
+                "Wait for the running update, or stop it.",
+                operator="PipelineStopOperator",
+                call="databricks pipelines stop {pipeline_id}",
+            ),
             Step("Then start yours again."),
         ),
         patterns=(r"[Aa]n active update \S+ already exists for pipeline",),
@@ -50,7 +55,8 @@ CONDITIONS = (
         Remedy.RESET,
         (
             Step(
-                "Choose a later point (rewind points are kept for about seven days), or enable rewinding as the message says."
+                "Choose a later point (rewind points are kept for about seven days), or enable rewinding as the message says.",
+                operator="PipelineRewindOperator",
             ),
             RESET_FLOW,
         ),

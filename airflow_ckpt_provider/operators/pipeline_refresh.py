@@ -1,0 +1,395 @@
+"""Refresh tables of a Lakeflow pipeline in full: behind a guard, with a copy before, and what the copy alone has brought back."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
+from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
+from airflow_ckpt_provider.operators.restore import APPLY, PLAN
+from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.operators.warehouse import Warehouse, number
+from airflow_ckpt_provider.recovery.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
+from airflow_ckpt_provider.recovery.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
+from airflow_ckpt_provider.recovery.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
+from airflow_ckpt_provider.recovery.lakeflow.tables import (
+    APPEND_ONCE,
+    BACKFILLS,
+    INSERT,
+    TableRecovery,
+    backup_name,
+    expired,
+    list_backups,
+)
+from airflow_ckpt_provider.recovery.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+DEEP_CLONE = "deep_clone"
+
+
+class PipelineRefreshOperator(PipelineOperator):
+    """Empty tables and fill them again from their sources, once the loss that it may mean is known or accepted.
+
+    Refuses where a source guard says that data older than the retention would be lost, or where nobody knows, unless that
+    verdict is accepted. With ``backup="deep_clone"`` every table is copied first; ``backfill`` brings back the rows that only the
+    copy has; then both are counted. Plans only, unless ``mode="apply"``; planning sends nothing but GET. A retry finds the
+    update that was started, and takes no second copy of a table that is empty by now.
+
+    The result is that of ``ResetCheckpointOperator`` and ``backups``, ``backfill``, ``verification``, ``snippets``, ``dropped``.
+
+    .. seealso:: :doc:`/howto/lakeflow-refresh`
+
+    :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)
+    :param pipeline_name: its name, which only one may have. (templated)
+    :param full_refresh_selection: tables to empty. (templated)
+    :param full_refresh: empty every table. (templated)
+    :param refresh_selection: further tables to refresh without emptying them. (templated)
+    :param body: further fields of the interface's version, passed through. (templated)
+    :param guard_report: the XCom of a source guard, or several by name. (templated)
+    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same. (templated)
+    :param fingerprint: that of the plan that was shown and approved; ``None``: not compared. (templated)
+    :param mode: ``"plan"`` changes nothing, ``"apply"`` does it. (templated)
+    :param on_active_update: about an update that is active: ``"fail"``, ``"wait"``, or ``"stop"`` it. (templated)
+    :param wait_for: ``"COMPLETED"``; ``"RUNNING"`` for continuous pipelines, which never complete; ``None``: not. (templated)
+    :param backup: ``"deep_clone"``: copy the tables before; ``None``: do not. (templated)
+    :param tables: full names of what is emptied; ``None``: what is selected, in the pipeline's catalog and schema. (templated)
+    :param warehouse_id: SQL warehouse for copies and counts. (templated)
+    :param keys: table -> columns that tell its rows apart. (templated)
+    :param backfill: ``"merge"``: by ``keys``, also for AUTO CDC; ``"insert"``: whole rows that the table lacks;
+        ``"append_once"``: shows the flow that does it in the pipeline; ``None``: nothing is brought back. (templated)
+    :param backfill_where: table -> SQL predicate for the rows of the copy that are brought back. (templated)
+    :param job_id: the job that runs the pipeline: the refresh goes through it. (templated)
+    :param clean_up: ``"keep"`` the copies, ``"drop_when_verified"``, or a number of days. (templated)
+    :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
+    :param poll_interval: seconds between two looks.
+    :param timeout: seconds or a timedelta for the waiting.
+    :param deferrable: wait in the triggerer, without a worker.
+    """
+
+    template_fields: Sequence[str] = (
+        "pipeline_id",
+        "pipeline_name",
+        "full_refresh_selection",
+        "full_refresh",
+        "refresh_selection",
+        "body",
+        "guard_report",
+        "accept",
+        "fingerprint",
+        "mode",
+        "on_active_update",
+        "wait_for",
+        "backup",
+        "tables",
+        "warehouse_id",
+        "keys",
+        "backfill",
+        "backfill_where",
+        "job_id",
+        "clean_up",
+        "databricks_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        pipeline_id: str | None = None,
+        pipeline_name: str | None = None,
+        full_refresh_selection: Sequence[str] | str | None = None,
+        full_refresh: bool | str = False,
+        refresh_selection: Sequence[str] | str | None = None,
+        body: Mapping[str, Any] | None = None,
+        guard_report: Mapping[str, Any] | str | None = None,
+        accept: str | None = None,
+        fingerprint: str | None = None,
+        mode: Literal["plan", "apply"] | str = PLAN,
+        on_active_update: Literal["fail", "wait", "stop"] | str = FAIL,
+        wait_for: Literal["COMPLETED", "RUNNING"] | str | None = COMPLETED,
+        backup: Literal["deep_clone"] | str | None = None,
+        tables: Sequence[str] | str | None = None,
+        warehouse_id: str | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        backfill: Literal["merge", "insert", "append_once"] | str | None = None,
+        backfill_where: Mapping[str, str] | None = None,
+        job_id: int | str | None = None,
+        clean_up: str | int = KEEP,
+        databricks_conn_id: str = "databricks_default",
+        poll_interval: timedelta | float = POLL_INTERVAL,
+        timeout: timedelta | float = TIMEOUT,
+        deferrable: bool = DEFERRABLE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            pipeline_id=pipeline_id,
+            pipeline_name=pipeline_name,
+            databricks_conn_id=databricks_conn_id,
+            poll_interval=poll_interval,
+            timeout=timeout,
+            deferrable=deferrable,
+            **kwargs,
+        )
+        self.full_refresh_selection = full_refresh_selection
+        self.full_refresh = full_refresh
+        self.refresh_selection = refresh_selection
+        self.body = body
+        self.guard_report = guard_report
+        self.accept = accept
+        self.fingerprint = fingerprint
+        self.mode = mode
+        self.on_active_update = on_active_update
+        self.wait_for = wait_for
+        self.backup = backup
+        self.tables = tables
+        self.warehouse_id = warehouse_id
+        self.keys = keys
+        self.backfill = backfill
+        self.backfill_where = backfill_where
+        self.job_id = job_id
+        self.clean_up = clean_up
+
+    def _run(self, context: Context) -> dict[str, Any]:
+        apply = one_of(self.mode, "mode", (PLAN, APPLY)) == APPLY
+        room = one_of(self.on_active_update, "on_active_update", (FAIL, WAIT, STOP))
+        given = text(self.wait_for)
+        wait_for = one_of(given, "wait_for", (COMPLETED, RUNNING)) if given else None
+        clean_up = self._clean_up()
+        request = StartRequest.of(
+            {
+                "full_refresh": flag(self.full_refresh, "full_refresh"),
+                FULL_REFRESH: list(names_of(self.full_refresh_selection, "full_refresh_selection")),
+                REFRESH: list(names_of(self.refresh_selection, "refresh_selection")),
+            },
+            mapping(self.body, "body"),
+            **({"expected_cause": JOB_TASK} if text(self.job_id) else {}),
+        )
+        job_id = text(self.job_id)
+        kept = self._kept.data
+        if "tables" not in kept:
+            examined = examine(self.workspace, self._pipeline_id())
+            tables = self._tables(context, examined, request)
+            plan = plan_pipeline_refresh(
+                self.workspace,
+                examined,
+                request,
+                tables,
+                guard_report=self.guard_report,
+                clean_up=clean_up,
+                on_active_update=room,
+                wait_for=wait_for,
+            )
+            plan = self._planned_through_job(context, plan, job_id, request)
+            self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
+            if not apply:
+                return self._result() | self._of_tables(tables)
+            kept["tables"] = [(t.table, t.backup, list(t.keys), t.where, t.backfill) for t in tables]
+        tables = [TableRecovery(t, b, tuple(k), w, f) for t, b, k, w, f in kept["tables"]]
+        copied = [table for table in tables if table.backup]
+        self._make_room("refresh", room)
+        for table in copied:
+            self._copy(table)
+        how = self._through_job(context, job_id, request) if job_id else {}
+        update_id = self._start(context, "refresh", request, on_active_update=room, **how)
+        self._follow(context, "refresh", update_id, wait_for)
+        for table in copied:
+            if table.backfill and table.backfill != APPEND_ONCE:
+                self._bring_back(table)
+        result = self._result() | self._of_tables(tables)
+        wrong = [v for v in result["verification"] if not v["ok"]]
+        if wrong:
+            if "ti" in context:
+                context["ti"].xcom_push(key="return_value", value=result)
+            raise AirflowFailException(
+                f"the counts do not agree after the refresh: {wrong}\n"
+                f"HINT: the copies are kept ({', '.join(table.backup for table in copied)}): compare, and bring back what lacks"
+            )
+        result["dropped"] = self._drop(copied, clean_up, verified=bool(result["verification"]))
+        return result
+
+    def _clean_up(self) -> str:
+        given = text(self.clean_up) or KEEP
+        return given if given.isdigit() else one_of(given, "clean_up", (KEEP, DROP))
+
+    def _tables(self, context: Context, examined: Examined, request: StartRequest) -> list[TableRecovery]:
+        backup, backfill = text(self.backup), text(self.backfill)
+        if backup:
+            one_of(backup, "backup", (DEEP_CLONE,))
+            required(self.warehouse_id, "warehouse_id")
+        if backfill:
+            one_of(backfill, "backfill", BACKFILLS)
+            if not backup:
+                raise RefusedError(
+                    "a backfill needs a copy to bring rows back from",
+                    hint="give backup='deep_clone', or leave backfill out",
+                )
+        names = wiped_tables(examined, request, names_of(self.tables, "tables"))
+        if backup and not names:
+            raise RefusedError("it is not known which tables are emptied", hint="give tables=[catalog.schema.table, …]")
+        keys, where = mapping(self.keys, "keys"), mapping(self.backfill_where, "backfill_where")
+        strange = sorted({*keys, *where} - {*names, *(name.rpartition(".")[2] for name in names)})
+        if strange:
+            raise RefusedError(f"table {strange[0]} is not emptied", hint=f"tables: {', '.join(names)}")
+        day, token = self._stamp(context)
+        return [
+            TableRecovery(
+                name,
+                backup_name(name, day, token) if backup else "",
+                names_of(keys.get(name, keys.get(name.rpartition(".")[2])), "keys"),
+                str(where.get(name, where.get(name.rpartition(".")[2])) or ""),
+                backfill or "",
+            )
+            for name in names
+        ]
+
+    def _stamp(self, context: Context) -> tuple[str, str]:
+        """What names the copies: the same for all attempts, so that a second one finds them."""
+        run: Any = context.get("dag_run")
+        began = getattr(run, "run_after", None) or getattr(run, "start_date", None) or datetime.now(UTC)
+        who = made_by(context) or str(time.time_ns())
+        return f"{began:%Y%m%d}", hashlib.sha256(f"{who}/{self._kept.life}".encode()).hexdigest()[:8]
+
+    # ---- around the update ------------------------------------------------------------------------------------------
+
+    @property
+    def _warehouse(self) -> Warehouse:
+        warehouse_id = required(self.warehouse_id, "warehouse_id")
+        return Warehouse(self.workspace, warehouse_id, self._kept, self._wait_for_statement)
+
+    def _wait_for_statement(self, statement_id: str) -> None:
+        if time.time() >= self._end_time:
+            self._too_late(f"statement {statement_id} has not ended")
+        pause = seconds(self.poll_interval, "poll_interval").total_seconds()
+        if self.deferrable:
+            from airflow.providers.databricks.triggers.databricks import DatabricksSQLStatementExecutionTrigger
+
+            trigger = DatabricksSQLStatementExecutionTrigger(
+                statement_id,
+                required(self.databricks_conn_id, "databricks_conn_id"),
+                self._end_time,
+                polling_period_seconds=pause,  # type: ignore[arg-type]  # it only sleeps so long
+                caller=type(self).__name__,
+            )
+            self._hand_over(trigger, None)
+        time.sleep(pause)
+
+    def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
+        """Go on where the trigger has stopped: that of an update, or that of a statement, which is looked at again."""
+        if "statement_id" in event:
+            event = {"status": "done", "message": "", "hint": None}
+        return super().execute_complete(context, event, carried)
+
+    def _copy(self, table: TableRecovery) -> None:
+        """Copy a table as of its newest version, and record that version and the copy's rows."""
+        sql, facts = self._warehouse, self._facts(table)
+        if "rows" in facts:
+            return
+        if (self._kept.step("refresh").get("note") or {}).get("update_id"):
+            return  # the table is being emptied: what was not recorded before is not to be known any more
+        if "version" not in facts and not self._kept.blank_retry:
+            history = sql.run(f"version {table.table}", table.newest_version)
+            facts["version"] = number(history)
+        sql.run(f"copy {table.table}", table.copy(facts.get("version")))
+        facts["rows"] = number(sql.run(f"rows {table.backup}", table.count(table.backup)))
+        self._kept.keep()
+        self.log.info(
+            "%s: copied %s rows of version %s to %s", table.table, facts["rows"], facts.get("version"), table.backup
+        )
+
+    def _bring_back(self, table: TableRecovery) -> None:
+        """Bring back what the table lacks, and count."""
+        sql, facts = self._warehouse, self._facts(table)
+        if "verified" in facts:
+            return
+        before = number(sql.run(f"before {table.table}", table.count(table.table)))
+        lacking = number(sql.run(f"lacking {table.table}", table.missing))
+        if lacking:
+            self._insert(table, lacking)
+        after = number(sql.run(f"after {table.table}", table.count(table.table)))
+        missing = number(sql.run(f"missing {table.table}", table.missing))
+        doubled = (
+            number(sql.run(f"doubled {table.table}", table.doubled))
+            if table.doubled
+            else max(0, after - before - lacking)
+        )
+        facts["verified"] = {
+            "table": table.table,
+            "backup_rows": facts.get("rows"),
+            "rows_after_refresh": before,
+            "brought_back": after - before,
+            "rows": after,
+            "missing": missing,
+            "doubled": doubled,
+            "ok": missing == 0 and doubled == 0,
+        }
+        self._kept.keep()
+        self.log.info("%s: %s", table.table, facts["verified"])
+
+    def _insert(self, table: TableRecovery, lacking: int) -> None:
+        sql, name = self._warehouse, f"bring back {table.table}"
+        if table.backfill != INSERT:
+            sql.run(name, table.bring_back)  # a merge by keys may be sent again
+            return
+        while not sql.run_once(name, table.bring_back):
+            self.log.warning("%s: the answer to the INSERT was lost; looking whether it was carried out", table.table)
+            self.patience.sleep(self.patience.settle)
+            sql.forget(f"again {table.table}")
+            left = number(sql.run(f"again {table.table}", table.missing))
+            if left == 0:
+                return
+            if left != lacking:
+                raise RefusedError(
+                    f"{table.table}: UNKNOWN what became of the INSERT: {lacking} rows lacked before, {left} lack now",
+                    hint="somebody else writes to the table: stop the pipeline, and bring back the rest by hand",
+                )
+            sql.forget(name)
+
+    def _drop(self, copied: Sequence[TableRecovery], clean_up: str, *, verified: bool) -> list[str]:
+        if clean_up == KEEP or not verified:
+            return []
+        sql, dropped = self._warehouse, []
+        for table in copied:
+            if clean_up == DROP:
+                sql.run(f"drop {table.backup}", table.drop)
+                dropped.append(table.backup)
+                continue
+            before = (datetime.now(UTC) - timedelta(days=int(clean_up))).strftime("%Y%m%d")
+            names = [str(row[1]) for row in sql.run(f"copies {table.table}", list_backups(table.table)) if len(row) > 1]
+            schema = table.table.rpartition(".")[0]
+            for name in expired(names, before):
+                old = TableRecovery(table.table, f"{schema}.{name}" if schema else name)
+                sql.run(f"drop {old.backup}", old.drop)
+                dropped.append(old.backup)
+        return dropped
+
+    def _facts(self, table: TableRecovery) -> dict[str, Any]:
+        all_facts: dict[str, Any] = self._kept.data.setdefault("copies", {})
+        facts: dict[str, Any] = all_facts.setdefault(table.table, {})
+        return facts
+
+    def _of_tables(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
+        facts = {table.table: self._facts(table) for table in tables if table.backup}
+        checked = [facts[t.table]["verified"] for t in tables if t.backup and "verified" in facts[t.table]]
+        return {
+            "backups": [
+                {
+                    "table": t.table,
+                    "backup": t.backup,
+                    "version": facts[t.table].get("version"),
+                    "rows": facts[t.table].get("rows"),
+                }
+                for t in tables
+                if t.backup
+            ],
+            "backfill": [{"table": t.table, "way": t.backfill} for t in tables if t.backup and t.backfill],
+            "verification": checked,
+            "snippets": [t.snippet for t in tables if t.backfill == APPEND_ONCE],
+            "dropped": [],
+        }

@@ -1,0 +1,392 @@
+"""What all operators on pipelines have in common: which pipeline, one start, one judgement, a stop of one's own only."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_ckpt_provider.errors import (
+    ActiveUpdateError,
+    CkptError,
+    RefusedError,
+    WorkspaceError,
+    WorkspaceForbiddenError,
+)
+from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
+from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
+from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.operators.task_memory import TaskMemory
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.lakeflow.examine import FAIL, STOP
+from airflow_ckpt_provider.recovery.lakeflow.failures import why_it_failed
+from airflow_ckpt_provider.recovery.lakeflow.following import (
+    FOLLOW_UP_WITHIN,
+    Answer,
+    Memory,
+    Progress,
+    Wait,
+    look,
+    looking,
+)
+from airflow_ckpt_provider.recovery.lakeflow.plan import PipelinePlan
+from airflow_ckpt_provider.recovery.lakeflow.request import StartRequest
+from airflow_ckpt_provider.recovery.lakeflow.rewind_refusals import explain_refusal
+from airflow_ckpt_provider.recovery.lakeflow.starting import Patience, find_ours, start_once
+from airflow_ckpt_provider.recovery.lakeflow.updates import RUNNING, active_update
+from airflow_ckpt_provider.triggers.pipeline_update import PipelineUpdateTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
+
+#: Where Airflow 3.3 and later keep what a task has begun.
+_KEY = "pipeline_update"
+#: Seconds that the trigger gets beyond its own deadline, before Airflow ends it.
+_GRACE = 60.0
+#: How often a pipeline that was busy again after it had become free is waited for.
+_ROOMS = 5
+#: A run that a job starts may take its time until its update shows: looks of ``patience.settle``, not more requests.
+_JOB_SENDS = 30
+_VERDICTS = tuple(verdict.value for verdict in Verdict)
+
+DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
+POLL_INTERVAL, TIMEOUT = 30.0, 86400.0
+
+
+class PipelineOperator(BaseOperator):
+    """Base of the operators on pipelines of Databricks.
+
+    ``execute`` runs :meth:`_run` from its beginning, in every attempt and after every deferral: each step of it finds what was
+    done already and goes on. So a deferral, a retry and a crash are one case.
+
+    :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)
+    :param pipeline_name: its name, which only one may have. (templated)
+    :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
+    :param poll_interval: seconds between two looks.
+    :param timeout: seconds or a timedelta for the waiting.
+    :param deferrable: wait in the triggerer, without a worker.
+    """
+
+    template_fields: Sequence[str] = ("pipeline_id", "pipeline_name", "databricks_conn_id")
+    operator_extra_links = (PipelineUpdateLink(),)
+    ui_color = "#ffe6cc"
+
+    #: How long a lost answer is looked after; of this class, so that tests need not wait.
+    patience = Patience()
+    follow_up_within = FOLLOW_UP_WITHIN
+
+    def __init__(
+        self,
+        *,
+        pipeline_id: str | None,
+        pipeline_name: str | None,
+        databricks_conn_id: str,
+        poll_interval: timedelta | float,
+        timeout: timedelta | float,
+        deferrable: bool,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.pipeline_id = pipeline_id
+        self.pipeline_name = pipeline_name
+        self.databricks_conn_id = databricks_conn_id
+        self.poll_interval = poll_interval
+        self.timeout = timeout
+        self.deferrable = deferrable
+        self._workspace: DatabricksPipelinesHook | None = None
+        self._memory: TaskMemory | None = None
+        self._end_time = 0.0
+        #: The start that is under way in this process, for ``on_kill``.
+        self._under_way: tuple[str, StartRequest] | None = None
+
+    @abstractmethod
+    def _run(self, context: Context) -> dict[str, Any]:
+        """Do all that is left to do; return the result."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plan, or do it and wait."""
+        with no_retry_when_refused():
+            self._begin(context, None, time.time() + seconds(self.timeout, "timeout").total_seconds())
+            return self._run(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
+        """Go on where the trigger has stopped."""
+        with no_retry_when_refused():
+            self._begin(context, carried, carried["end_time"])
+            if event["status"] == "timeout":
+                self._too_late(event["message"])
+            if event["status"] == "refused":
+                raise RefusedError(event["message"], hint=event["hint"])
+            if event["status"] == "error":
+                raise WorkspaceError(event["message"], hint=event["hint"])
+            if (step := carried.get("waiting_for")) and event.get("memory"):
+                self._kept.step(step)["states"] = event["memory"]
+                self._kept.keep()
+            return self._run(context)
+
+    def on_kill(self) -> None:
+        """Stop this task's own update, if it is the one that runs; nobody else's."""
+        if self._under_way is None or self._workspace is None:
+            return
+        step, request = self._under_way
+        note = self._kept.step(step).get("note") or {}
+        pipeline_id = self._kept.data.get("pipeline_id", "")
+        try:
+            ours = {*Memory.from_json(self._kept.step(step).get("states")).update_ids, note.get("update_id")} - {None}
+            if note and not ours:
+                found = find_ours(self._workspace, pipeline_id, request, note)
+                ours = {found["update_id"]} if found else set()
+            if active_update(self._workspace.get_pipeline(pipeline_id)) in ours:
+                self._workspace.stop_pipeline(pipeline_id)
+                self.log.info("Stopped this task's update")
+        except CkptError as e:
+            self.log.warning("The task was killed, and its update could not be stopped: %s", e)
+
+    # ---- for the subclasses -----------------------------------------------------------------------------------------
+
+    @property
+    def _kept(self) -> TaskMemory:
+        if self._memory is None:
+            raise RuntimeError("no task is run")
+        return self._memory
+
+    @property
+    def workspace(self) -> DatabricksPipelinesHook:
+        """The workspace behind the connection."""
+        if self._workspace is None:
+            conn_id = required(self.databricks_conn_id, "databricks_conn_id")
+            self._workspace = open_workspace(conn_id, caller=type(self).__name__)
+        return self._workspace
+
+    def _begin(self, context: Context, carried: dict[str, Any] | None, end_time: float) -> None:
+        seconds(self.poll_interval, "poll_interval", least=0.0)
+        self._workspace, self._under_way = None, None
+        memory = (carried or {}).get("memory")
+        self._memory = TaskMemory(context, _KEY, retries=int(self.retries or 0), carried=memory)
+        self._end_time = end_time
+
+    def _pipeline_id(self) -> str:
+        """The pipeline, resolved once for all attempts."""
+        kept = self._kept.data
+        if "pipeline_id" not in kept:
+            given, name = text(self.pipeline_id), text(self.pipeline_name)
+            kept["pipeline_id"] = self.workspace.pipeline_id(pipeline_id=given, pipeline_name=name)
+        return str(kept["pipeline_id"])
+
+    def _has_begun(self) -> bool:
+        """Whether a start was noted: then what is planned now was approved then."""
+        return any(step.get("note") for step in self._kept.data.get("steps", {}).values())
+
+    def _planned(self, plan: PipelinePlan, *, apply: bool, accept: Any, fingerprint: Any) -> None:
+        """Keep and show a plan; where it is to be carried out, see that it may be."""
+        self.log.info("\n%s", plan.to_markdown())
+        self._kept.data.update(plan=plan.to_json(), markdown=plan.to_markdown())
+        if apply:
+            given = text(accept)
+            plan.check(
+                accept=Verdict(one_of(given, "accept", _VERDICTS)) if given else None, fingerprint=text(fingerprint)
+            )
+            self._kept.keep()
+
+    def _make_room(self, step: str, on_active_update: str) -> None:
+        """See that no update is active, or do about it what was asked for; nothing once the step was begun."""
+        if self._kept.notes(step).load():
+            return
+        pipeline_id = self._pipeline_id()
+        active = active_update(self.workspace.get_pipeline(pipeline_id))
+        if active is None:
+            return
+        if on_active_update == FAIL:
+            raise ActiveUpdateError(
+                f"pipeline {pipeline_id}: update {active} is active",
+                update_id=active,
+                hint="wait for it (on_active_update='wait'), stop it (on_active_update='stop'), or try again later",
+            )
+        self._free(on_active_update)
+
+    def _free(self, on_active_update: str) -> None:
+        """Wait until no update is active, and stop the one that is if told to."""
+        if on_active_update == STOP:
+            self.workspace.stop_pipeline(self._pipeline_id())
+        self._wait(Wait(), None)
+
+    def _start(self, context: Context, step: str, request: StartRequest, **how: Any) -> str:
+        """Start the update of a step, or find it; return its id.
+
+        :param how: ``on_active_update``; ``send`` and ``patience``, as for ``start_once``.
+        """
+        on_active_update = how.pop("on_active_update", FAIL)
+        patience = how.pop("patience", self.patience)
+        pipeline_id = self._pipeline_id()
+        self._under_way = (step, request)
+        for room in range(_ROOMS):
+            try:
+                started = start_once(
+                    self.workspace, pipeline_id, request, self._kept.notes(step), patience=patience, **how
+                )
+                break
+            except ActiveUpdateError:
+                if on_active_update == FAIL or room == _ROOMS - 1:
+                    raise
+                self._free(on_active_update)
+        part = self._kept.step(step)
+        if part.get("found") is None:
+            part["found"] = started.found
+            self.log.info(
+                "Update %s of pipeline %s is this task's (by %s)", started.update_id, pipeline_id, started.found
+            )
+        part["url"] = self.workspace.page_url(pipeline_id, started.update_id)
+        self._kept.keep()
+        if "ti" in context:
+            context["ti"].xcom_push(key=PipelineUpdateLink.XCOM_KEY, value=part["url"])
+        return started.update_id
+
+    def _follow(self, context: Context, step: str, update_id: str, wait_for: str | None) -> None:
+        """Follow the update of a step to where it is wanted."""
+        if wait_for is None:
+            return
+        states = Memory.from_json(self._kept.step(step).get("states")).states
+        if states and (states[-1].is_successful or (wait_for == RUNNING and states[-1].state == RUNNING)):
+            return
+        answer = self._wait(Wait(update_id, wait_for, self.follow_up_within), step)
+        if answer.progress is not Progress.DONE:
+            self._failed(context, answer)
+
+    def _failed(self, context: Context, answer: Answer) -> NoReturn:
+        pipeline_id = self._pipeline_id()
+        if answer.progress is Progress.CANCELED:
+            message = (
+                f"pipeline {pipeline_id}: {answer.message}: somebody stopped it\nHINT: clear this task to start another"
+            )
+        else:
+            try:
+                why = why_it_failed(self.workspace, pipeline_id, answer.memory.update_ids)
+            except CkptError as e:
+                why = f"the event log could not be read: {e.message}"
+            message = f"pipeline {pipeline_id}: {answer.message}\n{explain_refusal(why) or ''}\n{why}".replace(
+                "\n\n", "\n"
+            )
+        if "ti" in context:
+            # A task that fails has no result of its own accord, and this one is for whoever is told of the failure.
+            context["ti"].xcom_push(key="return_value", value=self._result())
+        # Not tried again: the workspace has tried again itself, and a second reset would read the same input once more.
+        raise AirflowFailException(message)
+
+    def _wait(self, wait: Wait, step: str | None) -> Answer:
+        """Wait on this worker, or hand over to the triggerer."""
+        pipeline_id = self._pipeline_id()
+        part = self._kept.step(step) if step else {}
+        memory = Memory.from_json(part.get("states"))
+        message = f"pipeline {pipeline_id}: no look was finished in time"
+        while True:
+            try:
+                answer = look(lambda path: self.workspace.ask(pipeline_id, path), looking(wait, memory))
+            except WorkspaceForbiddenError:
+                raise
+            except WorkspaceError as e:
+                self.log.warning("%s", e)
+                message = e.message
+            else:
+                self.log.info("%s", answer.message)
+                message = f"pipeline {pipeline_id}: {answer.message}"
+                if answer.memory != memory:
+                    memory, part["states"] = answer.memory, answer.memory.to_json()
+                    if step:
+                        self._kept.keep()
+                if answer.progress is not Progress.WAITING:
+                    return answer
+            left = self._end_time - time.time()
+            if left <= 0:
+                self._too_late(message)
+            if self.deferrable:
+                self._defer(wait, step, memory)
+            time.sleep(min(seconds(self.poll_interval, "poll_interval").total_seconds(), left))
+
+    def _defer(self, wait: Wait, step: str | None, memory: Memory) -> NoReturn:
+        trigger = PipelineUpdateTrigger(
+            pipeline_id=self._pipeline_id(),
+            databricks_conn_id=required(self.databricks_conn_id, "databricks_conn_id"),
+            wait=wait.to_json(),
+            memory=memory.to_json(),
+            end_time=self._end_time,
+            poll_interval=seconds(self.poll_interval, "poll_interval").total_seconds(),
+            stop_when_killed=step is not None,
+        )
+        self._hand_over(trigger, step)
+
+    def _hand_over(self, trigger: Any, step: str | None) -> NoReturn:
+        carried = {"memory": self._kept.data, "end_time": self._end_time, "waiting_for": step}
+        self.defer(
+            trigger=trigger,
+            method_name="execute_complete",
+            kwargs={"carried": carried},
+            timeout=timedelta(seconds=max(0.0, self._end_time - time.time()) + _GRACE),
+        )
+
+    def _too_late(self, message: str) -> NoReturn:
+        raise AirflowException(
+            f"not within {seconds(self.timeout, 'timeout').total_seconds():g} s: {message}\n"
+            "HINT: it goes on in the workspace; the next attempt of this task waits on, or give a longer timeout"
+        )
+
+    def _result(self, *steps: str) -> dict[str, Any]:
+        """What the XCom says of the updates of some steps: of all, by default."""
+        parts = self._kept.data.get("steps", {})
+        chosen = [parts.get(name, {}) for name in steps or parts]
+        states = [state for part in chosen for state in part.get("states") or ()]
+        noted = [part["note"]["update_id"] for part in chosen if (part.get("note") or {}).get("update_id")]
+        last = chosen[-1] if chosen else {}
+        update_id = (last.get("note") or {}).get("update_id")
+        return {
+            "mode": "apply" if parts else "plan",
+            "plan": self._kept.data.get("plan"),
+            "markdown": self._kept.data.get("markdown"),
+            "pipeline_id": self._kept.data.get("pipeline_id"),
+            "pipeline_name": (self._kept.data.get("plan") or {}).get("pipeline_name"),
+            "update_id": update_id,
+            "update_ids": list(dict.fromkeys([*noted, *(state["update_id"] for state in states)])),
+            "state": states[-1]["state"] if states else None,
+            "states": states,
+            "found": last.get("found"),
+            "url": last.get("url"),
+        }
+
+    def _through_job(self, context: Context, job_id: str, request: StartRequest) -> dict[str, Any]:
+        """Return how :meth:`_start` sends a start through a job; the update that comes of it is searched for."""
+        body = self._job_call(context, job_id, request)
+
+        def send() -> None:
+            run_id = self.workspace.run_job_once(body)
+            if problem := self.workspace.job_run_problem(run_id):
+                raise RefusedError(
+                    f"job {job_id}: {problem}", hint="see the run's page; clear this task to run the job again"
+                )
+
+        return {"send": send, "patience": replace(self.patience, sends=_JOB_SENDS)}
+
+    def _job_call(self, context: Context, job_id: str, request: StartRequest) -> dict[str, Any]:
+        """The body of ``jobs/run-now``; the same for all attempts of this task, and for no other."""
+        who = made_by(context) or str(self._kept.data.setdefault("without_a_run", time.time_ns()))
+        token = hashlib.sha256(f"{who}/{self._kept.life}/{request.fingerprint}".encode()).hexdigest()[:40]
+        return request.for_job(job_id, token)
+
+    def _planned_through_job(
+        self, context: Context, plan: PipelinePlan, job_id: str | None, request: StartRequest
+    ) -> PipelinePlan:
+        """The plan with the request that is really sent."""
+        if not job_id:
+            return plan
+        return replace(plan, calls=(("POST", "2.2/jobs/run-now", self._job_call(context, job_id, request)),))

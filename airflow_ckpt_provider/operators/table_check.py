@@ -1,0 +1,107 @@
+"""Count what tables of a Databricks workspace have, before and after a recovery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.guards.report import Judgement, worst
+from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
+from airflow_ckpt_provider.operators.fields import flag, required, seconds
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.task_memory import TaskMemory
+from airflow_ckpt_provider.operators.warehouse import Warehouse, number
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.lakeflow.table_check import counts_markdown, table_checks
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class TableCheckOperator(BaseOperator):
+    """Count rows, keys that a table has twice, and rows of its source that it lacks; compare with an earlier count.
+
+    Reads only. Before a recovery it gives the counts to compare with (``before``); after it, it tells whether rows were lost
+    or doubled. The result: ``tables`` (table -> counts), ``verdict``, ``reasons``, ``markdown``.
+
+    .. seealso:: :doc:`/howto/lakeflow-choose`
+
+    :param tables: table -> ``{"keys": [columns], "expected": "SELECT <the keys> FROM <the source>"}``; both may be left out,
+        and then less can be said. Empty: nothing is counted. (templated)
+    :param warehouse_id: the SQL warehouse. (templated)
+    :param before: the XCom of the same operator before the recovery. (templated)
+    :param fail_when_worse: fail the task where rows were lost or doubled. (templated)
+    :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
+    :param poll_interval: seconds between two looks at a statement.
+    """
+
+    template_fields: Sequence[str] = ("tables", "warehouse_id", "before", "fail_when_worse", "databricks_conn_id")
+    ui_color = "#ffe6cc"
+
+    def __init__(
+        self,
+        *,
+        tables: Mapping[str, Mapping[str, Any]] | str,
+        warehouse_id: str | None = None,
+        before: Mapping[str, Any] | None = None,
+        fail_when_worse: bool | str = False,
+        databricks_conn_id: str = "databricks_default",
+        poll_interval: timedelta | float = 2.0,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.tables = tables
+        self.warehouse_id = warehouse_id
+        self.before = before
+        self.fail_when_worse = fail_when_worse
+        self.databricks_conn_id = databricks_conn_id
+        self.poll_interval = poll_interval
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Count and judge."""
+        with no_retry_when_refused():
+            checks = table_checks(self.tables)
+            counts = self._count(context, {check.table: check.queries for check in checks})
+            before = (self.before or {}).get("tables") or {}
+            judgements = [j for c in checks for j in c.judge(counts[c.table], before.get(c.table) or {})]
+            if not checks:
+                judgements = [Judgement(Verdict.UNKNOWN, "no table was named: nothing was counted")]
+            result = {
+                "tables": counts,
+                "verdict": worst(judgement.verdict for judgement in judgements).value,
+                "reasons": [judgement.reason for judgement in judgements],
+                "markdown": counts_markdown(checks, counts) + "".join(f"\n* {j.reason}" for j in judgements),
+            }
+            self.log.info("\n%s", result["markdown"])
+            if result["verdict"] in ("WILL_LOSE", "WILL_DUPLICATE") and flag(self.fail_when_worse, "fail_when_worse"):
+                if "ti" in context:
+                    # A task that fails has no result of its own accord, and the next one shows it.
+                    context["ti"].xcom_push(key="return_value", value=result)
+                raise AirflowFailException(
+                    f"{'; '.join(map(str, result['reasons']))}\nHINT: the copies and versions of the tables are still there: "
+                    "RESTORE TABLE … TO VERSION AS OF, or bring back what lacks"
+                )
+            return result
+
+    def _count(self, context: Context, queries: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
+        if not queries:
+            return {}
+        conn_id = required(self.databricks_conn_id, "databricks_conn_id")
+        # Each attempt counts anew.
+        key = f"table_check_{getattr(context.get('ti'), 'try_number', 0)}"
+        warehouse = Warehouse(
+            open_workspace(conn_id, caller=type(self).__name__),
+            required(self.warehouse_id, "warehouse_id"),
+            TaskMemory(context, key, retries=int(self.retries or 0)),
+            lambda _: time.sleep(seconds(self.poll_interval, "poll_interval").total_seconds()),
+        )
+        return {
+            table: {name: number(warehouse.run(f"{name} {table}", query)) for name, query in each.items()}
+            for table, each in queries.items()
+        }

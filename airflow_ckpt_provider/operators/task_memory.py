@@ -1,0 +1,87 @@
+"""What a task has begun, kept where its next attempt finds it.
+
+Airflow 3.3 and later keep state for a task; below, what is known travels with a deferral, and a retry falls back on the time
+at which the run of the DAG began.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.operators.run_identity import has_been_tried
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Airflow's clock and the workspace's may differ by so many seconds where only times are left to go by.
+_CLOCKS_DIFFER = 60.0
+
+
+class TaskMemory:
+    """One dictionary for all attempts of a task; another one after it was cleared.
+
+    :param context: of the task.
+    :param key: under which it is kept.
+    :param retries: the task's own.
+    :param carried: what came back with a deferral.
+    """
+
+    def __init__(self, context: Context, key: str, *, retries: int, carried: dict[str, Any] | None = None) -> None:
+        self._store: Any = context.get("task_state_store")
+        self._key = key
+        ti: Any = context.get("ti")
+        self.life = int(getattr(ti, "max_tries", None) or 0) - int(retries or 0)
+        kept = self._store.get(key) if self._store is not None else None
+        if not (isinstance(kept, dict) and kept.get("life") == self.life):
+            kept = None
+        self.data: dict[str, Any] = kept or carried or {"life": self.life}
+        #: Whether an attempt before may have left something that nothing here tells of.
+        self.blank_retry = self._store is None and not carried and has_been_tried(context)
+        began = getattr(context.get("dag_run"), "start_date", None)
+        self._began = began if isinstance(began, datetime) else None
+
+    def keep(self) -> None:
+        """Write it down."""
+        if self._store is not None:
+            self._store.set(self._key, self.data)
+
+    def step(self, name: str) -> dict[str, Any]:
+        """The part of one step."""
+        steps: dict[str, Any] = self.data.setdefault("steps", {})
+        part: dict[str, Any] = steps.setdefault(name, {})
+        return part
+
+    def notes(self, name: str) -> StepNotes:
+        """The notes of one start."""
+        since = int((self._began.timestamp() - _CLOCKS_DIFFER) * 1000) if self.blank_retry and self._began else None
+        return StepNotes(self, name, since)
+
+
+class StepNotes:
+    """One of :class:`~airflow_ckpt_provider.recovery.lakeflow.starting.Notes`.
+
+    :param memory: where they are kept.
+    :param name: of the step.
+    :param since: where nothing was kept: the earliest that an update of this run can be, in milliseconds.
+    """
+
+    def __init__(self, memory: TaskMemory, name: str, since: int | None) -> None:
+        self._memory, self._name, self._since = memory, name, since
+
+    def load(self) -> dict[str, Any] | None:
+        """The note of this attempt or of the one before."""
+        note = self._memory.step(self._name).get("note")
+        if note is None and self._since is not None:
+            return {"after": None, "since": self._since}
+        return note if isinstance(note, dict) else None
+
+    def save(self, note: dict[str, Any]) -> None:
+        """Keep the note."""
+        self._memory.step(self._name)["note"] = note
+        self._memory.keep()
+
+    def clear(self) -> None:
+        """Forget the note."""
+        self._memory.step(self._name).pop("note", None)
+        self._memory.keep()

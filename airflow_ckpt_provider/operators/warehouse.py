@@ -1,0 +1,114 @@
+"""SQL statements of a task on a Databricks warehouse, each carried out once as far as that can be, and waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_ckpt_provider.errors import RefusedError, UnknownStartError, WorkspaceError
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
+    from airflow_ckpt_provider.operators.task_memory import TaskMemory
+
+_ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
+
+
+class Waiting(Protocol):
+    """Waits for a statement that is under way, on this worker or not."""
+
+    def __call__(self, statement_id: str) -> None:
+        """Return when it is worth to look again."""
+        ...
+
+
+class Warehouse:
+    """A SQL warehouse, as one task uses it.
+
+    :param workspace: the workspace.
+    :param warehouse_id: the warehouse.
+    :param memory: of the task: statements that were sent, and what came of them.
+    :param wait: waits for a statement.
+    """
+
+    def __init__(
+        self, workspace: DatabricksPipelinesHook, warehouse_id: str, memory: TaskMemory, wait: Waiting
+    ) -> None:
+        self._workspace, self._warehouse_id, self._memory, self._wait = workspace, warehouse_id, memory, wait
+
+    def run(self, name: str, statement: str) -> list[list[str | None]]:
+        """Run a statement that may be run again; return its rows.
+
+        :param name: the statement's, within the task: one that has ended is not run again by a later attempt.
+        :raises RefusedError: the warehouse refused it, or it failed.
+        """
+        kept = self._kept(name)
+        if "rows" in kept:
+            return list(kept["rows"])
+        if "statement_id" not in kept:
+            kept["statement_id"] = self._workspace.send_statement(statement, self._warehouse_id)
+            self._memory.keep()
+        return self._ended(kept, statement)
+
+    def run_once(self, name: str, statement: str) -> bool:
+        """Run a statement that must not be run twice; return ``False`` where nobody knows whether it was.
+
+        :raises RefusedError: the warehouse refused it, or it failed.
+        """
+        kept = self._kept(name)
+        if "rows" in kept:
+            return True
+        if "statement_id" not in kept:
+            if kept.get("sent"):
+                return False
+            kept["sent"] = True
+            self._memory.keep()
+            try:
+                kept["statement_id"] = self._workspace.send_statement(statement, self._warehouse_id, once=True)
+            except UnknownStartError:
+                return False
+            except RefusedError:
+                self.forget(name)
+                raise
+            self._memory.keep()
+        self._ended(kept, statement)
+        return True
+
+    def forget(self, name: str) -> None:
+        """Let a statement be run again."""
+        self._memory.data.get("sql", {}).pop(name, None)
+        self._memory.keep()
+
+    def _kept(self, name: str) -> dict[str, Any]:
+        statements: dict[str, Any] = self._memory.data.setdefault("sql", {})
+        kept: dict[str, Any] = statements.setdefault(name, {})
+        return kept
+
+    def _ended(self, kept: dict[str, Any], statement: str) -> list[list[str | None]]:
+        while True:
+            found = self._workspace.get_statement(kept["statement_id"])
+            status = found.get("status") or {}
+            if status.get("state") == "SUCCEEDED":
+                kept["rows"] = (found.get("result") or {}).get("data_array") or []
+                self._memory.keep()
+                return list(kept["rows"])
+            if status.get("state") in _ENDED_BADLY:
+                error = status.get("error") or {}
+                kept.clear()
+                self._memory.keep()
+                raise RefusedError(
+                    f"the warehouse says {status['state']}: {error.get('message') or error.get('error_code') or 'no reason'}: "
+                    f"{statement}",
+                    hint="put right what it names, and clear this task",
+                )
+            self._wait(kept["statement_id"])
+
+
+def number(rows: list[list[str | None]]) -> int:
+    """Return the number in the first column of the first row.
+
+    :raises WorkspaceError: there is none.
+    """
+    try:
+        return int(str(rows[0][0]))
+    except (IndexError, ValueError) as e:
+        raise WorkspaceError(f"a count came back as {rows!r}") from e

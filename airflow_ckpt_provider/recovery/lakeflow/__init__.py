@@ -1,0 +1,1 @@
+"""Recovery of Lakeflow pipelines (Databricks): reset of checkpoints, rewind, full refresh, and the choice between them."""

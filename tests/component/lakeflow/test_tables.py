@@ -1,0 +1,270 @@
+"""PipelineRefreshOperator: the guard, the copy before, what is brought back, the counts, and the clean-up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
+from tests.component.lakeflow.tasks import Killed, Task
+from tests.fake_databricks import WAREHOUSE, Dataset, FakeWorkspace, Flow, samples
+from tests.fake_databricks.pipelines import Pipeline
+
+TABLE = "main.customers.customers"
+LANDING = "/landing/customers"
+ALL = sorted([*(f"c{n:03d}" for n in range(6)), *(f"old{n}" for n in range(3))])
+SAFE = {"verdict": "SAFE", "reasons": []}
+LOST = {"verdict": "WILL_LOSE", "reasons": ["files 0 to 2 were deleted"]}
+COPY = {"backup": "deep_clone", "warehouse_id": WAREHOUSE}
+
+
+def refresh(pipeline: Pipeline, **fields: Any) -> PipelineRefreshOperator:
+    about: dict[str, Any] = {"pipeline_id": pipeline.pipeline_id, "full_refresh_selection": ["customers"]}
+    about |= {"guard_report": SAFE, "mode": "apply", "poll_interval": 0.001}
+    return PipelineRefreshOperator(task_id="refresh", **{**about, **fields})
+
+
+@pytest.fixture
+def pipeline(workspace: FakeWorkspace) -> Pipeline:
+    """Three of the six files that the table was made of are gone."""
+    found = samples.customers(workspace)
+    workspace.sources[LANDING].expire_before(3)
+    return found
+
+
+def ids(workspace: FakeWorkspace, table: str = TABLE) -> list[str]:
+    return sorted(str(row["id"]) for row in workspace.rows(table))
+
+
+def test_loss_is_refused_unless_accepted_in_so_many_words(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    with pytest.raises(
+        AirflowFailException, match="the verdict is WILL_LOSE: source guard: files 0 to 2 were deleted"
+    ) as no:
+        Task(lambda: refresh(pipeline, guard_report=LOST)).attempt()
+    assert "accept='WILL_LOSE'" in str(no.value)
+    with pytest.raises(AirflowFailException, match="it is not known whether the sources still have all"):
+        Task(lambda: refresh(pipeline, guard_report=None)).attempt()
+    with pytest.raises(AirflowFailException, match="accept is 'yes'"):
+        Task(lambda: refresh(pipeline, guard_report=LOST, accept="yes")).attempt()
+    assert ids(workspace) == ALL
+    Task(lambda: refresh(pipeline, guard_report=LOST, accept="WILL_LOSE")).attempt()
+    assert ids(workspace) == [each for each in ALL if each not in ("c000", "c001", "c002")]
+
+
+def test_nothing_selected(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    with pytest.raises(AirflowFailException, match="neither full_refresh nor full_refresh_selection is given"):
+        Task(lambda: refresh(pipeline, full_refresh_selection=[])).attempt()
+
+
+def test_a_plan_sends_nothing_but_get(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    workspace.requests.clear()
+    result = Task(lambda: refresh(pipeline, mode="plan", backfill="insert", clean_up=30, **COPY)).attempt()
+    assert {request.method for request in workspace.requests} == {"GET"}
+    assert result["backups"][0]["table"] == TABLE
+    assert result["backups"][0]["rows"] is None
+    steps = " ".join(result["plan"]["steps"])
+    assert "by DEEP CLONE" in steps
+    assert "EXCEPT ALL" in steps
+    assert "keep the copies for 30 days" in steps
+
+
+@pytest.mark.parametrize(
+    ("way", "deferrable"),
+    [
+        ("insert", False),
+        ("merge", True),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("insert", True), ("merge", False))),
+    ],
+)
+def test_backup_and_backfill(workspace: FakeWorkspace, pipeline: Pipeline, way: str, deferrable: bool) -> None:
+    keys = {"keys": {TABLE: ["id"]}} if way == "merge" else {}
+    task = Task(
+        lambda: refresh(
+            pipeline, guard_report=LOST, accept="WILL_LOSE", backfill=way, deferrable=deferrable, **COPY, **keys
+        )
+    )
+    result = task.attempt()
+    assert ids(workspace) == ALL
+    (backup,) = result["backups"]
+    assert backup["rows"] == len(ALL)
+    assert backup["version"] >= 1
+    assert ids(workspace, backup["backup"]) == ALL
+    assert result["verification"] == [
+        {
+            "table": TABLE,
+            "backup_rows": 9,
+            "rows_after_refresh": 6,
+            "brought_back": 3,
+            "rows": 9,
+            "missing": 0,
+            "doubled": 0,
+            "ok": True,
+        }
+    ]
+    assert result["dropped"] == []
+
+
+def test_through_a_job(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    job = workspace.add_job("nightly", pipeline)
+    result = Task(lambda: refresh(pipeline, job_id=job.job_id)).attempt()
+    assert result["plan"]["calls"][0]["body"]["pipeline_params"] == {"full_refresh_selection": ["customers"]}
+    assert (result["state"], pipeline.updates[-1].cause) == ("COMPLETED", "JOB_TASK")
+    assert len(ids(workspace)) == 6
+
+
+def test_everything_but_what_is_computed_anew_is_copied(workspace: FakeWorkspace) -> None:
+    workspace.add_source("raw", "delta")
+    pipeline = workspace.add_pipeline(
+        "sales",
+        datasets=[Dataset("bronze"), Dataset("totals")],
+        flows=[Flow("bronze", "bronze", ("raw",)), Flow("totals", "totals", ("bronze",), kind="materialized")],
+    )
+    pipeline.start({})
+    pipeline.advance()
+    made = lambda: refresh(pipeline, full_refresh_selection=None, full_refresh=True, mode="plan", **COPY)  # noqa: E731
+    assert [each["table"] for each in Task(made).attempt()["backups"]] == ["main.sales.bronze"]
+
+
+def test_append_once_is_shown(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    result = Task(lambda: refresh(pipeline, backfill="append_once", **COPY)).attempt()
+    (snippet,) = result["snippets"]
+    compile(snippet, "snippet", "exec")
+    assert 'target="customers", once=True' in snippet
+    assert f'spark.read.table("{result["backups"][0]["backup"]}")' in snippet
+    assert result["verification"] == []
+
+
+def test_auto_cdc_target_gets_no_older_version(workspace: FakeWorkspace) -> None:
+    pipeline = samples.orders(workspace)
+    workspace.sources["orders-events"].expire_before(10)
+    before = {row["id"]: row["value"] for row in workspace.rows("main.orders.latest")}
+    result = Task(
+        lambda: refresh(
+            pipeline,
+            full_refresh_selection=["bronze", "silver", "latest"],
+            backfill="merge",
+            keys={"bronze": ["id", "position"], "silver": ["id", "position"], "latest": ["id"]},
+            **COPY,
+        )
+    ).attempt()
+    assert all(each["ok"] for each in result["verification"])
+    assert {row["id"]: row["value"] for row in workspace.rows("main.orders.latest")} == before
+
+
+def test_a_predicate_limits_what_is_brought_back(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    result = Task(
+        lambda: refresh(pipeline, backfill="insert", backfill_where={"customers": "id <> 'c001'"}, **COPY)
+    ).attempt()
+    assert ids(workspace) == [each for each in ALL if each != "c001"]
+    assert result["verification"][0]["ok"]
+
+
+def test_counts_that_do_not_agree(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    def doubled(pipeline: Pipeline) -> None:
+        workspace.tables.execute(f"INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE id = 'c004'")
+
+    pipeline.when["COMPLETED"] = doubled
+    task = Task(
+        lambda: refresh(pipeline, backfill="merge", keys={TABLE: ["id"]}, clean_up="drop_when_verified", **COPY)
+    )
+    with pytest.raises(AirflowFailException, match=r"the counts do not agree.*'doubled': 1") as failed:
+        task.attempt()
+    assert "the copies are kept" in str(failed.value)
+    (backup,) = task.pushed["return_value"]["backups"]
+    assert ids(workspace, backup["backup"]) == ALL
+
+
+def test_clean_up(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    workspace.tables.execute(f"CREATE TABLE main.customers.customers__ckpt_20200101_0a1b2c3d DEEP CLONE {TABLE}")
+    workspace.tables.execute(f"CREATE TABLE main.customers.customers__ckpt_of_mine DEEP CLONE {TABLE}")
+    first = Task(lambda: refresh(pipeline, backfill="insert", clean_up="30", **COPY)).attempt()
+    assert first["dropped"] == ["main.customers.customers__ckpt_20200101_0a1b2c3d"]
+    assert ids(workspace, "main.customers.customers__ckpt_of_mine") == ALL
+    second = Task(
+        lambda: refresh(pipeline, backfill="insert", clean_up="drop_when_verified", **COPY), run_id="manual__2"
+    ).attempt()
+    assert second["dropped"] == [second["backups"][0]["backup"]]
+    assert not workspace.tables.exists(second["dropped"][0])
+    assert ids(workspace, first["backups"][0]["backup"]) == ALL
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"backfill": "insert"}, "a backfill needs a copy"),
+        ({"backup": "shallow", "warehouse_id": WAREHOUSE}, "backup is 'shallow'"),
+        ({"backup": "deep_clone"}, "warehouse_id is empty"),
+        ({**COPY, "backfill": "merge"}, "a backfill by MERGE needs the columns"),
+        ({**COPY, "backfill": "insert", "keys": {TABLE: ["id"]}}, "INSERT would put older versions"),
+        ({**COPY, "keys": {"orders": ["id"]}}, "table orders is not emptied"),
+        ({**COPY, "backfill": "insert", "wait_for": None}, "a backfill begins when the refresh is complete"),
+        ({"clean_up": "sometimes"}, "clean_up is 'sometimes'"),
+        ({**COPY, "tables": ["a`b.c"]}, "is no name of a table"),
+        ({**COPY, "warehouse_id": "nowhere"}, "nowhere"),
+    ],
+)
+def test_bad_input(workspace: FakeWorkspace, pipeline: Pipeline, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(AirflowFailException, match=words):
+        Task(lambda: refresh(pipeline, **fields)).attempt()
+    assert len(pipeline.updates) == 1
+    assert ids(workspace) == ALL
+
+
+def test_a_table_that_must_not_be_reset(workspace: FakeWorkspace) -> None:
+    workspace.add_source("raw", "delta")
+    pipeline = workspace.add_pipeline(
+        "kept",
+        schema="customers",
+        datasets=[Dataset("customers", properties={"pipelines.reset.allowed": "false"})],
+        flows=[Flow("customers", "customers", ("raw",))],
+    )
+    with pytest.raises(AirflowFailException, match=r"table main.customers.customers has pipelines.reset.allowed=false"):
+        Task(lambda: refresh(pipeline)).attempt()
+
+
+def test_a_copy_that_fails_stops_the_refresh(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    workspace.tables.refuse["DEEP CLONE"] = "[NO_SPACE] the bucket is full"
+    with pytest.raises(AirflowFailException, match="the bucket is full"):
+        Task(lambda: refresh(pipeline, **COPY)).attempt()
+    assert len(pipeline.updates) == 1
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+def test_an_insert_whose_answer_was_lost(workspace: FakeWorkspace, pipeline: Pipeline, took_effect: bool) -> None:
+    def fault() -> None:
+        workspace.fault("POST", r"/statements$", nth=3, cut=True, took_effect=took_effect)
+
+    pipeline.when["COMPLETED"] = lambda _: fault()
+    result = Task(lambda: refresh(pipeline, backfill="insert", **COPY)).attempt()
+    assert ids(workspace) == ALL
+    assert result["verification"][0]["ok"]
+
+
+def test_killed_anywhere(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    """The worker dies before every write of its memory in turn: one refresh, one copy that is whole, every row once."""
+    task = Task(lambda: refresh(pipeline, backfill="merge", keys={TABLE: ["id"]}, **COPY))
+    assert task.store
+    left = [0]
+
+    def kill() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+
+    task.store.before = kill
+    deaths = 0
+    while True:
+        left[0] = deaths
+        try:
+            result = task.attempt()
+        except Killed:
+            deaths += 1
+        else:
+            break
+    assert deaths > 5
+    assert len(pipeline.updates) == 2
+    assert ids(workspace) == ALL
+    assert ids(workspace, result["backups"][0]["backup"]) == ALL
+    assert result["backups"][0]["rows"] == len(ALL)

@@ -1,0 +1,104 @@
+"""Starting positions: their shapes, and what is said of what the deployed code has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.lakeflow.positions import judge_positions, positions_of
+
+
+def verdicts(given: Any, *, there: dict[str, str] | None = None, sources: Any = None) -> list[tuple[str, str]]:
+    found = judge_positions(["f"], positions_of(given), sources or {}, parameters={}, configuration=there or {})
+    return [(judgement.verdict.value, judgement.reason) for judgement in found]
+
+
+def test_result_of_the_starting_positions_operator() -> None:
+    xcom = {
+        "sources": [
+            {
+                "index": 0,
+                "kind": "kafka",
+                "options": {"startingOffsets": '{"t":{"0":5}}'},
+                "verdict": "SAFE",
+                "reasons": [],
+            },
+            {
+                "index": 1,
+                "kind": "file",
+                "options": {"modifiedAfter": "x"},
+                "verdict": "WILL_DUPLICATE",
+                "reasons": ["late"],
+            },
+        ],
+        "carried_by": {"startingOffsets": "start", "modifiedAfter": "after"},
+    }
+    first, second = positions_of({"f": xcom})
+    assert (first.source, first.options, first.carried_by) == (
+        "0",
+        {"startingOffsets": '{"t":{"0":5}}'},
+        {"startingOffsets": "start"},
+    )
+    assert (second.verdict, second.reasons) == (Verdict.WILL_DUPLICATE, ("late",))
+    assert positions_of(json.dumps({"f": xcom})) == (first, second)
+    assert positions_of({"f": {**xcom, "sources": xcom["sources"][:1]}})[0].source == ""
+
+
+@pytest.mark.parametrize(
+    "given", ["no json", [1], {"f": 5}, {"f": {"modifiedAfter": "x"}}, {"f": [{"options": 3}]}], ids=repr
+)
+def test_other_shapes(given: Any) -> None:
+    with pytest.raises(RefusedError, match="starting") as refused:
+        positions_of(given)
+    assert "carried_by" in str(refused.value.hint)
+
+
+def test_of_a_flow_that_is_not_reset() -> None:
+    with pytest.raises(RefusedError, match="starting position for flow g, which is not reset"):
+        verdicts({"g": {"options": {}}})
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted", "there", "verdict"),
+    [
+        ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T05:00:00+00:00", "SAFE"),
+        ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T05:00:00", "SAFE"),
+        ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T05:00:01Z", "WILL_LOSE"),
+        ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T04:59:59Z", "WILL_DUPLICATE"),
+        ("startingVersion", 12, "12", "SAFE"),
+        ("startingVersion", "12", "9", "WILL_DUPLICATE"),
+        ("startingVersion", "9", "12", "WILL_LOSE"),
+        ("startingVersion", "9", "latest", "UNKNOWN"),
+        ("startingOffsets", '{"t":{"0":5,"1":7}}', '{"t": {"1": 7, "0": 5}}', "SAFE"),
+        ("startingOffsets", '{"t":{"0":5,"1":7}}', '{"t":{"0":4,"1":7}}', "WILL_DUPLICATE"),
+        ("startingOffsets", '{"t":{"0":5,"1":7}}', '{"t":{"0":4,"1":8}}', "WILL_LOSE"),
+        ("startingOffsets", '{"t":{"0":5}}', '{"t":{"0":-1}}', "UNKNOWN"),
+        ("startingOffsets", '{"t":{"0":5}}', '{"u":{"0":5}}', "UNKNOWN"),
+        ("startingOffsets", '{"t":{"0":5}}', "earliest", "UNKNOWN"),
+    ],
+)
+def test_what_the_code_has(option: str, wanted: Any, there: str, verdict: str) -> None:
+    given = {"f": {"options": {option: wanted}, "carried_by": {option: "key"}}}
+    ((found, reason),) = verdicts(given, there={"key": there})
+    assert found == verdict, reason
+
+
+def test_what_cannot_be_seen() -> None:
+    ((verdict, reason),) = verdicts({"f": {"options": {"modifiedAfter": "x"}}})
+    assert verdict == "UNKNOWN"
+    assert "carried_by" in reason
+    ((verdict, _),) = verdicts({"f": {"options": {"modifiedAfter": "x"}, "deployed": True}})
+    assert verdict == "SAFE"
+
+
+def test_every_source_of_a_join() -> None:
+    one = {"f": [{"source": "a", "options": {"startingVersion": "1"}, "deployed": True}]}
+    found = verdicts(one, sources={"f": ["a", "b"]})
+    assert found[0][0] == "UNKNOWN"
+    assert "joins or unions a, b: there is no starting position for b" in found[0][1]
+    both = {"f": [*one["f"], {"source": "b", "options": {"startingVersion": "2"}, "deployed": True}]}
+    assert {verdict for verdict, _ in verdicts(both, sources={"f": ["a", "b"]})} == {"SAFE"}

@@ -1,0 +1,65 @@
+"""The SQL around a full refresh."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.lakeflow.tables import (
+    TableRecovery,
+    backup_name,
+    expired,
+    list_backups,
+    quoted,
+)
+
+TABLE = "main.sales.orders"
+BACKUP = backup_name(TABLE, "20261121", "0a1b2c3d")
+
+
+def test_statements() -> None:
+    merge = TableRecovery(TABLE, BACKUP, ("id", "day"), "day < '2026'", "merge")
+    assert merge.copy(12) == (
+        "CREATE TABLE IF NOT EXISTS `main`.`sales`.`orders__ckpt_20261121_0a1b2c3d` DEEP CLONE `main`.`sales`.`orders` "
+        "VERSION AS OF 12"
+    )
+    assert merge.copy(None).endswith("DEEP CLONE `main`.`sales`.`orders`")
+    assert merge.bring_back == (
+        "MERGE INTO `main`.`sales`.`orders` AS t USING (SELECT * FROM `main`.`sales`.`orders__ckpt_20261121_0a1b2c3d` "
+        "WHERE day < '2026') AS b ON t.`id` <=> b.`id` AND t.`day` <=> b.`day` WHEN NOT MATCHED THEN INSERT *"
+    )
+    assert merge.doubled == (
+        "SELECT count(*) AS n FROM (SELECT `id`, `day` FROM `main`.`sales`.`orders` GROUP BY `id`, `day` "
+        "HAVING count(*) > 1) AS d"
+    )
+    whole = TableRecovery(TABLE, BACKUP, backfill="insert")
+    assert whole.doubled is None
+    assert whole.bring_back == (
+        "INSERT INTO `main`.`sales`.`orders` SELECT * FROM `main`.`sales`.`orders__ckpt_20261121_0a1b2c3d` "
+        "EXCEPT ALL SELECT * FROM `main`.`sales`.`orders`"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a..b", "a.b.c.d", "a`; DROP TABLE b"])
+def test_no_name(name: str) -> None:
+    with pytest.raises(RefusedError, match="is no name of a table"):
+        quoted(name)
+
+
+def test_keys_and_ways() -> None:
+    with pytest.raises(RefusedError, match="a backfill by MERGE needs the columns"):
+        TableRecovery(TABLE, BACKUP, backfill="merge")
+    with pytest.raises(RefusedError, match="INSERT would put older versions"):
+        TableRecovery(TABLE, BACKUP, ("id",), backfill="insert")
+
+
+def test_clean_up_touches_nothing_else() -> None:
+    assert list_backups(TABLE) == "SHOW TABLES IN `main`.`sales` LIKE 'orders__ckpt_*'"
+    names = [
+        "orders__ckpt_20261001_0a1b2c3d",
+        "orders__ckpt_20261121_0a1b2c3d",
+        "orders__ckpt_20200101_mine",
+        "orders",
+        "orders__ckpt_20261001_0a1b2c3d_of_mine",
+    ]
+    assert expired(names, "20261101") == ("orders__ckpt_20261001_0a1b2c3d",)
