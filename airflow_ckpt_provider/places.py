@@ -6,15 +6,19 @@ It goes through ``ObjectStoragePath``, so that every connection Airflow's provid
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook, ObjectStoragePath
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
+from airflow_ckpt_provider.storage.encrypted_store import parse_key
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 
+#: In the extra of a connection: the key of the repository that is reached by it.
+_KEY = "ckpt_repository_key"
 #: Spark's spelling of a scheme -> the one Airflow's providers register.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 #: Scheme -> the extra of this package that brings Airflow's filesystem for it.
@@ -37,10 +41,9 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
     if scheme == "file" and not conn_id:
         return open_location(uri)
     path = ObjectStoragePath(f"{scheme}://{rest}", conn_id=conn_id)
-    if path.conn_id:
-        _check_connection(uri, path.conn_id)
+    key = _repository_key(uri, path.conn_id) if path.conn_id else None
     try:
-        return location_of(path.fs, path.path)
+        return replace(location_of(path.fs, path.path), key=key)
     except (ImportError, ValueError) as e:
         if isinstance(e, ValueError) and "No filesystem registered" not in str(e):
             raise
@@ -55,15 +58,20 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
         ) from e
 
 
-def _check_connection(uri: str, conn_id: str) -> None:
-    """See that the connection is there: without it some of Airflow's filesystems quietly go on as nobody."""
+def _repository_key(uri: str, conn_id: str) -> bytes | None:
+    """See that the connection is there, and read the key of an encrypted repository from its extra.
+
+    Without the connection some of Airflow's filesystems quietly go on as nobody.
+    """
     try:
-        BaseHook.get_connection(conn_id)
+        connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:
         raise RefusedError(
             f"{uri}: there is no Airflow connection {conn_id!r}",
             hint=f"create it (airflow connections add {conn_id} …), or leave the connection id out",
         ) from e
+    text = connection.extra_dejson.get(_KEY)
+    return parse_key(str(text), name=f"{_KEY} of connection {conn_id!r}") if text else None
 
 
 def address(uri: str) -> tuple[str, str]:

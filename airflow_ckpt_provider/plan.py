@@ -14,3 +14,16 @@ class Verdict(StrEnum):
     WILL_LOSE = "WILL_LOSE"
     WILL_FAIL = "WILL_FAIL"
     UNKNOWN = "UNKNOWN"
+
+
+class Usefulness(StrEnum):
+    """What a backup is still good for, as far as its sources go."""
+
+    #: The sources still have all that it would read next.
+    REPLAYABLE = "replayable"
+    #: Its state can be restored; some of what it would read next is deleted.
+    STATE_ONLY = "state only"
+    #: Its sources are gone, or others have their names: its offsets mean nothing any more.
+    DEAD = "dead"
+    #: Nobody was asked, or nobody could tell.
+    UNKNOWN = "unknown"

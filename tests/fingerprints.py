@@ -6,17 +6,19 @@ import hashlib
 import os
 from pathlib import Path
 
+#: What is noted in a repository beside its backups: who is and was at work, what verifying found.
+NOTES = ("running", "claims", "verified")
 
-def fingerprint(*places: Path, without: str | None = None) -> dict[str, tuple[str, int]]:
+
+def fingerprint(*places: Path, without: tuple[str, ...] = ()) -> dict[str, tuple[str, int]]:
     """Hash and modification time of every file, hidden ones too, and every directory.
 
-    :param without: a directory right below a place that is left out.
+    :param without: names of directories that are left out, wherever they are.
     """
     found = {}
     for place in places:
         for directory, names, files in os.walk(place):
-            if without and Path(directory) == place:
-                names[:] = [n for n in names if n != without]
+            names[:] = [n for n in names if n not in without]
             found[directory] = ("directory", 0)
             for name in files:
                 path = Path(directory, name)

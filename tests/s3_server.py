@@ -41,6 +41,8 @@ class Identity:
 ADMIN = Identity("ckpt-admin", "ckpt-admin-secret")
 #: May list and read every bucket, and write nothing.
 READER = Identity("ckpt-reader", "ckpt-reader-secret")
+#: May do nothing but what a bucket's own policy allows, see :meth:`S3Server.allow`.
+RESTRICTED = Identity("ckpt-restricted", "ckpt-restricted-secret")
 #: Unknown to the server.
 STRANGER = Identity("ckpt-stranger", "ckpt-stranger-secret")
 #: A known access key with a wrong secret.
@@ -83,6 +85,31 @@ class S3Server:
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
         self.filesystem().mkdir(name)
         return name
+
+    def allow(self, bucket: str, *rights: tuple[str, str]) -> None:
+        """Say what :data:`RESTRICTED` may do in a bucket, by its policy.
+
+        :param rights: action and path in the bucket, such as ``("s3:PutObject", "repository/claims/*")``.
+        """
+        import botocore.session
+
+        client = botocore.session.get_session().create_client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=ADMIN.access_key,
+            aws_secret_access_key=ADMIN.secret_key,
+        )
+        statements = [
+            {
+                "Effect": "Allow",
+                "Principal": {"AWS": ["*"]},
+                "Action": [action],
+                "Resource": [f"arn:aws:s3:::{bucket}" + (f"/{path}" if action != "s3:ListBucket" else "")],
+            }
+            for action, path in rights
+        ]
+        client.put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
 
     def environment(self, identity: Identity = ADMIN) -> dict[str, str]:
         """Variables that make any AWS client of a child process use this server, and no file of the user's."""
@@ -170,7 +197,11 @@ def _launch(directory: Path) -> tuple[subprocess.Popen[bytes], int]:
     # weed takes its defaults for the shape of a bucket's volumes from the first master.toml it finds.
     (directory / "master.toml").write_text("[master.volume_growth]\ncopy_1 = 2\n")
     config = directory / "s3.json"
-    config.write_text(json.dumps({"identities": [_identity(ADMIN, "Admin"), _identity(READER, "Read", "List")]}))
+    config.write_text(
+        json.dumps(
+            {"identities": [_identity(ADMIN, "Admin"), _identity(READER, "Read", "List"), _identity(RESTRICTED)]}
+        )
+    )
     names = ("master", "volume", "filer", "s3")
     ports = _free_ports(2 * len(names))
     options = {

@@ -3,7 +3,7 @@
 Pin the newest committed batch N, resolve its closure, copy what the repository lacks, look whether history was rewritten
 meanwhile, write the manifest. Spark's maintenance deletes and replaces files all the time: when one is gone, resolve
 again and go on with what is copied already. Killed at any moment, this leaves objects that no manifest lists; the next
-run uses them.
+run uses them. How a backup and a prune keep out of each other's way: :mod:`~airflow_ckpt_provider.backup.claims`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider import __version__
+from airflow_ckpt_provider.backup.claims import Claim, claimed, given_up
 from airflow_ckpt_provider.backup.lease import lease
 from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name, new_backup_id
 from airflow_ckpt_provider.backup.objects import Objects, Stored
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.prune_marks import read_marks
+from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
@@ -30,10 +32,12 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, pars
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import (
+    BackupRunningError,
     CkptError,
     DamagedBackupError,
     HistoryRewrittenError,
     MissingFileError,
+    NoSuchBackupError,
     NotACheckpointError,
     RefusedError,
     RepositoryError,
@@ -144,13 +148,15 @@ def create_backup(
     if restorable_batches < 1:
         raise RefusedError(f"restorable_batches is {restorable_batches}", hint="use 1 or more")
     name = _checked(checkpoint, repository.location, name)
-    with lease(repository.location, name, made_by=made_by):
-        objects = Objects(repository.location, name, vouched=_vouched(repository, name))
+    place = repository.location
+    with lease(place, name, made_by=made_by), claimed(place, name, what="backup", made_by=made_by) as claim:
+        marks = read_marks(place, name)  # after the claim, and before anything is looked at that they may name
+        objects = Objects(place, name, vouched=_vouched(repository, name), marks=marks)
         tree, closures, stored = _copy(checkpoint, objects, restorable_batches, workers, on_progress)
         manifest = _manifest(checkpoint, name, tree, closures, stored, tags or {}, reason, made_by)
         if observe is not None:
             manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
-        manifest = _write(repository, manifest)
+        manifest = write_manifest(repository, manifest, claim)
     copied = [s.entry for s in stored if s.copied]
     return BackupResult(manifest, len(copied), sum(entry.size for entry in copied), time.monotonic() - began)
 
@@ -201,6 +207,8 @@ def _vouched(repository: Repository, name: str) -> tuple[FileEntry, ...]:
     for backup_id in reversed(repository.backup_ids(name)):
         try:
             return repository.read_manifest(name, backup_id).files
+        except NoSuchBackupError:
+            continue  # expired since it was listed
         except DamagedBackupError as e:
             log.warning("%s", e)
     return ()
@@ -394,14 +402,26 @@ def _start_offsets(tree: Tree, closure: Closure) -> list[dict[str, Any]]:
     return [source.to_json() for source in parse_offsets(data, batch_id=before[-1]).sources]
 
 
-def _write(repository: Repository, manifest: Manifest) -> Manifest:
-    """Write the manifest; two backups of one batch within a second get ids a second apart."""
+def write_manifest(repository: Repository, manifest: Manifest, claim: Claim) -> Manifest:
+    """Write the manifest under an id that is free; two backups of one batch within a second get ids a second apart.
+
+    :raises BackupRunningError: another backup took the id at this moment, or a prune has given this one up.
+    """
+    taken = repository.taken_ids(manifest.name)
     for second in range(60):
         created = manifest.created + timedelta(seconds=second)
-        candidate = replace(manifest, backup_id=new_backup_id(created, manifest.batch_id))
-        try:
-            repository.location.create(candidate.path, candidate.to_document())
-            return candidate
-        except FileExistsError:
+        backup_id = new_backup_id(created, manifest.batch_id)
+        if backup_id in taken:
             continue
+        made = replace(manifest, backup_id=backup_id, claim=claim.claim_id)
+        claim.bind(made.path)
+        try:
+            repository.location.create(made.path, made.to_document())
+            return made
+        except FileExistsError:
+            if repository.location.read(made.path) == GIVEN_UP:
+                raise given_up() from None
+            raise BackupRunningError(
+                f"another backup of {made.name} wrote {backup_id} at this moment", hint="run it again"
+            ) from None
     raise RefusedError(f"too many backups of batch {manifest.batch_id} at once", hint="try again in a minute")

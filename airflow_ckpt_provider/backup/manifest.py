@@ -76,6 +76,7 @@ class Manifest:
     :param reason: why it was made.
     :param made_by: the run or user that made it.
     :param tool_version: version of this package.
+    :param claim: id of the claim it was made under; see :mod:`~airflow_ckpt_provider.backup.claims`.
     """
 
     backup_id: str
@@ -91,6 +92,7 @@ class Manifest:
     reason: str = ""
     made_by: str = ""
     tool_version: str = ""
+    claim: str = ""
 
     @property
     def bytes(self) -> int:
@@ -139,6 +141,7 @@ class Manifest:
             **self.summary(),
             "facts": dict(self.facts),
             "tool_version": self.tool_version,
+            "claim": self.claim,
             "file_list": [file.to_json() for file in self.files],
         }
         body = json.dumps(content, separators=(",", ":")).encode()
@@ -185,6 +188,7 @@ def parse_manifest(data: bytes, *, path: str) -> Manifest:
         reason=content["reason"],
         made_by=content["made_by"],
         tool_version=content["tool_version"],
+        claim=content.get("claim", ""),
     )
 
 

@@ -3,7 +3,8 @@
 An object is named by its content: by the SHA-256 of what passed through this program, or by the checksum of the
 store that copied it. It is never overwritten, and never trusted because of its name alone: one that no manifest vouches
 for (left by a backup that was killed) is read and hashed before it is used; one that is not what its name says is
-left alone, and the content gets another name.
+left alone, and the content gets another name. Nor is one used that a prune may be deleting: see
+:mod:`~airflow_ckpt_provider.backup.prune_marks`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.prune_marks import Marks
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
@@ -35,15 +37,19 @@ class Objects:
     :param repository: the repository's place.
     :param name: name of the stream.
     :param vouched: files of earlier backups.
+    :param marks: what prunes are about to delete; read after the claim was written, and before this is made.
     """
 
-    def __init__(self, repository: Location, name: str, *, vouched: Iterable[FileEntry]) -> None:
+    def __init__(
+        self, repository: Location, name: str, *, vouched: Iterable[FileEntry], marks: Marks | None = None
+    ) -> None:
         self.repository = repository
         self.directory = f"objects/{name}"
         self._listed: dict[str, StoredFile] = {}
         entries = tuple(vouched)
-        self._vouched = {entry.object: entry for entry in entries}
         self._by_identity = {(e.path, e.size, e.identity): e for e in entries if e.identity is not None}
+        self._by_content = {(mark, e.size): e for e in entries for mark in (e.sha256, e.checksum) if mark is not None}
+        self._marks = marks or Marks()
         self.look()
 
     def look(self) -> None:
@@ -79,7 +85,7 @@ class Objects:
             raise FileNotFoundError(
                 f"{file.path} was replaced: {file.size} bytes when listed, {len(content)} when read"
             )
-        return self._write(file, content)
+        return self.write(file, content)
 
     def prove(self, tree: Tree, stored: Iterable[Stored], sources: Iterable[StoredFile]) -> list[FileEntry]:
         """Compare what the store copied itself with what was listed, and note the store's checksum.
@@ -96,11 +102,20 @@ class Objects:
 
     def _is_whole(self, entry: FileEntry) -> bool:
         listed = self._listed.get(entry.object)
-        if listed is None or listed.size != entry.size:
+        if listed is None or listed.size != entry.size or entry.object in self._marks.condemned:
             return False
         return entry.checksum is None or listed.checksum == entry.checksum
 
+    def _vouched_copy(self, mark: str, file: StoredFile) -> Stored | None:
+        """The entry of a content that an earlier backup has, under whatever path and whatever name."""
+        known = self._by_content.get((mark, file.size))
+        if known is None or not self._is_whole(known):
+            return None
+        return Stored(replace(known, path=file.path, identity=file.identity, batches=None), copied=False)
+
     def _copy_within(self, source: Location, file: StoredFile, checksum: str) -> Stored:
+        if known := self._vouched_copy(checksum, file):
+            return known
         key = checksum.replace(":", "-").replace("/", "_") + f"-{file.size}"
         path = self._path(key)
         entry = FileEntry(file.path, file.size, path, checksum=checksum, identity=file.identity)
@@ -122,15 +137,35 @@ class Objects:
             raise FileNotFoundError(f"{file.path} was replaced while it was copied")
         return replace(entry, sha256=hashlib.sha256(content).hexdigest(), checksum=listed.checksum)
 
-    def _write(self, file: StoredFile, content: bytes) -> Stored:
+    def held_content(self, file: StoredFile, sha256: str) -> Stored | None:
+        """The entry of a content that is here already, by its hash; what nobody vouches for is read.
+
+        :param file: where the content belongs.
+        :param sha256: its hash.
+        """
+        if known := self._vouched_copy(sha256, file):
+            return known
+        path = self._path(sha256)
+        listed = self._listed.get(path)
+        if listed is None or listed.size != file.size or path in self._marks.condemned:
+            return None
+        if hashlib.sha256(self.repository.read(path)).hexdigest() != sha256:
+            return None
+        return Stored(FileEntry(file.path, file.size, path, sha256=sha256, identity=file.identity), copied=False)
+
+    def write(self, file: StoredFile, content: bytes) -> Stored:
+        """See to it that the repository holds a content.
+
+        :param file: where it belongs in the checkpoint.
+        """
         digest = hashlib.sha256(content).hexdigest()
+        if known := self._vouched_copy(digest, file):
+            return known
         path = self._path(digest)
         entry = FileEntry(file.path, file.size, path, sha256=digest, identity=file.identity)
         while True:
             if path in self._listed:
-                vouched = self._vouched.get(path)
-                trusted = vouched is not None and vouched.sha256 == digest and self._is_whole(vouched)
-                if trusted or self.repository.read(path) == content:
+                if path not in self._marks.condemned and self.repository.read(path) == content:
                     return Stored(replace(entry, object=path), copied=False)
                 path = self._free(path)
             try:
@@ -143,7 +178,8 @@ class Objects:
 
     def _path(self, key: str) -> str:
         shard = hashlib.sha256(key.encode()).hexdigest()[:2]
-        return f"{self.directory}/{shard}/{key}"
+        generation = f"-g{self._marks.generation}" if self._marks.generation else ""
+        return f"{self.directory}/{shard}/{key}{generation}"
 
     def _free(self, path: str) -> str:
         """A name for a content: its own, or another one where that is taken by something else."""

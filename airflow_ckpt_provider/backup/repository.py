@@ -5,8 +5,13 @@
     repository.json                        what this is: {"format": "airflow-ckpt-repository", "version": 1, "id": …}
     backups/<name>/<backup id>.json        manifests, put-if-absent, written last
     objects/<name>/<xx>/<key>              immutable contents, shared by the backups of a stream
+    claims/<name>/<claim id>.json          who is at work with the objects of a stream, for prunes to know
+    prune/<name>/<nnnnnn>.json             what a prune is about to delete, for backups to know
+    holds/<name>/<backup id>/…             which backups must stay, and why
+    verified/<name>/<backup id>/…          what verifying backups found
     running/<name>.json                    who is making a backup at the moment
-    set-aside/<name>/<plan id>/…           what a restore replaced and could not back up
+    plans/<plan id>.json                   a plan that was begun, with all that going on with it needs
+    set-aside/<name>/<plan id>/…           what a restore replaced and could not back up, or a rewind, reset or repair took away
     audit/<time>-<plan id>.json            what was changed, by whom, why
 """
 
@@ -14,18 +19,22 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path, parse_manifest
-from airflow_ckpt_provider.errors import NoSuchBackupError, RepositoryError
+from airflow_ckpt_provider.errors import NoSuchBackupError, RepositoryError, StorageError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
 from airflow_ckpt_provider.storage.location import Location
 
 LATEST = "latest"
+#: In the place of a manifest: a prune has given up the backup that was going to write it. See
+#: :mod:`~airflow_ckpt_provider.backup.claims`.
+GIVEN_UP = b'{"format":"airflow-ckpt-given-up"}\n'
 #: Safety backups of a stream go under a name of their own, with this at its end; ``latest`` never means one of them.
 SAFETY_SUFFIX = ".before-restore"
 _MARKER = "repository.json"
@@ -51,7 +60,8 @@ class Repository:
     def open(cls, location: Location) -> Repository:
         """Open an existing repository.
 
-        :raises RepositoryError: there is none, or of a format that is not known here.
+        :param location: where it is, with the key if it is encrypted.
+        :raises RepositoryError: there is none, or of a format that is not known here; or the key is missing or wrong.
         """
         try:
             data = location.read(_MARKER)
@@ -74,7 +84,20 @@ class Repository:
                 f"{_FORMAT} version {_VERSION}",
                 hint="upgrade airflow-ckpt-provider, or use another repository",
             )
-        return cls(location, repository_id)
+        return cls(decrypted(location, marker.get("encryption")), repository_id)
+
+    @classmethod
+    def open_if_there(cls, location: Location) -> Repository | None:
+        """Open a repository; ``None`` where the place is empty and one may still be made.
+
+        :raises RepositoryError: the place holds something else, or a repository of a format not known here.
+        """
+        try:
+            return cls.open(location)
+        except RepositoryError:
+            if location.list().files:
+                raise
+            return None
 
     @classmethod
     def open_or_create(cls, location: Location) -> Repository:
@@ -94,7 +117,9 @@ class Repository:
             raise RepositoryError(
                 f"{location} holds {what}: a repository needs a place of its own", hint="choose an empty place"
             )
-        marker = {"format": _FORMAT, "version": _VERSION, "id": str(uuid.uuid4())}
+        marker: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "id": str(uuid.uuid4())}
+        if location.key is not None:
+            marker["encryption"] = new_encryption(location.key)
         with suppress(FileExistsError):  # made by somebody else at this very moment
             location.create(_MARKER, json.dumps(marker).encode())
         return cls.open(location)
@@ -105,9 +130,25 @@ class Repository:
 
     def backup_ids(self, name: str) -> tuple[str, ...]:
         """Ids of a stream's backups, oldest first."""
+
+        def is_given_up(backup_id: str) -> bool:
+            try:
+                return self.location.read(manifest_path(name, backup_id)) == GIVEN_UP
+            except (FileNotFoundError, StorageError):
+                return False  # whoever wants to read it will say so
+
+        sizes = self._manifests(name)
+        return tuple(sorted(i for i, size in sizes.items() if size != len(GIVEN_UP) or not is_given_up(i)))
+
+    def taken_ids(self, name: str) -> frozenset[str]:
+        """Ids that no new backup can have: those of backups, and those that a prune took from backups it gave up."""
+        return frozenset(self._manifests(name))
+
+    def _manifests(self, name: str) -> dict[str, int]:
+        """Id -> bytes of the manifest."""
         files = self.location.list(f"backups/{checked_name(name)}").files
-        names = (file.path.rpartition("/")[2] for file in files)
-        return tuple(sorted(n.removesuffix(".json") for n in names if n.endswith(".json") and not n.startswith(".")))
+        names = ((file.path.rpartition("/")[2], file.size) for file in files)
+        return {n.removesuffix(".json"): size for n, size in names if n.endswith(".json") and not n.startswith(".")}
 
     def backups(self, name: str | None = None) -> list[Manifest]:
         """Manifests of one stream or of all, oldest first.
@@ -173,6 +214,19 @@ class Repository:
                 return manifest
         return None
 
+    def keep_plan(self, plan_id: str, document: Mapping[str, Any]) -> None:
+        """Keep a plan with all that carrying it out needs, before its first change; one that is kept already stays."""
+        with suppress(FileExistsError):
+            self.location.create(_plan_path(plan_id), json.dumps(document).encode())
+
+    def kept_plan(self, plan_id: str) -> dict[str, Any] | None:
+        """What :meth:`keep_plan` was given, or ``None`` if no plan of that id was begun."""
+        try:
+            document: dict[str, Any] = load_json(self.location.read(_plan_path(plan_id)))
+        except FileNotFoundError:
+            return None
+        return document
+
     def record(self, plan_id: str, facts: dict[str, Any]) -> None:
         """Write an audit record: who changed what, and why."""
         now = datetime.now(UTC)
@@ -195,3 +249,7 @@ class Repository:
     def audit(self, made_by: str) -> dict[str, Any] | None:
         """The newest audit record of a run, or ``None``; lets a retried task find its own work."""
         return next((record for record in self.records() if record.get("made_by") == made_by), None)
+
+
+def _plan_path(plan_id: str) -> str:
+    return f"plans/{plan_id}.json"

@@ -12,27 +12,27 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.loud_order import clear
 from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.plan_seal import STOP_WITHIN, raise_above, seal_for_plan
 from airflow_ckpt_provider.backup.restore_plan import RestorePlan, plan_restore, refuse_damage
 from airflow_ckpt_provider.backup.safety import keep_what_is_there, kept_for
-from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal
-from airflow_ckpt_provider.backup.target import check_at_rest, look_at, wait_until_at_rest
+from airflow_ckpt_provider.backup.sealing import remove_seal
+from airflow_ckpt_provider.backup.target import expect_files, look_at, wait_until_at_rest
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
-from airflow_ckpt_provider.backup.verify import check_contents, content_damage
+from airflow_ckpt_provider.backup.verify import check_contents, read_whole
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.plan import Verdict
 
 __all__ = ["RestoreOutcome", "RestorePlan", "apply_restore", "plan_restore"]
 
 log = logging.getLogger(__name__)
-
-#: How long a sealed query may take to finish its batch, seconds.
-STOP_WITHIN = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,18 @@ def apply_restore(
             hint="go back with the sink (`airflow-ckpt rewind CHECKPOINT --to-batch "
             f"{plan.batch_id} --repository REPOSITORY --sink SINK --sink-exit rollback`), or accept it (--accept-sink)",
         )
+    with in_use(plan.repository, plan.manifest, what="restore", made_by=made_by):
+        return _carry_out(plan, began, made_by, reason, workers, on_progress)
+
+
+def _carry_out(
+    plan: RestorePlan, began: float, made_by: str, reason: str, workers: int, on_progress: OnProgress | None
+) -> RestoreOutcome:
     problems = check_contents(plan.repository, list(plan.entries), workers=workers)
     refuse_damage(plan.manifest, [damage.message for damage in problems])
     seal = _seal(plan, made_by)
     kept = _keep(plan, made_by)
-    _clear(plan, seal, workers)
+    clear(plan.target.location, seal, workers=workers)
     _write(plan, workers, on_progress)
     _check(plan, seal)
     facts = {"made_by": made_by, "reason": reason, "kept": kept, "plan": plan.to_json()}
@@ -118,44 +125,24 @@ def _outcome(plan: RestorePlan, began: float, *, kept: str | None) -> RestoreOut
 
 
 def _seal(plan: RestorePlan, made_by: str) -> Seal:
-    """Seal the target with a number that stays the highest in ``offsets/`` until the end, and look again."""
-    place = plan.target.location
-    now = look_at(place)
-    if now.seal:
-        if now.seal.plan_id != plan.plan_id:
-            raise SealedError(
-                f"{place} was sealed by plan {now.seal.plan_id} ({now.seal.reason}) in the meantime",
-                hint="let that plan finish first",
-            )
-        seal = now.seal
-    else:
-        # What runs may go on until the seal stops it; but a place planned as empty holds nothing anybody agreed to lose.
-        may_move = plan.seal_running and plan.replacing
-        if now.fingerprint != plan.target.fingerprint and not may_move:
-            raise RefusedError(
-                f"{place} is not any more what plan {plan.plan_id} was made for; nothing was changed",
-                hint="make a new plan, and stop the query before",
-            )
-        if not plan.seal_running:
-            check_at_rest(now, quiet_for=plan.quiet_for)
-        first = plan.batch_id + 1 if now.is_empty else now.newest_offsets + 1
-        seal = _put_above(plan, first, made_by)
-    if not now.is_empty and plan.seal_running:
+    """Seal the target with a number that stays the highest in ``offsets/`` until the end."""
+    place, written = plan.target.location, [entry.path for entry in plan.entries]
+    # What runs may go on until the seal stops it; but a place planned as empty holds nothing anybody agreed to lose.
+    may_move = plan.seal_running and plan.replacing
+    mark = seal_for_plan(
+        place,
+        plan_id=plan.plan_id,
+        reason=plan.reason,
+        made_by=made_by,
+        fingerprint=None if may_move else plan.target.fingerprint,
+        begun=plan.target.seal is not None,
+        quiet_for=None if plan.seal_running else plan.quiet_for,
+        above=written,
+        hint="make a new plan, and stop the query before",
+    )
+    if plan.seal_running and not plan.target.is_empty:
         wait_until_at_rest(place, quiet_for=plan.quiet_for, at_most=STOP_WITHIN)
-    if seal.batch_id <= plan.batch_id:
-        higher = put_seal(place, plan.batch_id + 1, plan_id=plan.plan_id, reason=plan.reason, made_by=made_by)
-        remove_seal(place, seal)
-        seal = higher
-    return seal
-
-
-def _put_above(plan: RestorePlan, number: int, made_by: str) -> Seal:
-    for candidate in range(number, number + 50):
-        try:
-            return put_seal(plan.target.location, candidate, plan_id=plan.plan_id, reason=plan.reason, made_by=made_by)
-        except FileExistsError:
-            log.info("offsets/%d appeared: the stream was faster; taking the next number", candidate)
-    raise RefusedError(f"{plan.target.location} could not be sealed: the stream is too fast", hint="stop it first")
+    return raise_above(place, mark, written, made_by=made_by)
 
 
 def _keep(plan: RestorePlan, made_by: str) -> str | None:
@@ -167,17 +154,6 @@ def _keep(plan: RestorePlan, made_by: str) -> str | None:
     kept = keep_what_is_there(plan.repository, there, name=plan.manifest.name, plan_id=plan.plan_id, made_by=made_by)
     log.info("what was at %s is kept: %s", plan.target.location, kept)
     return kept
-
-
-def _clear(plan: RestorePlan, seal: Seal, workers: int) -> None:
-    """Delete what is there but the seal; first the entry without which no Spark starts."""
-    place = plan.target.location
-    paths = sorted(path for path in place.walk() if path != seal.path)
-    offsets = sorted((p for p in paths if p.startswith(f"{OFFSETS}/")), key=lambda p: p.rpartition("/")[2].zfill(20))
-    for path in (*offsets[-2:-1], *offsets[:-2], *offsets[-1:]):
-        place.delete(path)
-    in_parallel(place.delete, sorted(set(paths) - set(offsets)), workers=workers)
-    place.remove_empty_directories()
 
 
 def _write(plan: RestorePlan, workers: int, on_progress: OnProgress | None) -> None:
@@ -209,26 +185,14 @@ def _write_one(plan: RestorePlan, entry: FileEntry) -> None:
     if entry.checksum is not None and target.store.copies_within and target.store.same_as(repository.store):
         target.store.copy((repository / entry.object).root, (target / entry.path).root, entry.size)
         return
-    content = repository.read(entry.object)
-    if damage := content_damage(entry, content):
-        raise StorageError(
-            f"{damage.message}; it was right when the restore began",
-            hint="the target stays sealed; mend the store, then run the same command again",
-        )
-    target.replace(entry.path, content)
+    target.replace(entry.path, read_whole(plan.repository, entry, right_when="the restore began"))
 
 
 def _check(plan: RestorePlan, seal: Seal) -> None:
     """Look at what was written: exactly the files of the plan, and for Spark a whole closure of the batch."""
     there = look_at(plan.target.location)
     wanted = {entry.path: plan.size_of(entry) for entry in plan.entries}
-    found = {path: file.size for path, file in there.visible.items()}
-    differing = sorted(path for path in {*wanted, *found} if wanted.get(path) != found.get(path))
-    if differing:
-        raise StorageError(
-            f"{plan.target.location}/{differing[0]} is not what was written ({len(differing)} files differ)",
-            hint=f"the target stays sealed by plan {plan.plan_id}; see who else writes there, then run the same command again",
-        )
+    expect_files(there, wanted, plan_id=plan.plan_id, what="what was written")
     for entry in plan.entries:
         # Copied by the store: its checksum has to be the object's, or else the content is read.
         copied = entry.checksum is not None and entry.path not in plan.rewritten

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
@@ -16,7 +15,7 @@ from airflow_ckpt_provider.storage.location import Location
 log = logging.getLogger(__name__)
 
 #: A stream may log a batch while we look; how often we then take the next number.
-_TRIES = 50
+TRIES = 50
 
 
 def new_plan_id() -> str:
@@ -40,12 +39,12 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
     plan_id = plan_id or new_plan_id()
     if any(character.isspace() for character in plan_id):
         raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use an id without blanks")
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         progress = checkpoint.progress()
         if progress.seal:
             if progress.seal.plan_id == plan_id:
                 return progress.seal
-            raise sealed_by_another(progress)
+            raise sealed_by_another(progress.uri, progress.seal)
         number = max(-1 if progress.latest_logged is None else progress.latest_logged, -1) + 1
         try:
             return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by)
@@ -54,7 +53,7 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
                 "%s/%s/%d appeared: the stream was faster; taking the next number", checkpoint.location, OFFSETS, number
             )
     raise RefusedError(
-        f"{checkpoint.location} could not be sealed: the stream logged a new batch each of {_TRIES} times",
+        f"{checkpoint.location} could not be sealed: the stream logged a new batch each of {TRIES} times",
         hint="stop the stream first",
     )
 
@@ -94,7 +93,7 @@ def unseal(checkpoint: Checkpoint, *, plan_id: str | None = None, force: bool = 
     if mark is None:
         return None
     if not force and mark.plan_id != plan_id:
-        raise sealed_by_another(progress)
+        raise sealed_by_another(progress.uri, mark)
     if progress.latest_committed is not None and progress.latest_committed >= mark.batch_id:
         beyond = [b for b in progress.committed if b >= mark.batch_id]
         files = ", ".join(f"commits/{b}" for b in beyond)
@@ -104,7 +103,7 @@ def unseal(checkpoint: Checkpoint, *, plan_id: str | None = None, force: bool = 
             hint=f"delete {files}, then lift the seal: those batches run again, at-least-once as that mode is anyway",
         )
     remove_seal(checkpoint.location, mark)
-    # A restore that was stopped while it put its seal higher leaves the lower one beneath.
+    # A plan that was stopped while it put its seal higher leaves the lower one beneath.
     unseal(checkpoint, plan_id=plan_id, force=force)
     return mark
 
@@ -123,12 +122,13 @@ def remove_seal(location: Location, mark: Seal) -> None:
     location.delete(f"{OFFSETS}/.{mark.batch_id}.crc")
 
 
-def sealed_by_another(progress: Progress) -> SealedError:
-    """Say whose seal is in the way."""
-    mark = progress.seal
-    if mark is None:
-        raise ValueError("there is no seal")
+def sealed_by_another(uri: str, mark: Seal) -> SealedError:
+    """Say whose seal is in the way.
+
+    :param uri: the checkpoint.
+    :param mark: its seal.
+    """
     return SealedError(
-        f"{progress.uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}",
-        hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {progress.uri} --plan {mark.plan_id}`",
+        f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}",
+        hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`",
     )

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from airflow_ckpt_provider.backup.loud_order import delete_hidden_checksum
 from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
@@ -84,7 +85,12 @@ class SetAside:
         """
         sizes = self.sizes or {}
         here = self.repository.location / f"{self.place}/files"
-        in_parallel(lambda path: _copy(here, path, target, sizes[path]), list(paths), workers=workers)
+
+        def copy(path: str) -> None:
+            delete_hidden_checksum(target, path)
+            _copy(here, path, target, sizes[path])
+
+        in_parallel(copy, list(paths), workers=workers)
 
 
 def _copy(source: Location, path: str, target: Location, size: int) -> None:

@@ -1,15 +1,16 @@
-"""What is at the place a restore is to write to."""
+"""What is at a place that is to be changed."""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 
@@ -67,6 +68,24 @@ def look_at(location: Location) -> Target:
     newest = max((n for n in numbers if n is not None), default=None)
     seal = parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
     return Target(location, files, seal)
+
+
+def expect_files(there: Target, wanted: Mapping[str, int], *, plan_id: str, what: str = "as planned") -> None:
+    """See that exactly these files are there.
+
+    :param there: a place that was changed, as a look afterwards found it.
+    :param wanted: path -> size of all visible files.
+    :param plan_id: the plan that sealed it.
+    :param what: what they are to be, in words.
+    :raises StorageError: a file is missing, too much, or of another size.
+    """
+    found = {path: file.size for path, file in there.visible.items()}
+    differing = sorted(path for path in {*wanted, *found} if wanted.get(path) != found.get(path))
+    if differing:
+        raise StorageError(
+            f"{there.location}/{differing[0]} is not {what} ({len(differing)} files differ)",
+            hint=f"it stays sealed by plan {plan_id}; see who else writes there, then run the same command again",
+        )
 
 
 def check_at_rest(target: Target, *, quiet_for: float) -> None:

@@ -144,9 +144,19 @@ def verify_backup(
     )
 
 
-def check_structure(repository: Repository, manifest: Manifest, entries: list[FileEntry]) -> list[Damage]:
-    """See that every object is there, with its size and the checksum that its store knows; one listing."""
-    listed = repository.location.walk(f"objects/{manifest.name}")
+def check_structure(
+    repository: Repository,
+    manifest: Manifest,
+    entries: list[FileEntry],
+    *,
+    listed: Mapping[str, StoredFile] | None = None,
+) -> list[Damage]:
+    """See that every object is there, with its size and the checksum that its store knows.
+
+    :param listed: the objects of the stream; ``None``: one listing.
+    """
+    if listed is None:
+        listed = repository.location.walk(f"objects/{manifest.name}")
     paths = {entry.path for entry in manifest.files}
     absent = [
         Damage(path, "", "missing", f"{path} is not in the backup at all")
@@ -185,6 +195,21 @@ def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
     else:
         right = _matches_store_checksum(entry.checksum or "", content)
     return None if right else _damage(entry, "content", "has another content than was backed up")
+
+
+def read_whole(repository: Repository, entry: FileEntry, *, right_when: str) -> bytes:
+    """Read what a backup has of a file, for a plan whose objects were found whole before its first change.
+
+    :param right_when: when that was, in words.
+    :raises StorageError: it was damaged since.
+    """
+    content = repository.location.read(entry.object)
+    if damage := content_damage(entry, content):
+        raise StorageError(
+            f"{damage.message}; it was right when {right_when}",
+            hint="the seal stays; mend the store, then run the same command again",
+        )
+    return content
 
 
 def _matches_store_checksum(checksum: str, content: bytes) -> bool:

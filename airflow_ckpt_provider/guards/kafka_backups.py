@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
@@ -14,20 +13,7 @@ from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic
 from airflow_ckpt_provider.guards.kafka_verdicts import Seen, judge_partitions, reasons
 from airflow_ckpt_provider.guards.query import from_facts
-from airflow_ckpt_provider.plan import Verdict
-
-
-class Usefulness(StrEnum):
-    """What a restore of a backup would give."""
-
-    #: Its topics still have every offset that it would read.
-    REPLAYABLE = "replayable"
-    #: Its state can be restored; some of what it would read next is deleted.
-    STATE_ONLY = "state only"
-    #: Its topics are gone, or others have their names: its offsets mean nothing any more.
-    DEAD = "dead"
-    #: It has no Kafka source, or one that did not answer.
-    UNKNOWN = "unknown"
+from airflow_ckpt_provider.plan import Usefulness, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.backup.notes import note_verification
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.operators.fields import required, text
@@ -74,6 +75,7 @@ class CheckpointVerifyOperator(BaseOperator):
                 f"reading {chosen} of its contents" if chosen else "without reading contents",
             )
             report = verify_backup(repository, manifest, read_data=read_data, on_progress=ProgressLog(self.log, "Read"))
+            note_verification(repository, report)
         result: dict[str, Any] = {"name": manifest.name, "batch_id": manifest.batch_id, **report.to_json()}
         if not report.ok:
             self._fail(result, [finding.message for finding in report.findings], context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
@@ -13,10 +13,12 @@ class Location:
 
     :param store: the store.
     :param root: the directory's path in the store, without a trailing slash.
+    :param key: key of the repository that is here or will be, where that is encrypted.
     """
 
     store: Store
     root: str
+    key: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
     def uri(self) -> str:
@@ -36,7 +38,8 @@ class Location:
 
     def contains(self, other: Location) -> bool:
         """Whether ``other`` is this place or lies inside it."""
-        if not self.store.same_as(other.store):
+        # An encrypted store knows the one it lies in, and that one does not know it.
+        if not (self.store.same_as(other.store) or other.store.same_as(self.store)):
             return False
         outer, inner = self.store.canonical(self.root), other.store.canonical(other.root)
         return (inner.rstrip("/") + "/").startswith(outer.rstrip("/") + "/")

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Finished, run, run_program
-from tests.fingerprints import fingerprint
+from tests.fingerprints import NOTES, fingerprint
 from tests.one_checkpoint import NEWEST, unpack
 from tests.s3_server import FORGER, READER, STRANGER, Identity, S3Server
 
@@ -53,10 +53,10 @@ def says(finished: Finished, *words: str, code: int) -> None:
 
 
 @contextlib.contextmanager
-def unchanged(*places: Path, but: str | None = None) -> Iterator[None]:
+def unchanged(*places: Path, but: tuple[str, ...] = ()) -> Iterator[None]:
     """Nothing in these places is other afterwards.
 
-    :param but: a directory right below a place that may be.
+    :param but: names of directories that may be.
     """
     before = fingerprint(*places, without=but)
     yield
@@ -158,7 +158,7 @@ def test_an_unreadable_newest_log_entry(how: str, checkpoint: Path, tmp_path: Pa
 )
 def test_an_unreadable_newest_commit(content: bytes, complaint: str, checkpoint: Path, repository: Path):
     (checkpoint / "commits" / str(NEWEST)).write_bytes(content)
-    with unchanged(checkpoint), unchanged(repository, but="running"):
+    with unchanged(checkpoint), unchanged(repository, but=NOTES):
         for argv in (["inspect", checkpoint], ["backup", checkpoint, repository]):
             says(run(*argv), f"error: commits/{NEWEST}: {complaint}", "HINT: Spark", code=1)
 
@@ -166,7 +166,7 @@ def test_an_unreadable_newest_commit(content: bytes, complaint: str, checkpoint:
 def test_a_state_file_is_missing(checkpoint: Path, repository: Path):
     (changelog,) = (checkpoint / "state" / "0" / "0").glob(f"{NEWEST + 1}.changelog")
     changelog.unlink()
-    with unchanged(checkpoint), unchanged(repository, but="running"):
+    with unchanged(checkpoint), unchanged(repository, but=NOTES):
         says(run("backup", checkpoint, repository), "state/0/0", str(NEWEST + 1), code=1)
         looked_at = run("inspect", checkpoint, "--json")
     assert looked_at.code == 1
@@ -301,7 +301,7 @@ def test_the_disk_is_full_during_a_restore(repository: Path, tmp_path: Path):
     place = tmp_path / "disk"
     with small_disk(place, "48k"):
         target = place / "orders"
-        with unchanged(repository, but="running"):
+        with unchanged(repository, but=NOTES):
             finished = run("restore", repository, "latest", target, "--apply")
         assert finished.code == 3
         assert "No space left on device" in finished.err
@@ -388,7 +388,7 @@ def test_an_unreachable_store(checkpoint: Path, tmp_path: Path):
     nowhere = ["--storage-option", "endpoint_url=http://127.0.0.1:9", "--storage-option", "key=a"]
     says(
         run("inspect", "s3://lake/orders", *nowhere, "--storage-option", "secret=b"),
-        "could not list s3://lake/orders/offsets: ",
+        "could not list s3://lake/orders/commits: ",
         "HINT: check the address, the credentials and that the store is reachable",
         code=3,
     )
@@ -737,7 +737,7 @@ def being_written(checkpoint: Path) -> Iterator[None]:
 
 def test_a_target_in_use(checkpoint: Path, repository: Path):
     before = fingerprint(checkpoint)
-    with unchanged(repository), being_written(checkpoint):
+    with unchanged(repository, but=NOTES), being_written(checkpoint):
         finished = run(
             *("restore", repository, "latest", checkpoint, "--apply", "--replace", "--quiet-for", "0.5", "--json")
         )

@@ -7,6 +7,7 @@ from argparse import Namespace
 from rich.console import Console
 from rich.text import Text
 
+from airflow_ckpt_provider.backup.notes import note_verification
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.verify import ReadData, VerifyReport, verify_backup
 from airflow_ckpt_provider.cli import terminal
@@ -23,6 +24,7 @@ def verify(call: Call) -> Answer:
         report = verify_backup(
             repository, manifest, read_data=read_data, workers=call.args.workers, on_progress=on_progress
         )
+    note_verification(repository, report)
     if call.screen:
         _show(report, call.screen)
     return Answer(report.to_json(), findings=not report.ok)

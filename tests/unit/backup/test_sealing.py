@@ -260,8 +260,8 @@ def test_plan_ids() -> None:
     assert {len(i) for i in ids} == {8}
 
 
-def test_no_seal_to_speak_of(place: Location) -> None:
-    with pytest.raises(ValueError, match="there is no seal"):
-        sealed_by_another(at(place, logs(range(1))).progress())
-    assert isinstance(sealed_by_another(at(place, seal_at(1)).progress()), SealedError)
-    assert isinstance(Seal(1, "a", "b", "c", None), Seal)
+def test_whose_seal_it_is() -> None:
+    error = sealed_by_another("memory:///orders", Seal(1, "7f3a", "an upgrade", "me", None))
+    assert isinstance(error, SealedError)
+    assert error.message == "memory:///orders is sealed by plan 7f3a (an upgrade, me, None): offsets/1"
+    assert "airflow-ckpt unseal memory:///orders --plan 7f3a" in str(error.hint)

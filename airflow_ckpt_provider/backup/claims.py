@@ -1,0 +1,224 @@
+"""Who is at work with a stream's objects: what a prune has to know of backups and restores.
+
+A backup must not list an object that a prune deletes at the same moment. No clock decides that, only the order in which
+files appear, which every supported store keeps:
+
+* A backup writes its claim *before* it looks for marks of prunes; a prune writes its mark *before* it looks for claims. So
+  one of them sees the other: the backup leaves alone what the mark names, or the prune waits for the backup's end.
+* A claim ends by one file that only one can create. The backup writes the path of its manifest there, and after that the
+  manifest; a prune that has waited for a day takes the backup for dead and writes that there. Where the backup was
+  first, the prune takes the path of the manifest by a file that is none. A process that wakes up after days finds the one or
+  the other, and fails; it cannot list an object that is gone.
+
+::
+
+    claims/<name>/<claim id>.json        somebody began
+    claims/<name>/<claim id>.end.json    ended: {"manifest": path or null, "given_up": false}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name
+from airflow_ckpt_provider.backup.prune_marks import read_marks
+from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
+from airflow_ckpt_provider.errors import BackupRunningError, StorageError
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import Location
+
+log = logging.getLogger(__name__)
+
+_END = ".end.json"
+#: After which a claim without an end counts as that of a dead process, by the store's clock.
+ABANDONED_AFTER = timedelta(hours=24)
+
+
+class Claim:
+    """The claim of one backup, restore or copy. Use :func:`claimed`.
+
+    :param repository: the repository's place.
+    :param name: name of the stream.
+    """
+
+    def __init__(self, repository: Location, name: str) -> None:
+        self.claim_id = uuid.uuid4().hex
+        self._repository = repository
+        self._path = f"claims/{checked_name(name)}/{self.claim_id}"
+        self._bound = False
+
+    def begin(self, what: str, made_by: str) -> None:
+        """Say that somebody is at work."""
+        document = {"what": what, "made_by": made_by, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+        self._repository.create(f"{self._path}.json", json.dumps(document).encode())
+
+    def bind(self, manifest_path: str) -> None:
+        """Say which manifest will be written; nothing but that one may be written after this.
+
+        :raises BackupRunningError: a prune has given this backup up.
+        """
+        if not self._end({"manifest": manifest_path, "given_up": False}):
+            raise given_up()
+        self._bound = True
+
+    def end(self) -> None:
+        """Say that nothing will be written any more; after a manifest it was said already."""
+        if not self._bound:
+            with suppress(StorageError):  # the store may be what failed; the claim is given up after a day
+                self._end({"manifest": None, "given_up": False})
+
+    def _end(self, document: dict[str, object]) -> bool:
+        try:
+            self._repository.create(f"{self._path}{_END}", json.dumps(document).encode())
+        except FileExistsError:
+            return False
+        return True
+
+
+def given_up() -> BackupRunningError:
+    """Make the error of a backup that took so long, or stood still so long, that a prune took it for dead."""
+    return BackupRunningError(
+        "a prune has given this backup up: it had shown no end for too long, and what it copied may be deleted",
+        hint="run it again; where backups take that long, give the prune a longer --abandoned-after",
+    )
+
+
+@contextmanager
+def claimed(repository: Location, name: str, *, what: str, made_by: str) -> Iterator[Claim]:
+    """Claim a stream's objects for the time of a ``with`` block. Take it before looking at marks, manifests and objects.
+
+    :param what: ``backup``, ``restore``, ``copy`` or ``repair``, for whoever waits.
+    :param made_by: the run or user at work.
+    """
+    claim = Claim(repository, name)
+    claim.begin(what, made_by)
+    try:
+        yield claim
+    finally:
+        claim.end()
+
+
+@contextmanager
+def in_use(repository: Repository, manifest: Manifest, *, what: str, made_by: str) -> Iterator[None]:
+    """Keep the objects of a backup from being pruned while they are read.
+
+    :raises NoSuchBackupError: the backup was removed since the manifest was read.
+    """
+    with claimed(repository.location, manifest.name, what=what, made_by=made_by):
+        repository.read_manifest(manifest.name, manifest.backup_id)
+        yield
+
+
+@contextmanager
+def entries_in_use(
+    repository: Repository, entries: Collection[FileEntry], *, what: str, made_by: str
+) -> Iterator[None]:
+    """Keep objects from being pruned while they are read; does nothing for none.
+
+    :raises StorageError: a prune may be deleting one of them already.
+    """
+    objects = {entry.object for entry in entries}
+    with ExitStack() as stack:
+        for name in sorted({path.split("/")[1] for path in objects}):
+            stack.enter_context(claimed(repository.location, name, what=what, made_by=made_by))
+            if going := objects & read_marks(repository.location, name).condemned:
+                raise StorageError(
+                    f"{min(going)} in {repository.location} belongs to no backup any more, and a prune is deleting it",
+                    hint="make a new plan, from a backup that is there",
+                )
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClaim:
+    """A claim as a prune sees it.
+
+    :param since: when it was written, by the store's clock; ``None`` where the store does not say.
+    """
+
+    claim_id: str
+    name: str
+    since: datetime | None
+
+    def words(self, repository: Location) -> str:
+        """Say who that is."""
+        try:
+            told = load_json(repository.read(f"claims/{self.name}/{self.claim_id}.json"))
+            by = f" by {told['made_by']}" if told["made_by"] else ""
+            return f"{told['what']}{by} since {told['at']}"
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return f"claim {self.claim_id}"
+
+
+def open_claims(repository: Repository, name: str, *, finished: Collection[str] = ()) -> list[OpenClaim]:
+    """Claims of those who may still write a manifest, or read objects.
+
+    :param finished: ids of claims whose manifests are known to be there, which need not be looked at.
+    """
+    listed = {file.path.rpartition("/")[2]: file for file in repository.location.list(f"claims/{name}").files}
+    found = []
+    for file_name, file in listed.items():
+        claim_id = file_name.removesuffix(".json")
+        if file_name.endswith(_END) or not file_name.endswith(".json") or claim_id in finished:
+            continue
+        if f"{claim_id}{_END}" not in listed or not _has_ended(repository, name, claim_id):
+            found.append(OpenClaim(claim_id, name, file.modified))
+    return found
+
+
+def _has_ended(repository: Repository, name: str, claim_id: str) -> bool:
+    """Whether it can write no manifest any more: it said so, was given up, or its manifest's path is taken."""
+    path = _end_of(repository.location, name, claim_id)["manifest"]
+    return path is None or path.rpartition("/")[2].removesuffix(".json") in repository.taken_ids(name)
+
+
+def _end_of(place: Location, name: str, claim_id: str) -> dict[str, Any]:
+    try:
+        end: dict[str, Any] = load_json(place.read(f"claims/{name}/{claim_id}{_END}"))
+        return end
+    except FileNotFoundError:  # another prune has tidied up since it was listed
+        return {"manifest": None, "given_up": False}
+
+
+def give_up(repository: Repository, claim: OpenClaim) -> None:
+    """See to it that a backup can write no manifest any more, whether its process is dead or not.
+
+    Its manifest may have been written just before: the path is taken then, and the backup is as good as any.
+    """
+    place = repository.location
+    end = {"manifest": None, "given_up": True}
+    try:
+        place.create(f"claims/{claim.name}/{claim.claim_id}{_END}", json.dumps(end).encode())
+        return
+    except FileExistsError:
+        path = _end_of(place, claim.name, claim.claim_id)["manifest"]
+    if path is not None:
+        with suppress(FileExistsError):
+            place.create(path, GIVEN_UP)
+
+
+def tidy_claims(repository: Repository, name: str, *, finished: Collection[str]) -> None:
+    """Delete claims that nobody has to know of any more.
+
+    The end of one that was given up stays for ever: it is what keeps its process from going on.
+    """
+    place = repository.location
+    listed = {file.path.rpartition("/")[2] for file in place.list(f"claims/{name}").files}
+    for file_name in sorted(listed):
+        claim_id = file_name.removesuffix(".json")
+        if file_name.endswith(_END) or not file_name.endswith(".json"):
+            continue
+        ended = f"{claim_id}{_END}" in listed
+        if claim_id not in finished and not (ended and _has_ended(repository, name, claim_id)):
+            continue
+        keep_end = ended and _end_of(place, name, claim_id)["given_up"]
+        place.delete(f"claims/{name}/{file_name}")  # first: an end alone is nobody's claim
+        if ended and not keep_end:
+            place.delete(f"claims/{name}/{claim_id}{_END}")

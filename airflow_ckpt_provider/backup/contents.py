@@ -1,0 +1,68 @@
+"""What a stream's part of the repository holds: the objects that are there, and the ones that manifests list."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
+from airflow_ckpt_provider.storage.store import StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the manifests of a stream list.
+
+    :param objects: paths of objects.
+    :param claims: the claims that its backups were made under.
+    :param backup_ids: its backups.
+    :param unreadable: manifests that cannot be read, in words. What they list is not known.
+    """
+
+    objects: frozenset[str]
+    claims: frozenset[str]
+    backup_ids: frozenset[str]
+    unreadable: tuple[str, ...]
+
+
+def stream_names(repository: Repository) -> tuple[str, ...]:
+    """Names of streams that have backups, or objects that no backup lists."""
+    names = {*repository.names(), *repository.location.list("objects").directories}
+    return tuple(sorted(names))
+
+
+def objects_there(repository: Repository, name: str) -> dict[str, StoredFile]:
+    """The objects of a stream by their path. An unfinished write of the local store is none."""
+    found = repository.location.walk(f"objects/{checked_name(name)}")
+    return {path: file for path, file in found.items() if "/." not in path}
+
+
+def listed_by(repository: Repository, name: str, *, without: Collection[str] = ()) -> Listed:
+    """Read all manifests of a stream; of each only what is needed is kept.
+
+    :param without: ids of backups that are left out.
+    """
+    ids = [i for i in repository.backup_ids(name) if i not in without]
+
+    def read(backup_id: str) -> Manifest | str | None:
+        try:
+            return repository.read_manifest(name, backup_id)
+        except NoSuchBackupError:
+            return None  # removed since it was listed
+        except CkptError as e:
+            return e.message
+
+    objects: set[str] = set()
+    claims: set[str] = set()
+    unreadable: list[str] = []
+    for start in range(0, len(ids), 64):  # so that the manifests of a year are not in memory at once
+        for found in in_parallel(read, ids[start : start + 64]):
+            if isinstance(found, Manifest):
+                objects.update(entry.object for entry in found.files)
+                claims.add(found.claim)
+            elif found is not None:
+                unreadable.append(found)
+    return Listed(frozenset(objects), frozenset(claims), frozenset(ids), tuple(unreadable))

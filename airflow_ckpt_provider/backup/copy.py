@@ -1,0 +1,156 @@
+"""Copying backups from one repository to another: a second region, a second cloud.
+
+Every content is compared with its hash on the way. A copy has the id, the time and all else of its original, and is as whole
+as a backup that was taken there; only its objects may have other names. What the target holds already is not read again at the
+source, so a copy that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_ckpt_provider.backup.claims import claimed, given_up, in_use
+from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest
+from airflow_ckpt_provider.backup.objects import Objects
+from airflow_ckpt_provider.backup.prune_marks import read_marks
+from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
+from airflow_ckpt_provider.backup.restore_plan import refuse_damage
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
+from airflow_ckpt_provider.backup.verify import check_structure, content_damage
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError
+from airflow_ckpt_provider.storage.store import StoredFile
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBackup:
+    """A backup that is in the target now.
+
+    :param copied_files: contents that were written.
+    :param already_there: the target had this backup before.
+    """
+
+    name: str
+    backup_id: str
+    files: int
+    bytes: int
+    copied_files: int
+    copied_bytes: int
+    already_there: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The backup as plain JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def copy_backups(
+    source: Repository,
+    target: Repository,
+    manifests: Sequence[Manifest],
+    *,
+    made_by: str = "",
+    workers: int = WORKERS,
+    on_progress: OnProgress | None = None,
+) -> list[CopiedBackup]:
+    """Copy backups, in the order given; oldest first shares the most.
+
+    :param source: the repository that has them.
+    :param target: the repository that gets them.
+    :param manifests: backups of ``source``.
+    :param made_by: the run or user that copies.
+    :param workers: files under way at once.
+    :param on_progress: called after each file of a backup.
+    :raises RefusedError: both are the same repository; the target has another backup under the same id.
+    :raises DamagedBackupError: an object is not what was backed up; this backup is not copied, those before are.
+    :raises StorageError: reading or writing failed; the same command again goes on.
+    """
+    if source.repository_id == target.repository_id and source.location.uri == target.location.uri:
+        raise RefusedError(f"{source.location} would be copied to itself", hint="give another target")
+    return [
+        _copied(source, target, manifest, made_by=made_by, workers=workers, on_progress=on_progress)
+        for manifest in manifests
+    ]
+
+
+def _copied(
+    source: Repository,
+    target: Repository,
+    manifest: Manifest,
+    *,
+    made_by: str,
+    workers: int,
+    on_progress: OnProgress | None,
+) -> CopiedBackup:
+    name = manifest.name
+    refuse_damage(manifest, [d.message for d in check_structure(source, manifest, list(manifest.files))])
+    there = target.taken_ids(name)
+    if manifest.backup_id in there:
+        _check_same(target.read_manifest(name, manifest.backup_id), manifest, target)
+        return CopiedBackup(name, manifest.backup_id, len(manifest.files), manifest.bytes, 0, 0, True)
+    with (
+        in_use(source, manifest, what="copy", made_by=made_by),
+        claimed(target.location, name, what="copy", made_by=made_by) as claim,
+    ):
+        marks = read_marks(target.location, name)
+        # The backups around it in time share the most with it.
+        near = sorted(target.backup_ids(name), key=lambda i: (i > manifest.backup_id, i))
+        before = [i for i in near if i < manifest.backup_id][-1:] or near[:1]
+        vouched = [e for i in before for e in target.read_manifest(name, i).files]
+        objects = Objects(target.location, name, vouched=vouched, marks=marks)
+        meter = Meter(on_progress, files=len(manifest.files), size=manifest.bytes)
+
+        def copy(entry: FileEntry) -> tuple[FileEntry, bool]:
+            copied = _copy_one(source, objects, entry)
+            meter.add(entry.size)
+            return copied
+
+        stored = in_parallel(copy, manifest.files, workers=workers)
+        made = replace(manifest, files=tuple(entry for entry, _ in stored), claim=claim.claim_id)
+        claim.bind(made.path)
+        try:
+            target.location.create(made.path, made.to_document())
+        except FileExistsError:
+            if target.location.read(made.path) == GIVEN_UP:
+                raise given_up() from None
+            _check_same(target.read_manifest(name, made.backup_id), manifest, target)  # another copy was faster
+    written = {entry.object: entry.size for entry, copied in stored if copied}
+    log.info("copied backup %s of %s to %s", made.backup_id, name, target.location)
+    return CopiedBackup(name, made.backup_id, len(made.files), made.bytes, len(written), sum(written.values()), False)
+
+
+def _copy_one(source: Repository, objects: Objects, entry: FileEntry) -> tuple[FileEntry, bool]:
+    # The identity is of the checkpoint, and stays: a backup of it into the target reuses the object by it.
+    file = StoredFile(entry.path, entry.size, entry.identity)
+    if entry.sha256 and (held := objects.held_content(file, entry.sha256)):
+        return replace(held.entry, batches=entry.batches), False
+    try:
+        content = source.location.read(entry.object)
+    except FileNotFoundError:
+        raise DamagedBackupError(
+            f"{entry.path}: its object {entry.object} is missing",
+            findings=(entry.object,),
+            hint="`airflow-ckpt check` tells which backups are whole",
+        ) from None
+    if damage := content_damage(entry, content):
+        raise DamagedBackupError(
+            damage.message,
+            findings=(damage.message,),
+            hint="`airflow-ckpt verify --read-data` tells which backups are whole",
+        )
+    stored = objects.write(file, content)
+    return replace(stored.entry, batches=entry.batches), stored.copied
+
+
+def _check_same(there: Manifest, manifest: Manifest, target: Repository) -> None:
+    def what(m: Manifest) -> tuple[object, ...]:
+        return m.created, m.query_id, m.batch_id, {(f.path, f.size) for f in m.files}
+
+    if what(there) != what(manifest):
+        raise RefusedError(
+            f"{target.location} has another backup {manifest.backup_id} of {manifest.name}",
+            hint="copy into another repository",
+        )

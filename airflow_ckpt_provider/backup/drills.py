@@ -1,0 +1,93 @@
+"""When a backup was last proven restorable: restored, and run on by the code of production.
+
+Manifests never change, so the proof is a file of its own, ``drills/<name>/<backup id>/<time>.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
+
+_DRILLS = "drills"
+_TIME = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One proof.
+
+    :param name: name of the stream.
+    :param backup_id: the backup that was restored.
+    :param at: when, in UTC.
+    :param report: the report of the rehearsal.
+    """
+
+    name: str
+    backup_id: str
+    at: datetime
+    report: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The proof in a few plain values."""
+        return {
+            "name": self.name,
+            "backup_id": self.backup_id,
+            "proven_at": self.at.isoformat(),
+            "batch_id": self.report.get("batch_id"),
+            "batches": len(self.report.get("batches") or ()),
+            "seconds": self.report.get("seconds"),
+        }
+
+
+def record_drill(repository: Repository, report: dict[str, Any]) -> Drill:
+    """Keep the proof that a backup was restored and run on.
+
+    :param repository: the repository of the backup.
+    :param report: the report of the rehearsal, see ``Rehearsal.to_json``.
+    :raises RefusedError: the report does not say that the code went on from the backup.
+    """
+    name, backup_id = str(report.get("name") or ""), str(report.get("backup_id") or "")
+    if not (name and backup_id and report.get("starts")):
+        raise RefusedError(
+            "the report proves nothing: no code went on from a backup", hint="record only a rehearsal that ran batches"
+        )
+    now = datetime.now(UTC).replace(microsecond=0)
+    path = f"{_DRILLS}/{checked_name(name)}/{backup_id}/{now.strftime(_TIME)}.json"
+    content = {"format": "airflow-ckpt-drill", "version": 1, "proven_at": now.isoformat(), "report": report}
+    with suppress(FileExistsError):  # a second one within this second proves no more
+        repository.location.create(path, json.dumps(content).encode())
+    return Drill(name, backup_id, now, report)
+
+
+def last_drill(repository: Repository, name: str, *, backup_id: str | None = None) -> Drill | None:
+    """The newest proof of a stream, or of one of its backups; ``None``: it was never proven.
+
+    :raises RefusedError: the file of the newest proof is damaged.
+    """
+    base = f"{_DRILLS}/{checked_name(name)}"
+    ids = [backup_id] if backup_id else list(repository.location.list(base).directories)
+    found = [
+        (file.path.rpartition("/")[2], one, file.path)
+        for one in ids
+        for file in repository.location.list(f"{base}/{one}").files
+        if file.path.endswith(".json")
+    ]
+    if not found:
+        return None
+    _, newest, path = max(found)
+    try:
+        content = load_json(repository.location.read(path))
+        return Drill(name, newest, datetime.fromisoformat(content["proven_at"]), dict(content["report"]))
+    except (ValueError, KeyError, TypeError) as e:
+        raise RefusedError(
+            f"{repository.location}/{path} is no record of a drill ({type(e).__name__}: {e})",
+            hint="delete this file; the next drill writes another",
+        ) from e

@@ -1,0 +1,210 @@
+"""What becomes known of a backup after it was made: holds, and what verifying it found.
+
+Manifests are immutable. So each fact is a new file beside them, numbered in the order in which they came, whatever the
+clocks say; a repository that only takes new files can keep them::
+
+    holds/<name>/<backup id>/<nnnnnn>.json               {"event": "held" | "released" | "going", …}
+    verified/<name>/<backup id>/<nnnnnn>-<outcome>.json  outcome: contents, structure or damaged
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.backup.verify import VerifyReport
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.json_text import load_json
+
+log = logging.getLogger(__name__)
+
+_HOLDS = "holds"
+_VERIFIED = "verified"
+
+
+class HoldEvent(StrEnum):
+    """What happened to a backup's hold."""
+
+    HELD = "held"
+    RELEASED = "released"
+    #: An expire is about to remove it; it cannot be held any more.
+    GOING = "going"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The newest word on a backup's hold.
+
+    :param number: of the event; the next one is one more.
+    """
+
+    event: HoldEvent
+    number: int
+    reason: str
+    made_by: str
+    at: str
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the backup must stay."""
+        return self.event is HoldEvent.HELD
+
+    def to_json(self) -> dict[str, Any]:
+        """The word as plain JSON."""
+        return {"held": self.is_held, "reason": self.reason, "made_by": self.made_by, "at": self.at}
+
+
+class Verified(StrEnum):
+    """What the newest looks at a backup found."""
+
+    #: Everything is there, with its size; not all contents were read.
+    STRUCTURE = "structure"
+    #: All contents were read as well.
+    CONTENTS = "contents"
+    DAMAGED = "damaged"
+
+
+def hold(repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "") -> Hold:
+    """Keep a backup whatever the policy says, until it is released.
+
+    :param reason: why; whoever wants to release it will read it.
+    :raises RefusedError: there is no reason; an expire is removing the backup at this moment.
+    """
+    if not reason.strip():
+        raise RefusedError("a hold without a reason helps nobody", hint="say why with --reason")
+    return _set(repository, manifest, HoldEvent.HELD, reason, made_by)
+
+
+def release(repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "") -> Hold:
+    """Take a hold away; fine where there is none.
+
+    :param reason: why it is not needed any more.
+    """
+    return _set(repository, manifest, HoldEvent.RELEASED, reason, made_by)
+
+
+def _set(repository: Repository, manifest: Manifest, event: HoldEvent, reason: str, made_by: str) -> Hold:
+    while True:
+        now = holds(repository, manifest.name).get(manifest.backup_id)
+        if event is HoldEvent.HELD and now and now.event is HoldEvent.GOING:
+            raise RefusedError(
+                f"backup {manifest.backup_id} of {manifest.name} is being removed ({now.made_by}, {now.at})",
+                hint="hold another one; should the removal have been interrupted, run that expire again first",
+            )
+        if (now.event if now else HoldEvent.RELEASED) is event:
+            return now or Hold(event, 0, reason, made_by, "")
+        if made := write_event(repository, manifest.name, manifest.backup_id, now, event, reason, made_by):
+            # Written before this look: an expire that had not seen it would have had to take the same number.
+            repository.read_manifest(manifest.name, manifest.backup_id)
+            return made
+
+
+def write_event(
+    repository: Repository, name: str, backup_id: str, last: Hold | None, event: HoldEvent, reason: str, made_by: str
+) -> Hold | None:
+    """Add an event after the last that was seen; ``None`` if somebody else was faster."""
+    number = last.number + 1 if last else 1
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    document = {"event": event.value, "reason": reason, "made_by": made_by, "at": at}
+    try:
+        repository.location.create(f"{_HOLDS}/{name}/{backup_id}/{number:06d}.json", json.dumps(document).encode())
+    except FileExistsError:
+        return None
+    return Hold(event, number, reason, made_by, at)
+
+
+def holds(repository: Repository, name: str) -> dict[str, Hold]:
+    """The newest word on each backup of a stream that was ever held: backup id -> hold.
+
+    :raises RepositoryError: a hold cannot be read. Nothing may be removed then.
+    """
+    newest = {path.split("/")[-2]: path for path in sorted(repository.location.walk(f"{_HOLDS}/{checked_name(name)}"))}
+
+    def read(item: tuple[str, str]) -> tuple[str, Hold]:
+        backup_id, path = item
+        try:
+            value = load_json(repository.location.read(path))
+            number = int(path.rpartition("/")[2].removesuffix(".json"))
+            event = HoldEvent(value["event"])
+            return backup_id, Hold(event, number, value["reason"], value["made_by"], value["at"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise RepositoryError(
+                f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or mend it by hand"
+            ) from e
+
+    return dict(in_parallel(read, newest.items()))
+
+
+def note_verification(repository: Repository, report: VerifyReport) -> bool:
+    """Note what verifying a backup found, where these credentials may write; return whether it was noted.
+
+    Without the note an expire does not know that this backup is a good one.
+    """
+    try:
+        record_verification(repository, report)
+    except StorageError as e:
+        log.warning("that backup %s was verified is not noted: %s", report.backup_id, e.message)
+        return False
+    return True
+
+
+def record_verification(repository: Repository, report: VerifyReport) -> None:
+    """Note what verifying a backup found.
+
+    :raises StorageError: these credentials may not write.
+    """
+    outcome = Verified.DAMAGED if not report.ok else Verified.STRUCTURE
+    if report.ok and report.read_files == report.files:
+        outcome = Verified.CONTENTS
+    directory = f"{_VERIFIED}/{report.name}/{report.backup_id}"
+    document = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **report.to_json()}
+    number = max((_number(f.path) for f in repository.location.list(directory).files), default=0)
+    while True:
+        number += 1
+        try:
+            path = f"{directory}/{number:06d}-{outcome.value}.json"
+            repository.location.create(path, json.dumps(document).encode())
+            return
+        except FileExistsError:  # two at once: this one comes after
+            continue
+
+
+def verifications(repository: Repository, name: str) -> dict[str, Verified]:
+    """The most that is known since the last damage was found, from the names of the notes: backup id -> what."""
+    found: dict[str, Verified] = {}
+    for path in sorted(repository.location.walk(f"{_VERIFIED}/{checked_name(name)}")):
+        backup_id = path.split("/")[-2]
+        outcome = path.rpartition("-")[2].removesuffix(".json")
+        if outcome not in set(Verified):
+            continue
+        if found.get(backup_id) is not Verified.CONTENTS or outcome == Verified.DAMAGED:
+            found[backup_id] = Verified(outcome)
+    return found
+
+
+def forget_notes(repository: Repository, name: str, backup_ids: Iterable[str]) -> None:
+    """Delete the notes about backups that are gone."""
+    gone = set(backup_ids)
+    for kind in (_HOLDS, _VERIFIED):
+        paths = [p for p in repository.location.walk(f"{kind}/{checked_name(name)}") if p.split("/")[-2] in gone]
+        in_parallel(repository.location.delete, paths)
+
+
+def noted_ids(repository: Repository, name: str) -> set[str]:
+    """Ids of backups that there are notes about."""
+    return {
+        i for kind in (_HOLDS, _VERIFIED) for i in repository.location.list(f"{kind}/{checked_name(name)}").directories
+    }
+
+
+def _number(path: str) -> int:
+    digits = path.rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isdigit() else 0

@@ -1,0 +1,339 @@
+"""Removing objects that no manifest lists, while backups, restores and other prunes go on.
+
+1. Name what will be deleted in a mark. Backups that begin from now on leave it alone.
+2. See who began before: while one of them is at work, nothing of this stream is deleted. The mark stays; the next prune goes on.
+3. Read all manifests again: what one of those backups has listed meanwhile stays.
+4. See that the mark is still there; delete; take the mark away.
+
+No step asks a clock, but for how long a backup without an end counts as alive, and that is the store's own: the time of
+its claim against that of the mark. Killed after any step this leaves objects that no manifest lists, and a mark, with
+which the next prune goes on. Why nothing can go wrong where processes stand still for days between two steps is in
+:mod:`~airflow_ckpt_provider.backup.claims` and :mod:`~airflow_ckpt_provider.backup.prune_marks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER, OpenClaim, give_up, open_claims, tidy_claims
+from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there, stream_names
+from airflow_ckpt_provider.backup.notes import forget_notes, noted_ids
+from airflow_ckpt_provider.backup.prune_marks import finish, read_marks, write_mark, written_at
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.sealing import new_plan_id
+from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.plan import Verdict
+
+log = logging.getLogger(__name__)
+
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class MaxUnused:
+    """How much may be there that no backup needs: deleting it costs requests.
+
+    :param bytes: so much.
+    :param percent: so much of all; ``None``: ``bytes`` counts.
+    """
+
+    bytes: float = 0
+    percent: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> MaxUnused:
+        """Understand ``5%``, ``200M`` or ``unlimited``, as restic has it.
+
+        :raises RefusedError: it is none of them.
+        """
+        plain = text.strip()
+        if plain == "unlimited":
+            return cls(float("inf"))
+        if (match := re.fullmatch(r"(\d+(?:\.\d+)?)%", plain)) and float(match[1]) < 100:
+            return cls(percent=float(match[1]))
+        if match := re.fullmatch(r"(\d+(?:\.\d+)?)([BKMGT]?)", plain.upper()):
+            return cls(float(match[1]) * _UNITS[match[2]])
+        raise RefusedError(f"max-unused is {text!r}", hint="give a size such as 200M, a share such as 5%, or unlimited")
+
+    def of(self, total: int) -> float:
+        """Bytes that may stay, of a total."""
+        return total * self.percent / 100 if self.percent is not None else self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPrune:
+    """What a prune does to one stream.
+
+    :param objects: path -> bytes of what goes.
+    :param unused_objects: how many objects no backup lists.
+    :param unused_bytes: their bytes.
+    :param total_bytes: bytes of all objects.
+    :param left_alone: why nothing of this stream goes, or ``None``.
+    """
+
+    name: str
+    objects: Mapping[str, int]
+    unused_objects: int
+    unused_bytes: int
+    total_bytes: int
+    left_alone: str | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that go."""
+        return sum(self.objects.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The stream as plain JSON."""
+        return {
+            "name": self.name,
+            "objects": len(self.objects),
+            "bytes": self.bytes,
+            "unused_objects": self.unused_objects,
+            "unused_bytes": self.unused_bytes,
+            "total_bytes": self.total_bytes,
+            "left_alone": self.left_alone,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What a prune would delete.
+
+    :param repository: URI of the repository.
+    :param streams: what would go, by stream.
+    """
+
+    repository: str
+    streams: tuple[StreamPrune, ...]
+
+    @property
+    def objects(self) -> int:
+        """How many objects go."""
+        return sum(len(s.objects) for s in self.streams)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that go."""
+        return sum(s.bytes for s in self.streams)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Always ``SAFE``: no backup lists what goes."""
+        return Verdict.SAFE
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Streams that are left alone, and why."""
+        return tuple(f"{s.name}: {s.left_alone}" for s in self.streams if s.left_alone)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with what goes."""
+        going = sorted(path for s in self.streams for path in s.objects)
+        return hashlib.sha256("\n".join([self.repository, *going]).encode()).hexdigest()[:16]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What ``apply`` does, in order, for each stream."""
+        if not self.objects:
+            return ()
+        return (
+            "name what goes in a mark, which backups that begin now leave alone",
+            "leave a stream for the next prune where a backup or restore is at work that began before",
+            "read all manifests again",
+            f"delete {self.objects} objects, {self.bytes} bytes, but for what is listed by then",
+            "take the mark away",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        return {
+            "kind": "prune",
+            "repository": self.repository,
+            "verdict": self.verdict.value,
+            "objects": self.objects,
+            "bytes": self.bytes,
+            "streams": [s.to_json() for s in self.streams],
+            "findings": list(self.findings),
+            "steps": list(self.steps),
+            "fingerprint": self.fingerprint,
+        }
+
+    def to_markdown(self) -> str:
+        """The plan for people."""
+        rows = "\n".join(
+            f"| {s.name} | {len(s.objects):,} | {s.bytes:,} | {s.unused_bytes:,} of {s.total_bytes:,} | {s.left_alone or ''} |"
+            for s in self.streams
+        )
+        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
+        return (
+            f"### Prune\n\n`{self.repository}`: {self.objects:,} objects go, {self.bytes:,} bytes\n\n"
+            f"| stream | objects | bytes | unused | left alone |\n|---|---|---|---|---|\n{rows}\n\n{steps}\n".rstrip()
+            + "\n"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PruneOutcome:
+    """A prune that was carried out.
+
+    :param objects: objects deleted.
+    :param waits_for: stream -> who is at work there; the next prune goes on with these.
+    """
+
+    plan_id: str
+    objects: int
+    bytes: int
+    waits_for: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON."""
+        return {
+            "plan_id": self.plan_id,
+            "objects": self.objects,
+            "bytes": self.bytes,
+            "waits_for": {name: list(who) for name, who in self.waits_for.items()},
+        }
+
+
+def plan_prune(
+    repository: Repository,
+    *,
+    name: str | None = None,
+    max_unused: MaxUnused | None = None,
+    without: Mapping[str, Collection[str]] | None = None,
+) -> PrunePlan:
+    """Plan a prune; reads only.
+
+    :param name: only this stream.
+    :param max_unused: what may stay though nobody needs it; by default nothing.
+    :param without: stream -> ids of backups that an expire would remove before.
+    """
+    names = stream_names(repository) if name is None else (name,)
+    limit = max_unused or MaxUnused()
+    gone = without or {}
+    streams = tuple(_of_stream(repository, each, limit, gone.get(each, ())) for each in names)
+    return PrunePlan(repository.location.uri, streams)
+
+
+def _of_stream(repository: Repository, name: str, limit: MaxUnused, without: Collection[str]) -> StreamPrune:
+    # In this order: what a backup adds between the two looks is listed and not looked for, and not the other way round.
+    there = objects_there(repository, name)
+    listed = listed_by(repository, name, without=without)
+    unused = {path: file.size for path, file in there.items() if path not in listed.objects}
+    found = StreamPrune(name, unused, len(unused), sum(unused.values()), sum(file.size for file in there.values()))
+    if listed.unreadable:
+        return replace(found, objects={}, left_alone=f"what its backups need is not known: {listed.unreadable[0]}")
+    if there and not listed.backup_ids:
+        why = "it has objects and no backup: its first one runs or was stopped, or this repository was copied in part"
+        return replace(found, objects={}, left_alone=why)
+    return replace(found, objects=_chosen(repository, name, unused, limit.of(found.total_bytes)))
+
+
+def _chosen(repository: Repository, name: str, unused: Mapping[str, int], may_stay: float) -> dict[str, int]:
+    """What an unfinished prune has named, and then the biggest, until no more is left than may stay."""
+    named = read_marks(repository.location, name).condemned
+    left = sum(unused.values())
+    going: dict[str, int] = {}
+    for path in sorted(unused, key=lambda p: (p not in named, -unused[p], p)):
+        if left <= may_stay and path not in named:
+            break
+        going[path] = unused[path]
+        left -= unused[path]
+    return going
+
+
+def apply_prune(
+    repository: Repository,
+    plan: PrunePlan,
+    *,
+    made_by: str = "",
+    abandoned_after: timedelta = ABANDONED_AFTER,
+    workers: int = WORKERS,
+) -> PruneOutcome:
+    """Delete what a plan names, as far as nobody needs it by now.
+
+    :param plan: from :func:`plan_prune`.
+    :param made_by: the run or user that does it.
+    :param abandoned_after: a backup or restore that began longer ago and has not ended is given up: it cannot end any
+        more. By the store's own clock.
+    :param workers: requests under way at once.
+    :raises StorageError: reading or writing failed; the same command again goes on.
+    """
+    plan_id = new_plan_id()
+    objects = size = 0
+    waits_for: dict[str, tuple[str, ...]] = {}
+    for stream in plan.streams:
+        if stream.left_alone:
+            continue
+        deleted, waiting = _prune(repository, stream, abandoned_after, made_by, workers)
+        objects += len(deleted)
+        size += sum(stream.objects.get(path, 0) for path in deleted)
+        if waiting:
+            waits_for[stream.name] = waiting
+    outcome = PruneOutcome(plan_id, objects, size, waits_for)
+    if objects:
+        repository.record(plan_id, {"kind": "prune", "made_by": made_by, **outcome.to_json()})
+    return outcome
+
+
+def _prune(
+    repository: Repository, stream: StreamPrune, abandoned_after: timedelta, made_by: str, workers: int
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return what was deleted, and who has to be waited for."""
+    place, name = repository.location, stream.name
+    marks = read_marks(place, name)
+    # What an unfinished prune has named goes with the rest, for its mark will go too.
+    named = {*stream.objects, *marks.condemned}
+    if not named and not marks.unfinished:
+        _tidy(repository, name, listed_by(repository, name))
+        return [], ()
+    number = write_mark(place, name, marks, named, made_by=made_by)
+    waiting = _at_work(repository, name, number, abandoned_after)
+    if waiting:
+        return [], tuple(claim.words(place) for claim in waiting)
+    listed = listed_by(repository, name)
+    if listed.unreadable:
+        return [], listed.unreadable
+    if number not in read_marks(place, name).unfinished:
+        # This process stood still, and another prune has carried the mark to its end: what it named may be in use again.
+        return [], ("another prune, which has done this one's work",)
+    going = sorted(named - listed.objects)
+    in_parallel(place.delete, going, workers=workers)
+    finish(place, name, number, [n for n in {*marks.unfinished, *marks.done} if n < number])
+    _tidy(repository, name, listed)
+    return going, ()
+
+
+def _at_work(repository: Repository, name: str, number: int, abandoned_after: timedelta) -> list[OpenClaim]:
+    """Who began before the mark was written and has not ended; those that show no end for too long are given up."""
+    now = written_at(repository.location, name, number)
+    alive = []
+    for claim in open_claims(repository, name):
+        if not _is_abandoned(claim, now, abandoned_after):
+            alive.append(claim)
+            continue
+        log.warning("%s of %s shows no end: it is given up", claim.words(repository.location), name)
+        give_up(repository, claim)
+    return alive
+
+
+def _is_abandoned(claim: OpenClaim, now: datetime | None, after: timedelta) -> bool:
+    if after <= timedelta(0):
+        return True
+    return claim.since is not None and now is not None and now - claim.since >= after
+
+
+def _tidy(repository: Repository, name: str, listed: Listed) -> None:
+    """Claims of backups that are there, and notes about backups that are gone, have nothing left to say."""
+    tidy_claims(repository, name, finished=listed.claims)
+    noted = noted_ids(repository, name)  # before the look at what is there: nothing is noted of a backup that is not
+    forget_notes(repository, name, noted - set(repository.backup_ids(name)))

@@ -1,0 +1,87 @@
+"""What prunes are about to delete, for backups to leave alone.
+
+::
+
+    prune/<name>/<nnnnnn>.json         a prune will delete these objects
+    prune/<name>/<nnnnnn>.done.json    it has; the newest of these stays
+
+The number of the newest prune is the *generation* of a stream's objects: new objects carry it in their name. So a prune that
+stood still and wakes up after another has finished its work can delete nothing that was written since: everything it
+names is of an older generation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import Location
+
+_DONE = ".done.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of a stream.
+
+    :param generation: number of the newest prune; 0 where there was none.
+    :param condemned: objects that an unfinished prune may delete at any moment.
+    :param unfinished: numbers of unfinished prunes.
+    :param done: numbers of finished prunes that are still noted.
+    """
+
+    generation: int = 0
+    condemned: frozenset[str] = frozenset()
+    unfinished: tuple[int, ...] = ()
+    done: tuple[int, ...] = ()
+
+
+def read_marks(repository: Location, name: str) -> Marks:
+    """Read the marks: one listing, and one read for each unfinished prune."""
+    names = {file.path.rpartition("/")[2] for file in repository.list(f"prune/{checked_name(name)}").files}
+    done = {int(n.removesuffix(_DONE)) for n in names if n.endswith(_DONE) and n.removesuffix(_DONE).isdigit()}
+    marks = {int(n.removesuffix(".json")) for n in names if n.removesuffix(".json").isdigit()}
+    condemned: set[str] = set()
+    for number in sorted(marks):
+        try:
+            condemned.update(load_json(repository.read(_path(name, number)))["objects"])
+        except FileNotFoundError:  # finished since it was listed: what it named is gone
+            continue
+    return Marks(max((*done, *marks), default=0), frozenset(condemned), tuple(sorted(marks)), tuple(sorted(done)))
+
+
+def write_mark(repository: Location, name: str, marks: Marks, objects: Collection[str], *, made_by: str) -> int:
+    """Name the objects that will be deleted; return the number of the mark."""
+    document = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "made_by": made_by, "objects": sorted(objects)}
+    number = marks.generation
+    while True:
+        number += 1
+        try:
+            repository.create(_path(name, number), json.dumps(document).encode())
+            return number
+        except FileExistsError:  # another prune at the same moment
+            continue
+
+
+def written_at(repository: Location, name: str, number: int) -> datetime | None:
+    """When a mark was written, by the store's clock; ``None`` where the store does not say."""
+    path = _path(name, number)
+    return next((f.modified for f in repository.list(f"prune/{name}").files if f.path == path), None)
+
+
+def finish(repository: Location, name: str, number: int, older: Iterable[int]) -> None:
+    """Say that a prune has ended, and take its mark away, and older ones that it has carried to their end."""
+    document = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
+    repository.replace(f"prune/{name}/{number:06d}{_DONE}", json.dumps(document).encode())
+    for each in (number, *older):
+        repository.delete(_path(name, each))
+    for each in older:
+        repository.delete(f"prune/{name}/{each:06d}{_DONE}")
+
+
+def _path(name: str, number: int) -> str:
+    return f"prune/{name}/{number:06d}.json"

@@ -1,0 +1,135 @@
+"""Is a repository what its manifests say? Listings only; what objects hold is for ``verify`` to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ckpt_provider.backup.claims import open_claims
+from airflow_ckpt_provider.backup.contents import objects_there, stream_names
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.prune_marks import read_marks
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.backup.verify import check_structure
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RepositoryError
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedBackup:
+    """A backup that cannot be restored as it is.
+
+    :param problems: what is wrong with it, a line for each file; or the one that its manifest cannot be read.
+    """
+
+    name: str
+    backup_id: str
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as plain JSON."""
+        return {"name": self.name, "backup_id": self.backup_id, "problems": list(self.problems)}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedStream:
+    """What was found of one stream.
+
+    :param objects: objects that are there.
+    :param unused_objects: of these, the ones that no backup lists. No fault: a prune removes them.
+    :param at_work: who has begun a backup or restore and not ended it.
+    :param unfinished_prunes: prunes that were not carried to their end.
+    """
+
+    name: str
+    backups: int
+    objects: int
+    bytes: int
+    unused_objects: int
+    unused_bytes: int
+    damaged: tuple[DamagedBackup, ...]
+    at_work: tuple[str, ...]
+    unfinished_prunes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The stream as plain JSON."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "damaged": [d.to_json() for d in self.damaged], "at_work": list(self.at_work)}
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryReport:
+    """What a check found."""
+
+    repository: str
+    streams: tuple[CheckedStream, ...]
+
+    @property
+    def damaged(self) -> tuple[DamagedBackup, ...]:
+        """Backups that cannot be restored as they are."""
+        return tuple(d for s in self.streams for d in s.damaged)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every backup is whole."""
+        return not self.damaged
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON."""
+        return {"repository": self.repository, "ok": self.ok, "streams": [s.to_json() for s in self.streams]}
+
+
+def check_repository(repository: Repository, *, name: str | None = None) -> RepositoryReport:
+    """Compare all manifests with the objects that are there: for each stream one listing, and each manifest once.
+
+    :param name: only this stream.
+    """
+    names = stream_names(repository) if name is None else (name,)
+    return RepositoryReport(repository.location.uri, tuple(_checked(repository, each) for each in names))
+
+
+def _checked(repository: Repository, name: str) -> CheckedStream:
+    # The other way round, an object that a backup adds between the two looks would be missed.
+    ids = repository.backup_ids(name)
+    damaged: list[DamagedBackup] = []
+    listed: set[str] = set()
+    claims: set[str] = set()
+    there = None
+    for found in readable(repository, name, ids):
+        if isinstance(found, DamagedBackup):
+            damaged.append(found)
+            continue
+        there = objects_there(repository, name) if there is None else there
+        claims.add(found.claim)
+        listed.update(entry.object for entry in found.files)
+        if problems := check_structure(repository, found, list(found.files), listed=there):
+            damaged.append(DamagedBackup(name, found.backup_id, tuple(p.message for p in problems)))
+    there = objects_there(repository, name) if there is None else there
+    unused = [file.size for path, file in there.items() if path not in listed]
+    return CheckedStream(
+        name=name,
+        backups=len(ids),
+        objects=len(there),
+        bytes=sum(file.size for file in there.values()),
+        unused_objects=len(unused),
+        unused_bytes=sum(unused),
+        damaged=tuple(damaged),
+        at_work=tuple(claim.words(repository.location) for claim in open_claims(repository, name, finished=claims)),
+        unfinished_prunes=len(read_marks(repository.location, name).unfinished),
+    )
+
+
+def readable(repository: Repository, name: str, ids: tuple[str, ...]) -> Iterator[Manifest | DamagedBackup]:
+    """Manifests that can be read, and what is wrong with the others; a few in memory at once."""
+
+    def read(backup_id: str) -> Manifest | DamagedBackup | None:
+        try:
+            return repository.read_manifest(name, backup_id)
+        except NoSuchBackupError:
+            return None  # removed since it was listed
+        except (RepositoryError, CkptError) as e:
+            return DamagedBackup(name, backup_id, (e.message,))
+
+    for start in range(0, len(ids), 64):
+        yield from (found for found in in_parallel(read, ids[start : start + 64]) if found is not None)

@@ -1,0 +1,127 @@
+"""Verbs that keep a repository small, whole and in a second place."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.cli.options import (
+    APPLY,
+    CHECKPOINT,
+    FLAG,
+    KAFKA_CONFIG,
+    NAME,
+    REASON,
+    REPOSITORY,
+    WORKERS,
+    Option,
+    filled,
+    length_of_time,
+)
+from airflow_ckpt_provider.cli.verb import Verb
+
+_PRUNING = (
+    Option(
+        ("--max-unused",),
+        "what may stay though no backup lists it: 200M, 5%% or unlimited (default: nothing)",
+        {"type": filled, "metavar": "SIZE"},
+    ),
+    Option(
+        ("--abandoned-after",),
+        "a backup or restore that began so long ago and has not ended is given up (default: %(default)s)",
+        {"type": length_of_time, "default": "24h", "metavar": "TIME"},
+    ),
+)
+_BACKUP = Option(("BACKUP",), "id of the backup, or latest", {"type": filled})
+_WHY = Option(("--reason",), "why", {"type": filled, "required": True, "metavar": "TEXT"})
+
+
+def _keep(rule: str, text: str, *, metavar: str = "N") -> Option:
+    return Option((f"--keep-{rule}",), text, {"type": filled, "metavar": metavar})
+
+
+#: restic's rules under restic's names, and one of our own.
+_KEEP = (
+    _keep("last", "keep the newest N backups; unlimited for all, as with every N"),
+    _keep("hourly", "keep the newest backup of each of the last N hours that have one"),
+    _keep("daily", "the same for days, in UTC"),
+    _keep("weekly", "the same for weeks"),
+    _keep("monthly", "the same for months"),
+    _keep("yearly", "the same for years"),
+    _keep("within", "keep all that are at most so much older than the newest, such as 2y5m7d3h", metavar="SPAN"),
+    _keep("within-hourly", "of those, keep the newest of each hour", metavar="SPAN"),
+    _keep("within-daily", "of those, keep the newest of each day", metavar="SPAN"),
+    _keep("within-weekly", "of those, keep the newest of each week", metavar="SPAN"),
+    _keep("within-monthly", "of those, keep the newest of each month", metavar="SPAN"),
+    _keep("within-yearly", "of those, keep the newest of each year", metavar="SPAN"),
+    Option(
+        ("--keep-tag",),
+        "keep those that have all of these tags, key or key=value, separated by commas; repeatable",
+        {"type": filled, "action": "append", "default": [], "metavar": "TAGS"},
+    ),
+    _keep("replayable", "keep the newest N whose sources still have what they would read next; see --kafka-config"),
+)
+
+VERBS = (
+    Verb(
+        "expire",
+        "Remove the backups that no rule keeps: shows the plan, and carries it out with --apply",
+        (
+            REPOSITORY,
+            NAME,
+            *_KEEP,
+            KAFKA_CONFIG,
+            Option(("--prune",), "then delete the objects that no backup lists any more", FLAG),
+            *_PRUNING,
+            REASON,
+            WORKERS,
+            APPLY,
+        ),
+        ("repository",),
+        "expire",
+    ),
+    Verb(
+        "prune",
+        "Delete the objects that no backup lists: shows the plan, and carries it out with --apply",
+        (REPOSITORY, NAME, *_PRUNING, WORKERS, APPLY),
+        ("repository",),
+        "expire",
+    ),
+    Verb("hold", "Keep a backup whatever the policy says", (REPOSITORY, _BACKUP, NAME, _WHY), ("repository",), "hold"),
+    Verb(
+        "release",
+        "Take a hold away: the policy counts again",
+        (REPOSITORY, _BACKUP, NAME, _WHY),
+        ("repository",),
+        "hold",
+    ),
+    Verb(
+        "check",
+        "Compare all backups of a repository with the objects that are there",
+        (REPOSITORY, NAME),
+        ("repository",),
+        "check",
+    ),
+    Verb(
+        "repair",
+        "Rebuild missing objects of a repository from a live checkpoint: shows the plan, and carries it out with --apply",
+        (REPOSITORY, CHECKPOINT, NAME, REASON, APPLY),
+        ("repository", "checkpoint"),
+        "check",
+    ),
+    Verb(
+        "copy",
+        "Copy backups into another repository",
+        (
+            REPOSITORY,
+            Option(("BACKUP",), "id of the backup, latest, or all", {"type": filled}),
+            Option(("TARGET",), "the other repository; an empty place becomes one", {"type": filled}),
+            NAME,
+            Option(
+                ("--target-key-file",),
+                "key of TARGET (default: that of --key-file)",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            WORKERS,
+        ),
+        ("repository", "target"),
+        "copy",
+    ),
+)

@@ -1,0 +1,28 @@
+"""What verbs do with ``--key-file FILE``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.location import Location
+
+
+def with_key(place: Location, args: Namespace, *, role: str) -> Location:
+    """Give a place the key of the repository that may be there.
+
+    :param role: ``target`` of a copy may have a key of its own.
+    :raises RefusedError: the file cannot be read, or holds no key.
+    """
+    file = (getattr(args, "target_key_file", None) if role == "target" else None) or args.key_file
+    if file is None:
+        return place
+    from airflow_ckpt_provider.storage.encrypted_store import parse_key
+
+    try:
+        text = Path(file).read_text()
+    except (OSError, ValueError) as e:
+        raise RefusedError(f"--key-file {file} cannot be read: {e}", hint="give a file on this machine") from e
+    return replace(place, key=parse_key(text, name=file))

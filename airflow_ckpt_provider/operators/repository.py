@@ -1,0 +1,155 @@
+"""Repositories as a whole: check one, copy it to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.repository_check import check_repository
+from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.places import open_place
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+ALL = "all"
+#: Findings named in the error; the report has all of them.
+_SHOWN = 10
+
+
+class CheckpointRepositoryCheckOperator(BaseOperator):
+    """Compare all backups of a repository with the objects that are there; listings only.
+
+    A damaged backup fails the task without retries; the report is the task's result in either case.
+
+    .. seealso:: :doc:`/howto/retention`
+
+    :param repository: URI of the repository. (templated)
+    :param repository_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
+    :param name: only this stream; ``None``: all. (templated)
+    """
+
+    template_fields: Sequence[str] = ("repository", "repository_conn_id", "name")
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self, *, repository: str, repository_conn_id: str | None = None, name: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.repository = repository
+        self.repository_conn_id = repository_conn_id
+        self.name = name
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the report; fail where a backup is damaged."""
+        with no_retry_when_refused():
+            repository = Repository.open(
+                open_place(required(self.repository, "repository"), text(self.repository_conn_id))
+            )
+            report = check_repository(repository, name=text(self.name))
+        result = report.to_json()
+        if report.ok:
+            self.log.info("All %d backups are whole", sum(s.backups for s in report.streams))
+            return result
+        if "ti" in context:
+            # A task that fails has no result of its own accord, and this one is for whoever is told of the failure.
+            context["ti"].xcom_push(key="return_value", value=result)
+        found = [f"{d.name} {d.backup_id}: {d.problems[0]}" for d in report.damaged]
+        more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise AirflowFailException(
+            "\n".join(
+                [
+                    f"{repository.location} has {len(found)} damaged backups",
+                    *found[:_SHOWN],
+                    *more,
+                    "HINT: `airflow-ckpt repair REPOSITORY CHECKPOINT` rebuilds what the live checkpoint still has",
+                ]
+            )
+        )
+
+
+class CheckpointCopyOperator(BaseOperator):
+    """Copy backups into another repository, as in a second region; every content is compared with its hash on the way.
+
+    What the target has already is not copied again, so a retry goes on where the attempt before was stopped.
+
+    .. seealso:: :doc:`/howto/copy`, and :doc:`/howto/permissions` for the rights it needs
+
+    :param repository: URI of the repository that has them. (templated)
+    :param target: URI of the repository that gets them; an empty place becomes one. (templated)
+    :param repository_conn_id: Airflow connection to reach the repository; ``None``: the environment's own
+        credentials. (templated)
+    :param target_conn_id: Airflow connection to reach the target; ``None`` likewise. (templated)
+    :param backup_id: id of a backup, ``"latest"`` or ``"all"``. (templated)
+    :param name: only this stream; needed for ``latest`` where the repository holds several. (templated)
+    :param workers: files copied at the same time.
+    """
+
+    template_fields: Sequence[str] = (
+        "repository",
+        "target",
+        "repository_conn_id",
+        "target_conn_id",
+        "backup_id",
+        "name",
+    )
+    ui_color = "#d5e8d4"
+
+    def __init__(
+        self,
+        *,
+        repository: str,
+        target: str,
+        repository_conn_id: str | None = None,
+        target_conn_id: str | None = None,
+        backup_id: str = LATEST,
+        name: str | None = None,
+        workers: int = WORKERS,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.repository = repository
+        self.target = target
+        self.repository_conn_id = repository_conn_id
+        self.target_conn_id = target_conn_id
+        self.backup_id = backup_id
+        self.name = name
+        self.workers = workers
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return what is in the target now."""
+        with no_retry_when_refused():
+            source = Repository.open(open_place(required(self.repository, "repository"), text(self.repository_conn_id)))
+            wanted, name = required(self.backup_id, "backup_id"), text(self.name)
+            manifests = source.backups(name) if wanted == ALL else [source.manifest(wanted, name=name)]
+            target = Repository.open_or_create(open_place(required(self.target, "target"), text(self.target_conn_id)))
+            copied = copy_backups(
+                source,
+                target,
+                manifests,
+                made_by=made_by(context),
+                workers=self.workers,
+                on_progress=ProgressLog(self.log, "Copied"),
+            )
+        self.log.info(
+            "%s holds %d backups: %d were there, %s copied now",
+            target.location,
+            len(copied),
+            sum(c.already_there for c in copied),
+            size(sum(c.copied_bytes for c in copied)),
+        )
+        return {
+            "repository": source.location.uri,
+            "target": target.location.uri,
+            "backups": [c.to_json() for c in copied],
+        }

@@ -1,0 +1,139 @@
+"""copy: the same backups in another repository, proven on the way, and going on where it was stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_ckpt_provider.backup.copy import CopiedBackup, copy_backups
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import check_repository
+from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import back_up, entry_of, files_in, stream, visible
+from tests.unit.backup.histories import opened
+from tests.unit.checkpoint.builders import contents, plant
+from tests.unit.checkpoint.stores import Killed, Life, watched
+
+
+@pytest.fixture
+def manifests(place: Location) -> list[Manifest]:
+    return [back_up(place, stream(newest), restorable_batches=2).manifest for newest in (4, 6, 9)]
+
+
+def second(place: Location) -> Repository:
+    return Repository.open_or_create(place / "second")
+
+
+def copy(place: Location, manifests: list[Manifest]) -> list[CopiedBackup]:
+    return copy_backups(opened(place), second(place), manifests, made_by="me")
+
+
+def test_all(place: Location, manifests: list[Manifest]) -> None:
+    before = contents(place / "backups")
+    copied = copy(place, manifests)
+    assert [c.backup_id for c in copied] == [m.backup_id for m in manifests]
+    assert not any(c.already_there for c in copied)
+    assert copied[0].copied_files == len({e.object for e in manifests[0].files})
+    assert 0 < copied[1].copied_files < copied[1].files, "what they share is copied once"
+    after = {p: d for p, d in contents(place / "backups").items() if not p.startswith("claims/")}
+    assert after == {p: d for p, d in before.items() if not p.startswith("claims/")}
+    assert check_repository(second(place)).ok
+    for original in manifests:
+        there = second(place).read_manifest("orders", original.backup_id)
+        assert {**there.summary(), "facts": there.facts} == {**original.summary(), "facts": original.facts}
+        assert [(f.path, f.size, f.identity, f.batches) for f in there.files] == [
+            (f.path, f.size, f.identity, f.batches) for f in original.files
+        ]
+        assert verify_backup(second(place), there, read_data=ReadData()).ok
+    apply_restore(plan_restore(second(place), second(place).manifest(), place / "target"))
+    assert visible(place / "target") == {
+        path: data for path, data in files_in(manifests[2], place).items()
+        if path in {e.path for e in manifests[2].files_of(9)}
+    }  # fmt: skip
+
+
+def test_twice_is_once(place: Location, manifests: list[Manifest]) -> None:
+    copy(place, manifests)
+    seen, asked = watched(place / "backups")
+    copied = copy_backups(Repository(seen, "r"), second(place), manifests)
+    assert all(c.already_there and c.copied_files == 0 for c in copied)
+    assert not [path for path in asked.paths("read") if "/objects/" in path]
+
+
+@pytest.mark.parametrize("writes", [0, 1, 3, 6, 10, 15, 25, 40])
+def test_stopped_anywhere_what_is_there_is_whole_and_it_goes_on(
+    place: Location, manifests: list[Manifest], writes: int
+) -> None:
+    target = second(place)
+    life = Life(writes)
+    seen, _ = watched(place / "second", life.before)
+    with pytest.raises(Killed):
+        copy_backups(opened(place), Repository(seen, "r"), manifests, workers=1)
+    report = check_repository(target)
+    assert report.ok
+    had = sum(s.objects for s in report.streams)
+    source, asked = watched(place / "backups")
+    copied = copy_backups(Repository(source, "r"), target, manifests)
+    assert check_repository(target).ok
+    assert sum(s.objects for s in check_repository(target).streams) == had + sum(c.copied_files for c in copied)
+    assert len([p for p in asked.paths("read") if "/objects/" in p]) <= sum(c.copied_files for c in copied) + 4
+    for manifest in target.backups():
+        assert verify_backup(target, manifest, read_data=ReadData()).ok
+
+
+def test_what_is_damaged_is_not_copied(place: Location, manifests: list[Manifest]) -> None:
+    entry = entry_of(manifests[2], "offsets/9")
+    plant(place / "backups", {entry.object: b"x" * entry.size})
+    with pytest.raises(DamagedBackupError, match=r"offsets/9: its object .* has another content than was backed up"):
+        copy(place, manifests)
+    assert second(place).backup_ids("orders") == tuple(m.backup_id for m in manifests[:2])
+    (place / "backups").delete(entry.object)
+    with pytest.raises(DamagedBackupError, match=r"offsets/9: its object .* is missing"):
+        copy(place, manifests)
+    assert check_repository(second(place)).ok
+
+
+def test_checksums_of_the_store_become_hashes(place: Location) -> None:
+    plant(place / "orders", stream())
+    seen, _ = watched(place, copies_within=True)
+    made = create_backup(Checkpoint.at(seen / "orders"), Repository.open_or_create(seen / "backups")).manifest
+    assert any(e.sha256 is None for e in made.files)
+    copy(place, [made])
+    there = second(place).manifest()
+    assert all(e.sha256 and not e.checksum for e in there.files)
+    assert verify_backup(second(place), there, read_data=ReadData()).ok
+
+
+def test_a_backup_into_the_copy_goes_on_from_it(place: Location, manifests: list[Manifest]) -> None:
+    copy(place, manifests)
+    result = create_backup(Checkpoint.at(place / "orders"), second(place), name="orders", restorable_batches=2)
+    assert result.copied_files == 0
+
+
+def test_into_a_repository_that_was_pruned(place: Location, manifests: list[Manifest]) -> None:
+    copy(place, manifests[:2])
+    (place / "second").delete(manifests[0].path)
+    apply_prune(second(place), plan_prune(second(place)))
+    copy(place, manifests)
+    assert check_repository(second(place)).ok
+
+
+def test_refused(place: Location, manifests: list[Manifest]) -> None:
+    with pytest.raises(RefusedError, match="would be copied to itself"):
+        copy_backups(opened(place), opened(place), manifests)
+    copy(place, manifests[:1])
+    other = replace(manifests[0], query_id="another")
+    (place / "second").replace(other.path, other.to_document())
+    with pytest.raises(RefusedError, match="has another backup"):
+        copy(place, manifests[:1])
+    (place / "backups").delete(manifests[2].path)
+    with pytest.raises(NoSuchBackupError):
+        copy(place, manifests[2:])

@@ -1,0 +1,65 @@
+"""When a backup was last proven restorable."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.backup.drills import last_drill, record_drill
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.opening import open_location
+
+B5, B9 = "20261120T083000Z-b000005", "20261121T083000Z-b000009"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository.open_or_create(open_location(str(tmp_path / "backups")))
+
+
+def report(backup_id: str = B5, **more: object) -> dict[str, object]:
+    return {"name": "orders", "backup_id": backup_id, "batch_id": 5, "starts": True, "batches": [1, 2], **more}
+
+
+def test_the_newest_proof_counts_whatever_its_backup(repository: Repository, tmp_path: Path):
+    assert last_drill(repository, "orders") is None
+    made = record_drill(repository, report(seconds=12.5))
+    assert (datetime.now(UTC) - made.at).total_seconds() < 60
+    found = last_drill(repository, "orders")
+    assert found == made
+    assert found.to_json() == {
+        "name": "orders",
+        "backup_id": B5,
+        "proven_at": made.at.isoformat(),
+        "batch_id": 5,
+        "batches": 2,
+        "seconds": 12.5,
+    }
+    old = tmp_path / "backups" / "drills" / "orders" / B9 / "20200101T000000Z.json"
+    old.parent.mkdir(parents=True)
+    old.write_text((tmp_path / "backups" / "drills" / "orders" / B5).glob("*.json").__next__().read_text())
+    newest = last_drill(repository, "orders")
+    assert newest is not None
+    assert newest.backup_id == B5
+    of_one = last_drill(repository, "orders", backup_id=B9)
+    assert of_one is not None
+    assert of_one.backup_id == B9
+    assert last_drill(repository, "payments") is None
+
+
+@pytest.mark.parametrize("starts", [False, None])
+def test_what_did_not_run_proves_nothing(starts: bool | None, repository: Repository, tmp_path: Path):
+    with pytest.raises(RefusedError, match="proves nothing"):
+        record_drill(repository, report(starts=starts))
+    assert not (tmp_path / "backups" / "drills").exists()
+
+
+def test_a_damaged_record_is_named(repository: Repository, tmp_path: Path):
+    record_drill(repository, report())
+    (path,) = (tmp_path / "backups" / "drills").rglob("*.json")
+    path.write_text("{}")
+    with pytest.raises(RefusedError, match=rf"{path.name} is no record of a drill"):
+        last_drill(repository, "orders")

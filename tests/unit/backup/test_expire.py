@@ -1,0 +1,326 @@
+"""expire: what stays whatever the rules say, what is refused, and that it may be stopped anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.expire import apply_expire
+from airflow_ckpt_provider.backup.expire_plan import ExpirePlan, plan_expire
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import (
+    HoldEvent,
+    Verified,
+    hold,
+    holds,
+    note_verification,
+    record_verification,
+    release,
+    verifications,
+    write_event,
+)
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.retention import Policy
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.plan import Usefulness, Verdict
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import back_up, stream
+from tests.unit.backup.histories import NOW, dated, left, opened
+from tests.unit.checkpoint.builders import contents, plant
+from tests.unit.checkpoint.stores import Killed, Life, watched
+
+DAYS = {f"day{n}": timedelta(days=n) for n in range(5)}
+
+
+def plan(place: Location, policy: Policy, **options: Any) -> ExpirePlan:
+    return plan_expire(opened(place), policy, **{"now": NOW + timedelta(hours=1), **options})
+
+
+def why(made: ExpirePlan, manifest: Manifest) -> tuple[str, ...]:
+    (found,) = (d.reasons for d in made.decisions if d.backup.backup_id == manifest.backup_id)
+    return found
+
+
+def test_plan_and_apply(place: Location) -> None:
+    made = dated(place, DAYS)
+    before = contents(place / "backups")
+    planned = plan(place, Policy(last=2))
+    assert contents(place / "backups") == before, "a plan changes nothing"
+    assert [d.keep for d in planned.decisions] == [True, True, False, False, False]
+    assert why(planned, made["day0"]) == ("last backup", "newest that may be replayable")
+    assert why(planned, made["day1"]) == ("last backup",)
+    assert why(planned, made["day2"]) == ("no rule keeps it",)
+    assert planned.verdict is Verdict.SAFE
+    assert planned.steps[1] == "remove 3 manifests, oldest first"
+    assert json.loads(json.dumps(planned.to_json())) == planned.to_json()
+    markdown = planned.to_markdown()
+    assert f"| {made['day4'].backup_id} | **goes** | no rule keeps it |" in markdown
+    assert "keep-last 2" in markdown
+
+    outcome = apply_expire(opened(place), planned, made_by="me", reason="tidy")
+    assert left(place, made) == {"day0", "day1"}
+    assert [backup_id for _, backup_id in outcome.removed] == [made[f"day{n}"].backup_id for n in (4, 3, 2)]
+    (record,) = opened(place).records()
+    assert (record["kind"], record["made_by"], record["reason"]) == ("expire", "me", "tidy")
+    assert record["policy"] == {"last": 2}
+    assert plan(place, Policy(last=2)).going == ()
+    assert contents(place / "backups").keys() >= {e.object for e in made["day0"].files}
+
+
+def test_an_empty_policy_is_refused(place: Location) -> None:
+    dated(place, DAYS)
+    with pytest.raises(RefusedError, match="the policy is empty"):
+        plan(place, Policy())
+    with pytest.raises(RefusedError, match="the policy is empty"):
+        plan(place, Policy.parse({"last": 0, "daily": None, "tag": []}))
+
+
+def test_a_policy_that_would_remove_all_of_a_stream_is_refused(place: Location) -> None:
+    made = dated(place, DAYS)
+    with pytest.raises(RefusedError, match=r"the policy \(keep-tag a=b\) would keep none of the 5 backups of orders"):
+        plan(place, Policy(tags=(("a=b",),)))
+    assert len(left(place, made)) == 5
+
+
+def test_tags_of_one_stream_are_no_tags_of_another(place: Location) -> None:
+    made = dated(place, DAYS, tags={"day3": {"a": "b"}})
+    planned = plan(place, Policy(tags=(("a=b",),)))
+    assert {d.backup.backup_id for d in planned.kept} == {made["day3"].backup_id, made["day0"].backup_id}
+    back_up(place, name="other")
+    with pytest.raises(RefusedError, match="none of the 1 backups of other"):
+        plan(place, Policy(tags=(("a=b",),)), now=NOW + timedelta(days=3650))
+    assert len(plan(place, Policy(tags=(("a=b",),)), name="orders").kept) == 2
+
+
+def test_names(place: Location) -> None:
+    dated(place, DAYS)
+    with pytest.raises(NoSuchBackupError, match="holds no backup of nobody"):
+        plan(place, Policy(last=1), name="nobody")
+
+
+class TestTheFutureIsSomebodysWrongClock:
+    def test_it_stays_is_named_and_takes_nobodys_place(self, place: Location) -> None:
+        made = dated(place, {**DAYS, "ahead": -timedelta(days=300), "far ahead": -timedelta(days=3000)})
+        planned = plan(place, Policy(last=2))
+        assert why(planned, made["ahead"]) == ("dated in the future",)
+        assert len(planned.findings) == 2
+        assert "a clock is wrong; it stays, and the rules go by the others" in planned.findings[0]
+        apply_expire(opened(place), planned)
+        assert left(place, made) == {"ahead", "far ahead", "day0", "day1"}
+
+    def test_within_goes_by_the_newest_that_is_not_of_the_future(self, place: Location) -> None:
+        made = dated(place, {**DAYS, "ahead": -timedelta(days=300)})
+        apply_expire(opened(place), plan(place, Policy.parse({"within": "2d"})))
+        assert left(place, made) == {"ahead", "day0", "day1"}
+
+    def test_our_own_clock_is_behind(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        planned = plan(place, Policy(last=1), now=NOW - timedelta(days=2, hours=1))
+        assert {d.backup.backup_id for d in planned.going} == {made["day4"].backup_id}
+
+
+class TestHolds:
+    def test_a_held_backup_stays_until_it_is_released(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        hold(opened(place), made["day4"], reason="audit 7", made_by="ann")
+        planned = plan(place, Policy(last=1))
+        assert why(planned, made["day4"]) == ("held: audit 7 (ann)",)
+        apply_expire(opened(place), planned)
+        assert left(place, made) == {"day0", "day4"}
+        release(opened(place), made["day4"], reason="audit is over")
+        apply_expire(opened(place), plan(place, Policy(last=1)))
+        assert left(place, made) == {"day0"}
+        assert not [path for path in contents(place / "backups") if path.startswith("holds/")]
+
+    def test_events_are_in_order_whatever_the_clocks_say(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        for _ in range(11):
+            hold(opened(place), made["day4"], reason="on")
+            release(opened(place), made["day4"], reason="off")
+        hold(opened(place), made["day4"], reason="last")
+        word = holds(opened(place), "orders")[made["day4"].backup_id]
+        assert (word.number, word.is_held, word.reason) == (23, True, "last")
+
+    def test_twice_is_once(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        first = hold(opened(place), made["day4"], reason="a")
+        assert hold(opened(place), made["day4"], reason="b") == first
+        assert release(opened(place), made["day3"], reason="never held").is_held is False
+
+    def test_a_reason_is_asked_for(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        with pytest.raises(RefusedError, match="a hold without a reason"):
+            hold(opened(place), made["day4"], reason=" ")
+
+    def test_held_while_the_expire_runs(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        planned = plan(place, Policy(last=1))
+        hold(opened(place), made["day4"], reason="just in time")
+        outcome = apply_expire(opened(place), planned)
+        assert outcome.held_meanwhile == (("orders", made["day4"].backup_id),)
+        assert left(place, made) == {"day0", "day4"}
+
+    @pytest.mark.parametrize("at", range(1, 9))
+    def test_held_at_any_request_of_the_expire(self, place: Location, at: int) -> None:
+        made = dated(place, {"day0": timedelta(), "day1": timedelta(days=1)})
+        planned = plan(place, Policy(last=1))
+        requests = []
+        said: list[str] = []
+
+        def meddle(operation: str, path: str) -> None:
+            requests.append(operation)
+            if len(requests) == at:
+                try:
+                    hold(opened(place), made["day1"], reason="now")
+                    said.append("held")
+                except RefusedError as e:
+                    said.append(e.message)
+
+        seen, _ = watched(place / "backups", meddle)
+        apply_expire(Repository(seen, "r"), planned)
+        assert (left(place, made) == {"day0", "day1"}) is (said == ["held"])
+        if said != ["held"]:
+            assert not said or "is being removed" in said[0] or "holds no backup" in said[0]
+
+    def test_a_hold_that_cannot_be_read_stops_everything(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        plant(place / "backups", {f"holds/orders/{made['day4'].backup_id}/000001.json": b"{"})
+        with pytest.raises(RefusedError, match=r"000001.json cannot be read"):
+            plan(place, Policy(last=1))
+
+
+class TestVerified:
+    def test_the_newest_verified_stays(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        for word, data in (("day4", ReadData()), ("day3", None), ("day2", ReadData(1, 1)), ("day1", None)):
+            record_verification(opened(place), verify_backup(opened(place), made[word], read_data=data))
+        planned = plan(place, Policy(last=1))
+        assert why(planned, made["day1"]) == ("newest verified",)
+        assert why(planned, made["day2"]) == ("newest with all contents verified",)
+        assert {d.backup.backup_id for d in planned.going} == {made[w].backup_id for w in ("day3", "day4")}
+
+    def test_found_damaged_since_it_is_not_verified_any_more(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        entry = made["day0"].files[0]
+        for word in ("day2", "day1"):
+            record_verification(opened(place), verify_backup(opened(place), made[word], read_data=ReadData()))
+        content = (place / "backups").read(entry.object)
+        plant(place / "backups", {entry.object: b"x" * entry.size})
+        record_verification(opened(place), verify_backup(opened(place), made["day1"], read_data=ReadData()))
+        plant(place / "backups", {entry.object: content})
+        found = verifications(opened(place), "orders")
+        assert found == {made["day1"].backup_id: Verified.DAMAGED, made["day2"].backup_id: Verified.CONTENTS}
+        assert why(plan(place, Policy(last=1)), made["day2"]) == (
+            "newest verified",
+            "newest with all contents verified",
+        )
+        record_verification(opened(place), verify_backup(opened(place), made["day1"]))
+        assert verifications(opened(place), "orders")[made["day1"].backup_id] is Verified.STRUCTURE
+
+    def test_without_the_right_to_write_it_is_said_and_no_fault(
+        self, place: Location, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        made = dated(place, DAYS)
+
+        def forbid(operation: str, path: str) -> None:
+            if operation in ("create", "replace"):
+                raise StorageError("could not create it: Access Denied.")
+
+        seen, _ = watched(place / "backups", forbid)
+        assert note_verification(Repository(seen, "r"), verify_backup(opened(place), made["day1"])) is False
+        assert "is not noted: could not create it" in caplog.text
+
+
+class TestReplayable:
+    def ask(self, made: Mapping[str, Manifest], words: Mapping[str, Usefulness]) -> Any:
+        by_time = {m.backup_id: words.get(w, Usefulness.UNKNOWN) for w, m in made.items()}
+        ids = [made[w].backup_id for w in sorted(made, key=lambda w: made[w].created)]
+
+        def ask(facts: Sequence[Mapping[str, Any]]) -> list[Usefulness]:
+            assert len(facts) == len(ids)
+            return [by_time[i] for i in ids]
+
+        return ask
+
+    def test_the_newest_replayable_stays(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        words = dict.fromkeys(DAYS, Usefulness.STATE_ONLY) | {"day3": Usefulness.REPLAYABLE}
+        planned = plan(place, Policy(last=1), ask_sources=self.ask(made, words))
+        assert why(planned, made["day3"]) == ("newest replayable",)
+        assert {d.backup.backup_id for d in planned.kept} == {made["day0"].backup_id, made["day3"].backup_id}
+
+    def test_so_many_of_them_by_the_policy(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        words = dict.fromkeys(DAYS, Usefulness.REPLAYABLE) | {"day0": Usefulness.DEAD, "day2": Usefulness.STATE_ONLY}
+        planned = plan(place, Policy(replayable=2), ask_sources=self.ask(made, words))
+        assert why(planned, made["day1"]) == ("replayable", "newest replayable")
+        assert why(planned, made["day3"]) == ("replayable",)
+        assert {d.backup.backup_id for d in planned.going} == {made[w].backup_id for w in ("day0", "day2", "day4")}
+
+    def test_what_is_not_known_takes_no_place_and_is_not_bad(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        words = {"day2": Usefulness.REPLAYABLE, "day4": Usefulness.REPLAYABLE}
+        planned = plan(place, Policy(replayable=1), ask_sources=self.ask(made, words))
+        assert why(planned, made["day0"]) == ("replayable, as far as is known", "newest that may be replayable")
+        assert why(planned, made["day2"]) == ("replayable", "newest replayable")
+        assert {d.backup.backup_id for d in planned.going} == {made[w].backup_id for w in ("day1", "day3", "day4")}
+
+    def test_nobody_was_asked(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        assert len(plan(place, Policy(replayable=3)).kept) == 3
+        assert why(plan(place, Policy(last=1)), made["day0"])[-1] == "newest that may be replayable"
+
+
+def test_the_only_copy_of_what_a_restore_replaces_stays_until_it_has_ended(place: Location) -> None:
+    plant(place / "orders", stream())
+    for plan_id in ("aaaa", "bbbb", "cccc"):
+        back_up(place, name="orders.before-restore", tags={"plan": plan_id})
+    opened(place).record("aaaa", {"kind": "restore"})
+    planned = plan(place, Policy(last=1), now=NOW + timedelta(days=3650))
+    reasons = [d.reasons for d in reversed(planned.decisions)]
+    assert reasons[0] == ("no rule keeps it",)
+    assert reasons[1] == ("restore bbbb has not ended",)
+    assert reasons[2][-1] == "restore cccc has not ended"
+
+
+def test_a_manifest_that_cannot_be_read_stays_and_is_named(place: Location) -> None:
+    made = dated(place, DAYS)
+    plant(place / "backups", {made["day4"].path: b"{}"})
+    planned = plan(place, Policy(last=1))
+    assert len(planned.findings) == 1
+    assert "is damaged" in planned.findings[0]
+    assert planned.findings[0].endswith("; it stays")
+    apply_expire(opened(place), planned)
+    assert left(place, made) == {"day0", "day4"}
+
+
+def test_two_at_once(place: Location) -> None:
+    made = dated(place, DAYS)
+    first, second = plan(place, Policy(last=1)), plan(place, Policy(last=1))
+    write_event(opened(place), "orders", made["day4"].backup_id, None, HoldEvent.GOING, "the other", "")
+    apply_expire(opened(place), first)
+    apply_expire(opened(place), second)
+    assert left(place, made) == {"day0"}
+
+
+@pytest.mark.parametrize("writes", range(12))
+def test_stopped_anywhere_the_rest_is_whole_and_the_same_again_ends_it(place: Location, writes: int) -> None:
+    made = dated(place, DAYS)
+    life = Life(writes)
+    seen, _ = watched(place / "backups", life.before)
+    try:
+        apply_expire(Repository(seen, "r"), plan(place, Policy(last=2)))
+    except Killed:
+        pass
+    else:
+        assert writes > 7
+    assert left(place, made) >= {"day0", "day1"}
+    for manifest in opened(place).backups("orders"):
+        assert verify_backup(opened(place), manifest, read_data=ReadData()).ok
+    apply_expire(opened(place), plan(place, Policy(last=2)))
+    assert left(place, made) == {"day0", "day1"}

@@ -1,0 +1,367 @@
+"""Backups, restores, expires and prunes of one stream at the same moment, stepped request by request in any order.
+
+Each actor is a real one, in a thread of its own; before each request to the repository it stops until the model lets it go
+on. It may be killed there, or stand still for as long as the model likes, also while a prune gives it up for dead.
+After every step every backup that is listed is whole; at the end each is restored and compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from airflow_ckpt_provider.backup import lease, transfer
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.expire import apply_expire
+from airflow_ckpt_provider.backup.expire_plan import plan_expire
+from airflow_ckpt_provider.backup.notes import hold, record_verification
+from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
+from airflow_ckpt_provider.backup.retention import Policy
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import files_in
+from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.unit.checkpoint.stores import Killed, forget_all, in_memory, watched
+
+#: A prune that takes everybody for dead who has not ended, and one that waits for all of them.
+EVERYBODY_IS_DEAD, NOBODY_IS_DEAD = timedelta(0), timedelta(days=1)
+
+
+class Actor:
+    """Something that works on the repository, one request at a time.
+
+    :param work: given the repository as this actor sees it.
+    """
+
+    def __init__(self, kind: str, place: Location, work: Callable[[Repository], object]) -> None:
+        self.kind = kind
+        self.error: BaseException | None = None
+        self.ended = False
+        self.killed = False
+        self.requests: list[str] = []
+        self._turn = threading.Condition()
+        self._may_go = 0
+        self._waiting = False
+        seen, _ = watched(place, self._before)
+        self._thread = threading.Thread(target=self._run, args=(work, seen), daemon=True)
+        self._thread.start()
+        self._until_it_waits()
+
+    def step(self, requests: int) -> None:
+        """Let it make so many requests more."""
+        for _ in range(requests):
+            with self._turn:
+                if self.ended:
+                    return
+                self._waiting = False
+                self._may_go += 1
+                self._turn.notify_all()
+            self._until_it_waits()
+
+    def kill(self) -> None:
+        """Let it make none any more."""
+        self.killed = True
+        self.step(1)
+        self._thread.join(10)
+        assert self.ended
+
+    def finish(self) -> None:
+        """Let it go on to its end."""
+        while not self.ended:
+            self.step(1)
+
+    def _before(self, operation: str, path: str) -> None:
+        with self._turn:
+            self._waiting = True
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self._may_go > 0 or self.killed)
+            self._may_go = 0
+        self.requests.append(f"{operation} {path}")
+        if self.killed:
+            raise Killed(f"before {operation} of {path}")
+
+    def _run(self, work: Callable[[Repository], object], seen: Location) -> None:
+        try:
+            work(Repository(seen, "the model's"))
+        except BaseException as e:
+            self.error = e
+        with self._turn:
+            self.ended = True
+            self._turn.notify_all()
+
+    def _until_it_waits(self) -> None:
+        with self._turn:
+            assert self._turn.wait_for(lambda: self._waiting or self.ended, timeout=30)
+
+
+class Stream(RuleBasedStateMachine):
+    """One stream, its checkpoint, and whoever works on its backups."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.base = in_memory()
+        self.checkpoint = self.base / "orders"
+        self.place = self.base / "backups"
+        # One request at a time for each actor, or what happens would depend on Python's threads.
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(transfer, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
+        self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
+        self.repository = Repository.open_or_create(self.place)
+        self.running: list[Actor] = []
+        self.given_up = False
+        self.held: set[str] = set()
+        self.targets = 0
+        self.newest = 1
+        for batch in range(2):
+            self._commit(batch)
+        self._start("backup", lambda r: create_backup(Checkpoint.at(self.checkpoint), r, workers=1)).finish()
+
+    @property
+    def at_work(self) -> list[Actor]:
+        return [actor for actor in self.running if not actor.ended]
+
+    def _commit(self, batch: int) -> None:
+        # Few contents, so that what was expired comes back: the objects that a prune is about to delete.
+        plant(
+            self.checkpoint,
+            {
+                "metadata": metadata(),
+                f"offsets/{batch}": offsets_log(str(batch % 4), metadata=batch_metadata(batch % 4)),
+                f"commits/{batch}": commit_log(),
+            },
+        )
+
+    def _start(self, kind: str, work: Callable[[Repository], object]) -> Actor:
+        actor = Actor(kind, self.place, work)
+        self.running.append(actor)
+        return actor
+
+    @rule()
+    def the_stream_goes_on(self) -> None:
+        self.newest += 1
+        self._commit(self.newest)
+
+    @rule()
+    def somebody_backs_up(self) -> None:
+        for path in self.place.walk(
+            "running"
+        ):  # a courtesy, which keeps no two backups apart when a process stands still
+            self.place.delete(path)
+        self._start("backup", lambda r: create_backup(Checkpoint.at(self.checkpoint), r, workers=1))
+
+    @rule(choice=st.integers(0, 5))
+    def somebody_restores(self, choice: int) -> None:
+        ids = self.repository.backup_ids("orders")
+        self.targets += 1
+        target = self.base / f"target{self.targets}"
+
+        def restore(repository: Repository) -> None:
+            manifest = repository.manifest(ids[choice % len(ids)])
+            apply_restore(plan_restore(repository, manifest, target), workers=1)
+
+        self._start("restore", restore)
+
+    @rule(last=st.integers(1, 2), minutes=st.sampled_from((0, 0, -120, 120)))
+    def somebody_expires(self, last: int, minutes: int) -> None:
+        def expire(repository: Repository) -> None:
+            now = datetime.now(UTC) + timedelta(minutes=minutes)  # a clock that is wrong
+            apply_expire(repository, plan_expire(repository, Policy(last=last), now=now))
+
+        self._start("expire", expire)
+
+    @rule(may_stay=st.sampled_from((0, 0, 300)), dead=st.booleans())
+    def somebody_prunes(self, may_stay: int, dead: bool) -> None:
+        self.given_up = self.given_up or dead
+        after = EVERYBODY_IS_DEAD if dead else NOBODY_IS_DEAD
+
+        def prune(repository: Repository) -> None:
+            plan = plan_prune(repository, max_unused=MaxUnused(may_stay))
+            apply_prune(repository, plan, abandoned_after=after, workers=1)
+
+        self._start("prune", prune)
+
+    @precondition(lambda self: self.at_work)
+    @rule(which=st.integers(0, 7), requests=st.sampled_from((1, 2, 3, 5, 8, 13, 21, 34)))
+    def one_goes_on(self, which: int, requests: int) -> None:
+        self.at_work[which % len(self.at_work)].step(requests)
+
+    @precondition(lambda self: self.at_work)
+    @rule(which=st.integers(0, 7))
+    def one_runs_to_its_end(self, which: int) -> None:
+        self.at_work[which % len(self.at_work)].finish()
+
+    @precondition(lambda self: self.at_work)
+    @rule(which=st.integers(0, 7))
+    def one_is_killed(self, which: int) -> None:
+        self.at_work[which % len(self.at_work)].kill()
+
+    @rule(dead=st.booleans(), commits=st.integers(1, 4))
+    def meanwhile_everything_happens(self, dead: bool, commits: int) -> None:
+        """While all others stand still, all that they had found is expired and pruned."""
+        for _ in range(commits):
+            self.the_stream_goes_on()
+        self.somebody_backs_up()
+        self.running[-1].finish()
+        self.somebody_expires(1, 0)
+        self.running[-1].finish()
+        self.somebody_prunes(0, dead)
+        self.running[-1].finish()
+
+    @rule()
+    def somebody_holds_the_oldest(self) -> None:
+        oldest = self.repository.backup_ids("orders")[0]
+        try:
+            hold(self.repository, self.repository.manifest(oldest), reason="the model wants it")
+            self.held.add(oldest)
+        except CkptError:
+            pass  # it is being removed, and that was said
+
+    @rule()
+    def somebody_verifies_the_newest(self) -> None:
+        manifest = self.repository.manifest()
+        report = verify_backup(self.repository, manifest, read_data=ReadData())
+        record_verification(self.repository, report)
+
+    @invariant()
+    def every_listed_backup_is_whole(self) -> None:
+        for manifest in self.repository.backups("orders"):
+            report = verify_backup(self.repository, manifest, read_data=ReadData(), workers=1)
+            assert report.ok, (report.findings, [(a.kind, a.requests) for a in self.running])
+
+    @invariant()
+    def there_is_always_one_and_held_ones_stay(self) -> None:
+        ids = self.repository.backup_ids("orders")
+        assert ids
+        assert self.held <= set(ids)
+
+    @invariant()
+    def nobody_fails_without_saying_why(self) -> None:
+        for actor in self.running:
+            if actor.ended and actor.error is not None and not isinstance(actor.error, Killed):
+                assert isinstance(actor.error, CkptError), (actor.kind, actor.error, actor.requests)
+
+    @invariant()
+    def no_prune_takes_what_a_restore_reads(self) -> None:
+        for actor in self.running:
+            began = any(request.startswith("create ") and "/claims/" in request for request in actor.requests)
+            if actor.kind == "restore" and began and not self.given_up and not actor.killed:
+                assert actor.error is None or isinstance(actor.error, NoSuchBackupError), (actor.error, actor.requests)
+
+    def teardown(self) -> None:
+        for actor in self.running:
+            actor.finish()
+        self.every_listed_backup_is_whole()
+        for number, manifest in enumerate(self.repository.backups("orders")):
+            target = self.base / f"end{number}"
+            apply_restore(plan_restore(self.repository, manifest, target), workers=1)
+            assert {path: target.read(path) for path in target.walk()} == files_in(manifest, self.base)
+        # With nobody at work what is left over goes, all of it.
+        apply_prune(self.repository, plan_prune(self.repository), abandoned_after=EVERYBODY_IS_DEAD)
+        self.every_listed_backup_is_whole()
+        assert plan_prune(self.repository).objects == 0
+        self.patches.undo()
+        forget_all()
+
+
+Stream.TestCase.settings = settings(
+    max_examples=int(os.environ.get("MODEL_EXAMPLES", "10")),
+    stateful_step_count=25,
+    suppress_health_check=list(HealthCheck),
+)
+TestPruneModel = Stream.TestCase
+
+
+OTHERS = ("restore", "expire", "prune")
+
+
+def somebody(model: Stream, kind: str) -> Actor:
+    """Let an actor begin."""
+    begin = {
+        "backup": model.somebody_backs_up,
+        "restore": lambda: model.somebody_restores(0),
+        "expire": lambda: model.somebody_expires(1, 0),
+        "prune": lambda: model.somebody_prunes(0, False),
+    }
+    begin[kind]()
+    return model.running[-1]
+
+
+def check(model: Stream) -> None:
+    model.every_listed_backup_is_whole()
+    model.there_is_always_one_and_held_ones_stay()
+    model.nobody_fails_without_saying_why()
+    model.no_prune_takes_what_a_restore_reads()
+
+
+def begun() -> Stream:
+    """A stream with two backups, and something for a prune to do."""
+    model = Stream()
+    model.begin()
+    model.the_stream_goes_on()
+    somebody(model, "backup").finish()
+    model.place.create("objects/orders/aa/left", b"by a backup that was killed")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "dead"),
+    [
+        ("backup", False),
+        ("backup", True),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in itertools.product(OTHERS, (False, True))),
+    ],
+)
+def test_each_may_stand_still_at_every_request(kind: str, dead: bool) -> None:
+    """And goes on, or is killed, after everything has happened meanwhile."""
+    requests = 0
+    while True:
+        requests += 1
+        for end in (Actor.finish, Actor.kill):
+            model = begun()
+            one = somebody(model, kind)
+            one.step(requests)
+            if one.ended:
+                assert requests > 5
+                model.teardown()
+                return
+            model.meanwhile_everything_happens(dead, 3)
+            end(one)
+            check(model)
+            model.teardown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", ["backup", "restore", "expire", "prune"])
+@pytest.mark.parametrize("first", ["backup", "restore", "expire", "prune"])
+def test_two_may_stand_still_at_every_request(first: str, second: str) -> None:
+    """In every combination; the one that began last goes on first, and the other way round."""
+    tried = 0
+    for k, j, backwards in itertools.product(range(1, 15), range(1, 15), (False, True)):
+        model = begun()
+        one = somebody(model, first)
+        one.step(k)
+        model.the_stream_goes_on()
+        two = somebody(model, second)
+        two.step(j)
+        model.meanwhile_everything_happens(False, 2)
+        for actor in (two, one) if backwards else (one, two):
+            actor.finish()
+            check(model)
+            model.meanwhile_everything_happens(False, 1)
+        check(model)
+        model.teardown()
+        tried += 1
+    assert tried == 392
