@@ -1,9 +1,9 @@
 """Go back and replay: "yesterday's deployment wrote wrong rows since 14:05".
 
 Fill in the form; read the plan; approve. The stream is stopped, its checkpoint, its state and its table go back together, it is
-started again, and the replay is proven. Whatever fails on the way leaves a situation that its error names, with the
-command that goes on from it; until the rewind has been applied nothing has been changed, and afterwards
-`airflow-ckpt undo` takes it back as long as the stream has not run.
+started again, its pace is compared with the one before, and the replay is proven. Whatever fails on the way, the task
+`report` says where the checkpoint stands then, and the command that goes on from there; until the rewind has been
+applied nothing has been changed, and afterwards `airflow-ckpt undo` takes it back as long as the stream has not run.
 
 How the stream is stopped and started is yours: put the commands into `CKPT_STREAM_STOP` and `CKPT_STREAM_START` of the
 environment of Airflow, or replace the two tasks by your own (spark-submit, Kubernetes, Databricks jobs). The fixed code
@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
-from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator, ReplayProofOperator
+from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
+from airflow_ckpt_provider.operators.replay_proof import ReplayProofOperator
+from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
+from airflow_ckpt_provider.operators.rewind_report import RewindReportOperator
 from airflow_ckpt_provider.recovery.specifiers import KINDS
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
+from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, stream_baseline
 
 OPTIONAL = ["null", "string"]
 NOT_YET = "echo 'no command is set: stop and start the stream by hand'"
@@ -33,9 +38,19 @@ def what_next(params: dict[str, object] | None = None) -> str | None:
     return "approve" if (params or {})["mode"] == "apply" else None
 
 
+@task
+def pace_before(params: dict[str, Any], ti: Any) -> dict[str, Any]:
+    """Measure the stream before it goes back; what comes after the batch that is gone back to is compared with it."""
+    plan = ti.xcom_pull(task_ids="plan", key="plan")
+    before = stream_baseline(params["checkpoint"], params["checkpoint_conn_id"])
+    # Where Spark rolls the table back the query gets a new id.
+    return {**before, "batch_id": plan["batch_id"], "query_id": plan["new_query_id"] or before["query_id"]}
+
+
+CHECKPOINT = {"checkpoint": "{{ params.checkpoint }}", "checkpoint_conn_id": "{{ params.checkpoint_conn_id }}"}
+REPOSITORY = {"repository": "{{ params.repository }}", "repository_conn_id": "{{ params.repository_conn_id }}"}
 WHERE = {
-    "checkpoint": "{{ params.checkpoint }}",
-    "checkpoint_conn_id": "{{ params.checkpoint_conn_id }}",
+    **CHECKPOINT,
     "sink": "{{ params.sink }}",
     "sink_conn_id": "{{ params.sink_conn_id }}",
 }
@@ -71,6 +86,21 @@ with DAG(
             None, type=OPTIONAL, title="Repository", description="empty: beside the checkpoint, in <checkpoint>.rewinds"
         ),
         "repository_conn_id": Param(None, type=OPTIONAL, title="Connection for the repository"),
+        "spark_conn_id": Param(
+            None,
+            type=OPTIONAL,
+            title="Connection for Spark",
+            description="for tables with features that deltalake cannot restore",
+        ),
+        "kafka_config_id": Param(
+            None,
+            type=OPTIONAL,
+            title="Connection for Kafka",
+            description="to be told whether the brokers still have the data",
+        ),
+        "healthy_batches": Param(
+            2, type="integer", minimum=1, title="Batches to compare", description="after the replay's first one"
+        ),
         "accept_source_loss": Param(False, type="boolean", title="Accept that sources have lost data"),
         "accept_foreign_loss": Param(False, type="boolean", title="Accept that rows of others leave the table"),
         "reason": Param("", type="string", title="Reason", description="kept in the repository's audit record"),
@@ -81,9 +111,15 @@ with DAG(
         "to": "{{ params.to }}",
         "value": "{{ params.value }}",
         "sink_exit": "{{ params.sink_exit }}",
-        "repository": "{{ params.repository }}",
-        "repository_conn_id": "{{ params.repository_conn_id }}",
+        "kafka_config_id": "{{ params.kafka_config_id }}",
+        "spark_conn_id": "{{ params.spark_conn_id }}",
+        **REPOSITORY,
     }
+
+    # What a start would do as things are: shown, and no reason to stop, for that is why somebody wants to go back.
+    preflight = RecoveryPreflightOperator(
+        task_id="preflight", kafka_config_id="{{ params.kafka_config_id }}", on_finding="warn", **CHECKPOINT
+    )
 
     # [START howto_rewind_plan]
     plan = CheckpointRewindOperator(task_id="plan", mode="plan", **ASKED)
@@ -97,9 +133,19 @@ with DAG(
         response_timeout=timedelta(hours=4),
     )
     stop_stream = BashOperator(task_id="stop_stream", bash_command=os.environ.get("CKPT_STREAM_STOP", NOT_YET))
+    # Drained, or dead: a batch that was begun and left is dropped by the rewind.
+    at_rest = CommitGapSensor(
+        task_id="at_rest",
+        condition="drained",
+        stuck_after=120,
+        on_stuck="pass",
+        poll_interval=5,
+        timeout=1800,
+        **CHECKPOINT,
+    )
     # [START howto_rewind_apply]
     # By the batch that the plan found, not by a time or a number that means another one by now. It seals the checkpoint first
-    # and waits until nothing is written any more: a stream that was drained, that died in a batch, or that still runs.
+    # and waits until nothing is written any more, so that a stream which was started again meanwhile stops at its batch.
     rewind = CheckpointRewindOperator(
         task_id="rewind",
         mode="apply",
@@ -116,8 +162,7 @@ with DAG(
     start_stream = BashOperator(task_id="start_stream", bash_command=os.environ.get("CKPT_STREAM_START", NOT_YET))
     replayed = CommitGapSensor(
         task_id="replayed",
-        checkpoint="{{ params.checkpoint }}",
-        checkpoint_conn_id="{{ params.checkpoint_conn_id }}",
+        **CHECKPOINT,
         condition="committed_batch",
         # All that had been logged before has been run again.
         value="{{ ti.xcom_pull(task_ids='plan')['plan']['newest'] }}",
@@ -125,10 +170,23 @@ with DAG(
         timeout=6 * 3600,
     )
 
+    healthy = StreamHealthSensor(
+        task_id="healthy",
+        **CHECKPOINT,
+        baseline="{{ ti.xcom_pull(task_ids='pace_before') | tojson }}",
+        new_batches="{{ params.healthy_batches }}",
+        duration_within=200,
+        input_within=None,  # the replay reads what it has read before
+        poll_interval=5,
+        timeout=6 * 3600,
+    )
     # [START howto_replay_proof]
     proof = ReplayProofOperator(
         task_id="proof", batch_id="{{ ti.xcom_pull(task_ids='plan')['plan']['batch_id'] }}", **WHERE
     )
     # [END howto_replay_proof]
 
-    plan >> what_next() >> approve >> stop_stream >> rewind >> start_stream >> replayed >> proof
+    report = RewindReportOperator(task_id="report", **CHECKPOINT, **REPOSITORY)
+
+    preflight >> plan >> what_next() >> approve >> pace_before() >> stop_stream >> at_rest >> rewind
+    rewind >> start_stream >> replayed >> healthy >> proof >> report

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.look import list_logs
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
@@ -104,8 +104,8 @@ def read_progress(location: Location) -> Progress:
 
 
 def _look(location: Location) -> Progress:
-    logged = _batches(location, OFFSETS)
-    committed = _batches(location, COMMITS)
+    logs = list_logs(location)
+    logged, committed = tuple(sorted(logs.offsets)), tuple(sorted(logs.commits))
     query_id = _query_id(location)
     if not logged and not committed and query_id is None:
         raise NotACheckpointError(
@@ -123,11 +123,6 @@ def _look(location: Location) -> Progress:
             seal = seal or mark
             logged = logged[:-1]
     return Progress(location.uri, query_id, logged, committed, newest, seal)
-
-
-def _batches(location: Location, log: str) -> tuple[int, ...]:
-    names = (file.path.rpartition("/")[2] for file in location.list(log).files)
-    return tuple(sorted(b for b in map(batch_id_of, names) if b is not None))
 
 
 def _query_id(location: Location) -> str | None:

@@ -7,8 +7,9 @@ next one begins did not, as after a copy or a restore, where every file is new.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from math import inf
 from statistics import median
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -67,14 +68,29 @@ def tempo_of(tree: Tree, progress: Progress) -> Tempo | None:
             return None
         if time:
             begun[batch] = time.timestamp()
-    seconds, intervals = [], []
-    for batch, following in pairwise(sorted(begun)):
+    taken = batch_seconds(tree, begun)
+    followed = [batch for batch in taken if batch + 1 in begun]
+    if len(followed) < _ENOUGH:
+        return None
+    return Tempo(
+        tuple(taken[batch] for batch in followed), tuple(begun[batch + 1] - begun[batch] for batch in followed)
+    )
+
+
+def batch_seconds(tree: Tree, begun: Mapping[int, float]) -> dict[int, float]:
+    """How long batches took, by batch, ascending; none where the clocks do not fit each other, or nothing shows that they do.
+
+    :param tree: the checkpoint's files.
+    :param begun: batch -> when it was planned, seconds since the epoch.
+    """
+    found: dict[int, float] = {}
+    for batch in sorted(begun):
         commit = tree.get(f"{COMMITS}/{batch}")
-        if following != batch + 1 or commit is None or commit.modified is None:
+        if commit is None or commit.modified is None:
             continue
-        taken, interval = commit.modified.timestamp() - begun[batch], begun[following] - begun[batch]
+        taken = commit.modified.timestamp() - begun[batch]
+        interval = begun.get(batch + 1, inf) - begun[batch]
         if not -_ROUNDING <= taken <= interval + _ROUNDING:
-            return None
-        seconds.append(max(taken, 0.0))
-        intervals.append(interval)
-    return Tempo(tuple(seconds), tuple(intervals)) if len(seconds) >= _ENOUGH else None
+            return {}
+        found[batch] = max(taken, 0.0)
+    return found if any(batch + 1 in begun for batch in found) else {}

@@ -209,7 +209,7 @@ class _Look:
                 self._add(
                     Verdict.WILL_FAIL,
                     f"the state of version {last} cannot be put together any more, which Spark does for the "
-                    "only batch that ran: "
+                    "first batch that read it: "
                     "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE; start a new checkpoint",
                 )
             return

@@ -1,18 +1,22 @@
-"""States of a Delta table, put together by delta-rs (``deltalake``) from a copy of the few files of its log that it needs.
+"""What needs delta-rs (``deltalake``): states of a Delta table, what it remembers beyond its log, and going back in one commit.
 
-A copy, so that whatever store and credentials reach the log will do, and so that nothing can be written.
+A state is put together from a copy of the few files of the log that it needs, so that whatever store and credentials reach the
+log will do, and so that nothing can be written. Only :func:`restore` writes.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_ckpt_provider.errors import CkptError, MissingExtraError
+from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.guards.delta_log import DELTA_LOG, AddedFile, DeltaLog
+from airflow_ckpt_provider.storage.location import Location
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -48,13 +52,7 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
     :raises MissingExtraError: ``deltalake`` is not installed.
     :raises UnreadableTableError: delta-rs cannot read it; the message has delta-rs' reason.
     """
-    try:
-        from deltalake import DeltaTable
-    except ImportError as e:
-        raise MissingExtraError(
-            f"{log.table}: reading a Delta table needs deltalake ({e})",
-            hint="pip install 'airflow-ckpt-provider[delta]'",
-        ) from e
+    client = _client(f"{log.table}: reading a Delta table")
     with tempfile.TemporaryDirectory(prefix="airflow-ckpt-") as directory:
         place = Path(directory, DELTA_LOG)
         for name in log.names_for(version):
@@ -62,7 +60,7 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(log.table.read(f"{DELTA_LOG}/{name}"))
         try:
-            table = DeltaTable(directory, version=version)
+            table = client.DeltaTable(directory, version=version)
             metadata = table.metadata()
             return TableState(
                 table_id=str(metadata.id),
@@ -79,6 +77,89 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
                 hint="its features may be beyond delta-rs: have Spark describe it (jobs/describe_delta.py of this package), and "
                 "give the guard what that wrote (described)",
             ) from e
+
+
+def remembered(table: Location, app_id: str, *, storage_options: Mapping[str, str]) -> int | None:
+    """The newest ``txn`` of an app id, which delta-rs reads from log checkpoints too; ``None`` without one.
+
+    :param table: the table.
+    :param app_id: the app id.
+    :param storage_options: settings of the store as ``deltalake`` names them; empty for local disks.
+    :raises MissingExtraError: ``deltalake`` is not installed.
+    :raises StorageError: the table could not be read.
+    """
+    client = _client(f"{table}: its log was cleaned up, and reading the checkpoints of a log")
+    try:
+        opened = client.DeltaTable(table.uri, storage_options=dict(storage_options) or None)
+        version: int | None = opened.transaction_version(app_id)
+    except (client.exceptions.DeltaError, OSError) as e:
+        raise StorageError(
+            f"{table}: what it remembers of {app_id} could not be read: {e}",
+            hint="see whether deltalake reaches the table's store (its storage options) and knows its features",
+        ) from e
+    return version
+
+
+def restore(
+    table: Location,
+    version: int,
+    *,
+    txn: tuple[str, int],
+    about: Mapping[str, str],
+    expected: int,
+    storage_options: Mapping[str, str],
+) -> None:
+    """Restore a version and set a ``txn``, in one atomic commit.
+
+    :param table: the table.
+    :param version: the version whose content it is to have.
+    :param txn: app id and the version it is to remember of it.
+    :param about: what ``commitInfo`` is to say besides.
+    :param expected: the version the table has to have before.
+    :param storage_options: settings of the store as ``deltalake`` names them; empty for local disks.
+    :raises RefusedError: somebody wrote into the table before, or at the same moment; nothing was changed.
+    :raises MissingExtraError: ``deltalake`` is not installed.
+    :raises StorageError: the table could not be read or written.
+    """
+    client = _client("rolling a Delta table back")
+    try:
+        opened = client.DeltaTable(table.uri, storage_options=dict(storage_options) or None)
+        if opened.version() != expected:
+            raise RefusedError(
+                f"{table} is at version {opened.version()}, and the plan was made at version {expected}: somebody "
+                "wrote into it; the table was not changed",
+                hint="see who writes (DESCRIBE HISTORY), then make a new plan",
+            )
+        opened.restore(
+            version,
+            commit_properties=client.CommitProperties(
+                custom_metadata=dict(about),
+                # A concurrent commit must fail this one: its rows would be restored away unseen.
+                max_commit_retries=0,
+                app_transactions=[client.Transaction(*txn)],
+            ),
+        )
+    except client.exceptions.CommitFailedError as e:
+        raise RefusedError(
+            f"{table} was written to at the same moment ({e}); the rollback did not happen",
+            hint="see who else writes into the table, then make a new plan",
+        ) from e
+    except (client.exceptions.DeltaError, OSError) as e:
+        raise StorageError(
+            f"{table} could not be restored to version {version}: {e}",
+            hint="nothing was changed; if data files are gone (VACUUM), this version cannot be had any more",
+        ) from e
+
+
+def _client(what: str) -> ModuleType:
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ImportError as e:
+        raise MissingExtraError(
+            f"{what} needs deltalake, which is not installed ({e})", hint="pip install 'airflow-ckpt-provider[delta]'"
+        ) from e
+    return deltalake
 
 
 def _files(table: DeltaTable) -> tuple[AddedFile, ...]:

@@ -6,7 +6,6 @@ stand in for them. Only for its first snapshot does it need a state of the table
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -144,9 +143,45 @@ def read_delta_log(table: Location) -> DeltaLog:
     return DeltaLog(table, dict(sorted(commits.items())), tuple(sorted(checkpoints)))
 
 
+def is_delta_table(table: Location) -> bool:
+    """Whether a place is a Delta table."""
+    return bool(table.list(DELTA_LOG).files)
+
+
 def commit_path(version: int) -> str:
     """Path of a commit in the table."""
     return f"{DELTA_LOG}/{version:020d}.json"
+
+
+def read_actions(data: bytes, *, path: str) -> list[dict[str, Any]]:
+    """The actions of a commit, one JSON object a line.
+
+    :param data: content of ``_delta_log/<version>.json``.
+    :param path: its path, for messages.
+    :raises UnreadableLogError: a line is no action.
+    """
+    try:
+        actions = [load_json(line) for line in data.split(b"\n") if line.strip()]
+        if strange := [action for action in actions if not isinstance(action, dict)]:
+            raise ValueError(f"found {strange[0]!r}")
+    except ValueError as e:
+        raise _unreadable(path, e) from e
+    return actions
+
+
+def commit_time(info: Mapping[str, Any]) -> datetime | None:
+    """When a commit was made, in UTC; ``None`` where its ``commitInfo`` does not say."""
+    stamp = info.get("inCommitTimestamp", info.get("timestamp"))
+    return datetime.fromtimestamp(stamp / 1000, UTC) if isinstance(stamp, int) else None
+
+
+def rows_of(stats: Any) -> int | None:
+    """Number of rows of a data file by the statistics of its ``add``; ``None`` where they do not tell."""
+    try:
+        rows = load_json(stats)["numRecords"] if isinstance(stats, str) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return rows if isinstance(rows, int) else None
 
 
 def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
@@ -160,13 +195,10 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
     info: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
-    for line in filter(None, data.split(b"\n")):
+    for action in read_actions(data, path=path):
         try:
-            action = load_json(line)
-            if not isinstance(action, dict):
-                raise ValueError(f"found {line[:80]!r}")
             if (add := action.get("add")) and add["dataChange"]:
-                added.append(AddedFile(_decoded(add["path"]), _rows(add.get("stats"))))
+                added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats"))))
             if remove := action.get("remove"):
                 dropped[_decoded(remove["path"])] = int(remove.get("deletionTimestamp") or 0)
                 if remove.get("dataChange", True):
@@ -176,16 +208,11 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
             if protocol := action.get("protocol"):
                 features = frozenset(protocol.get("readerFeatures") or ())
         except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise UnreadableLogError(
-                f"{path}: the JSON is broken or cut off ({e})",
-                path=path,
-                hint="the table itself is damaged here: restore the file",
-            ) from e
-    stamp = info.get("inCommitTimestamp", info.get("timestamp"))
+            raise _unreadable(path, e) from e
     return DeltaCommit(
         version=version,
         operation=str(info.get("operation") or ""),
-        time=datetime.fromtimestamp(stamp / 1000, UTC) if isinstance(stamp, int) else None,
+        time=commit_time(info),
         added=tuple(added),
         removed=tuple(removed),
         dropped=dropped,
@@ -222,9 +249,9 @@ def _decoded(path: str) -> str:
     return path if "://" in path else unquote(path)
 
 
-def _rows(stats: Any) -> int | None:
-    try:
-        rows = json.loads(stats)["numRecords"] if isinstance(stats, str) else None
-    except (ValueError, KeyError, TypeError):
-        return None
-    return rows if isinstance(rows, int) else None
+def _unreadable(path: str, error: Exception) -> UnreadableLogError:
+    return UnreadableLogError(
+        f"{path}: the JSON is broken or cut off ({error})",
+        path=path,
+        hint="the table itself is damaged here: restore the file",
+    )

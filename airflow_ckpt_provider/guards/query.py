@@ -185,7 +185,11 @@ def _logged_at(location: Location, progress: Progress, resume: ResumePoint) -> d
 
 
 def _reread(location: Location, resume: ResumePoint) -> dict[str, Offset | None] | None:
-    """Offsets before the newest committed batch; ``None`` where Spark does not ask for it again, or they are gone."""
+    """Offsets before the newest committed batch; ``None`` where Spark does not ask for it again, or they are gone.
+
+    A source without an offset there was read from its beginning by the newest batch, whatever the others had read by then: Spark
+    asks it once more for its first batch (``MicroBatchExecution.populateStartOffsets``: ``committedOffsets.get(source)``).
+    """
     if resume.replay or not resume.start_offsets:
         return None
     before = resume.batch_id - 2

@@ -2,9 +2,9 @@
 
     spark-submit --packages io.delta:… roll_table_back.py --table s3a://lake/tables/orders --version 222 --expected 230
 
-``RESTORE`` gives back content and not memory: the table still remembers the batches of the query that leave it, and skips their
-replay without a word. So the checkpoint has to get a new query id before the stream is started: ``airflow-ckpt reset
-CHECKPOINT --new-query-id``.
+A rewind runs it, under the seal of the checkpoint (``airflow-ckpt rewind --spark-submit``). ``RESTORE`` gives back content and
+not memory: the table still remembers the batches of the query that leave it, and skips their replay without a word. So the
+query gets a new id. Whoever runs this by hand has to see to that: ``airflow-ckpt reset CHECKPOINT --new-query-id``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", required=True, help="the table's directory, as Spark names it")
     parser.add_argument("--version", required=True, type=int, help="the version to go back to")
     parser.add_argument("--expected", type=int, help="the version the table has to have before (default: any)")
+    parser.add_argument("--plan", help="the plan it is done for: kept with the commit, so that a second run finds it")
     args = parser.parse_args(argv)
 
     from pyspark.sql import SparkSession
@@ -32,9 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     spark = SparkSession.builder.appName("roll table back").getOrCreate()
     quoted = args.table.replace("`", "``")
     newest = spark.sql(f"DESCRIBE HISTORY delta.`{quoted}` LIMIT 1").collect()[0]
-    restored = newest["operation"] == "RESTORE" and str(newest["operationParameters"].get("version")) == str(
-        args.version
-    )
+    words = f"airflowCkptPlan={args.plan}" if args.plan else None
+    to_version = str(newest["operationParameters"].get("version")) == str(args.version)
+    restored = newest["operation"] == "RESTORE" and to_version and newest["userMetadata"] == words
     if not restored and args.expected is not None and newest["version"] != args.expected:
         print(
             f"{args.table} is at version {newest['version']}, not {args.expected}: somebody wrote into it; nothing was changed",
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     if not restored:
+        if words:
+            spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", words)
         spark.sql(f"RESTORE TABLE delta.`{quoted}` TO VERSION AS OF {args.version}")
         newest = spark.sql(f"DESCRIBE HISTORY delta.`{quoted}` LIMIT 1").collect()[0]
     print(json.dumps({"table": args.table, "restored": args.version, "version": newest["version"]}))

@@ -1,30 +1,25 @@
-"""Go back to a batch or a time, with state and sink; take that back; prove that the replay did what it was to do."""
+"""Go back to a batch or a time, with state and sink."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
-
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.registry import GuardSettings
-from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
+from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.replay_proof import prove_replay
-from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
+from airflow_ckpt_provider.recovery.rewind import plan_rewind
 from airflow_ckpt_provider.recovery.rewind_apply import stop_plan_and_apply
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
 from airflow_ckpt_provider.recovery.specifiers import KINDS, Specifier
-from airflow_ckpt_provider.recovery.undo import undo_rewind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,37 +32,7 @@ _EXITS = tuple(exit_.value for exit_ in SinkExit)
 _BARE = ("to_earliest", "to_latest", "to_current")
 
 
-class _OnSink(BaseOperator):
-    """What rewind and undo have in common: the places and the sink."""
-
-    checkpoint: str
-    checkpoint_conn_id: str | None
-    repository: str | None
-    repository_conn_id: str | None
-    sink: str | None
-    sink_conn_id: str | None
-    txn_app_id: str | None
-    sink_options: dict[str, str] | None
-
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
-
-    def _repository(self, checkpoint: Checkpoint) -> Location:
-        given = text(self.repository)
-        if given:
-            return open_place(given, text(self.repository_conn_id))
-        return default_repository(checkpoint.location)
-
-    def _sink(self) -> Sink:
-        return Sink.named(
-            text(self.sink),
-            lambda uri: open_place(uri, text(self.sink_conn_id)),
-            app_id=text(self.txn_app_id),
-            storage_options=self.sink_options or {},
-        )
-
-
-class CheckpointRewindOperator(_OnSink):
+class CheckpointRewindOperator(SinkOperator):
     """Rewind a stream: its checkpoint, its state and its sink together. Plans only, unless ``mode="apply"``.
 
     The plan is shown in the log and is the task's result: ``plan`` (JSON), ``markdown`` (for an approval form), ``outcome``
@@ -94,6 +59,10 @@ class CheckpointRewindOperator(_OnSink):
         ``None``: refuse where there are any. (templated)
     :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table; ``None``: the query id. (templated)
     :param sink_options: settings of the table's store as ``deltalake`` names them. (templated)
+    :param spark_conn_id: Airflow connection of type ``spark``, by which a table with features that ``deltalake`` cannot restore
+        is rolled back, under the seal; the query gets a new id then. ``None``: such a table is refused. (templated)
+    :param spark_settings: what ``SparkSubmitHook`` is given: ``packages``, ``conf``, …; and ``uri``, the table as Spark names it
+        where that differs. (templated)
     :param mode: ``"plan"`` changes nothing, ``"apply"`` rewinds. (templated)
     :param exact_replay: run the next batch again over exactly the same data, where its log entry is there. (templated)
     :param stop_running: stop a query that still runs, by the seal. (templated)
@@ -122,6 +91,8 @@ class CheckpointRewindOperator(_OnSink):
         "sink_exit",
         "txn_app_id",
         "sink_options",
+        "spark_conn_id",
+        "spark_settings",
         "mode",
         "exact_replay",
         "stop_running",
@@ -150,6 +121,8 @@ class CheckpointRewindOperator(_OnSink):
         sink_exit: str | None = None,
         txn_app_id: str | None = None,
         sink_options: dict[str, str] | None = None,
+        spark_conn_id: str | None = None,
+        spark_settings: dict[str, Any] | None = None,
         mode: Literal["plan", "apply"] | str = PLAN,
         exact_replay: bool | str = True,
         stop_running: bool | str = False,
@@ -176,6 +149,8 @@ class CheckpointRewindOperator(_OnSink):
         self.sink_exit = sink_exit
         self.txn_app_id = txn_app_id
         self.sink_options = sink_options
+        self.spark_conn_id = spark_conn_id
+        self.spark_settings = spark_settings
         self.mode = mode
         self.exact_replay = exact_replay
         self.stop_running = stop_running
@@ -267,133 +242,3 @@ class CheckpointRewindOperator(_OnSink):
             "already_done": True,
         }
         return {"mode": APPLY, "plan": plan, "markdown": "", "outcome": outcome}
-
-
-class CheckpointUndoOperator(_OnSink):
-    """Take a rewind or a reset back, as long as nothing was written since.
-
-    .. seealso:: :doc:`/howto/rewind`
-
-    :param checkpoint: URI of the checkpoint. (templated)
-    :param plan_id: id of the rewind or reset; ``None``: the newest one. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach the checkpoint. (templated)
-    :param repository: URI of the repository that the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``.
-        (templated)
-    :param repository_conn_id: Airflow connection to reach the repository. (templated)
-    :param sink: the sink, where the rewind rolled one back. (templated)
-    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
-    :param txn_app_id: as for the rewind. (templated)
-    :param sink_options: as for the rewind. (templated)
-    :param reason: why, for the audit record. (templated)
-    """
-
-    template_fields: Sequence[str] = (
-        "checkpoint",
-        "plan_id",
-        "checkpoint_conn_id",
-        "repository",
-        "repository_conn_id",
-        "sink",
-        "sink_conn_id",
-        "txn_app_id",
-        "sink_options",
-        "reason",
-    )
-    ui_color = "#fff2cc"
-
-    def __init__(
-        self,
-        *,
-        checkpoint: str,
-        plan_id: str | None = None,
-        checkpoint_conn_id: str | None = None,
-        repository: str | None = None,
-        repository_conn_id: str | None = None,
-        sink: str | None = None,
-        sink_conn_id: str | None = None,
-        txn_app_id: str | None = None,
-        sink_options: dict[str, str] | None = None,
-        reason: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.plan_id = plan_id
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.repository = repository
-        self.repository_conn_id = repository_conn_id
-        self.sink = sink
-        self.sink_conn_id = sink_conn_id
-        self.txn_app_id = txn_app_id
-        self.sink_options = sink_options
-        self.reason = reason
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Return what was put back."""
-        with no_retry_when_refused():
-            checkpoint = self._checkpoint()
-            repository = Repository.open(self._repository(checkpoint))
-            plan_id, why = text(self.plan_id), text(self.reason) or ""
-            reset = reset_to_undo(checkpoint.location, repository, plan_id)
-            if reset:
-                outcome = undo_reset(reset, checkpoint.location, repository, made_by=made_by(context), reason=why)
-            else:
-                outcome = undo_rewind(
-                    checkpoint, repository, plan_id=plan_id, sink=self._sink(), made_by=made_by(context), reason=why
-                )
-        self.log.info("%s is what it was before plan %s", outcome.checkpoint, outcome.plan_id)
-        return outcome.to_json()
-
-
-class ReplayProofOperator(_OnSink):
-    """Look whether a replay ran every batch once: none missing in the logs, each once in a Delta sink. Fails where not.
-
-    .. seealso:: :doc:`/howto/rewind`
-
-    :param checkpoint: URI of the checkpoint. (templated)
-    :param batch_id: the batch that was gone back to. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach the checkpoint. (templated)
-    :param sink: what the query writes to. (templated)
-    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
-    :param txn_app_id: as for the rewind. (templated)
-    """
-
-    template_fields: Sequence[str] = (
-        "checkpoint",
-        "batch_id",
-        "checkpoint_conn_id",
-        "sink",
-        "sink_conn_id",
-        "txn_app_id",
-    )
-    ui_color = "#dae8fc"
-
-    def __init__(
-        self,
-        *,
-        checkpoint: str,
-        batch_id: int | str,
-        checkpoint_conn_id: str | None = None,
-        sink: str | None = None,
-        sink_conn_id: str | None = None,
-        txn_app_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.batch_id = batch_id
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.sink = sink
-        self.sink_conn_id = sink_conn_id
-        self.txn_app_id = txn_app_id
-        self.sink_options = None
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Return the proof; fail where something is not as it has to be."""
-        with no_retry_when_refused():
-            batch_id = whole_number(required(self.batch_id, "batch_id"), "batch_id") or 0
-            proof = prove_replay(self._checkpoint(), batch_id, sink=self._sink())
-        self.log.info("\n%s", proof.to_markdown())
-        if not proof.ok:
-            raise AirflowFailException("\n".join(["the replay is not as it has to be", *proof.findings]))
-        return proof.to_json()

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
 from airflow_ckpt_provider.errors import NotACheckpointError, UnreadableLogError
-from airflow_ckpt_provider.recovery.sinks.delta_log import TableHistory
+from airflow_ckpt_provider.recovery.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.recovery.sinks.sink import SinkRollback
 from airflow_ckpt_provider.storage.location import Location
 

@@ -19,18 +19,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_ckpt_provider.backup.loud_order import highest_offsets, write_file
+from airflow_ckpt_provider.backup.plan_seal import seal_for_plan
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal
-from airflow_ckpt_provider.backup.target import check_at_rest, look_at
+from airflow_ckpt_provider.backup.target import look_at
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.flows import Flow
-from airflow_ckpt_provider.recovery.new_numbers import highest_offsets, new_metadata
+from airflow_ckpt_provider.recovery.new_numbers import new_metadata
 from airflow_ckpt_provider.recovery.reset import plan_reset
-from airflow_ckpt_provider.recovery.reset_apply import remove_hidden_checksum
 from airflow_ckpt_provider.recovery.reset_plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.rewind import Sink
 from airflow_ckpt_provider.storage.location import Location
@@ -250,18 +251,15 @@ def apply_flow_reset(
 
 
 def _seal_live(plan: FlowReset, old: Location, *, quiet_for: float, made_by: str) -> None:
-    before = look_at(old)
-    if before.fingerprint != plan.reset.fingerprint:
-        raise _moved_on(plan)
-    check_at_rest(before, quiet_for=quiet_for)
-    number = before.newest_offsets + 1
-    try:
-        mark = put_seal(old, number, plan_id=plan.plan_id, reason=plan.seal_reason, made_by=made_by)
-    except FileExistsError:
-        raise _moved_on(plan) from None
-    if look_at(old).fingerprint != plan.reset.fingerprint:
-        remove_seal(old, mark)
-        raise _moved_on(plan)
+    seal_for_plan(
+        old,
+        plan_id=plan.plan_id,
+        reason=plan.seal_reason,
+        made_by=made_by,
+        fingerprint=plan.reset.fingerprint,
+        quiet_for=quiet_for,
+        hint="wait until the pipeline's run has ended, then make a new plan",
+    )
 
 
 def _make(plan: FlowReset, new: Location, made_by: str) -> None:
@@ -271,11 +269,10 @@ def _make(plan: FlowReset, new: Location, made_by: str) -> None:
     if not there.seal:
         if all(path in there.visible for path in contents):
             return  # killed before the other seal was lifted
-        highest = highest_offsets(contents)
-        put_seal(new, highest + 1, plan_id=plan.plan_id, reason=plan.seal_reason, made_by=made_by)
+        number = highest_offsets(contents) + 1
+        put_seal(new, number, plan_id=plan.plan_id, reason=plan.seal_reason, made_by=made_by)
     for path, content in contents.items():
-        remove_hidden_checksum(new, path)
-        new.replace(path, content.encode())
+        write_file(new, path, content.encode())
 
 
 def _outcome(plan: FlowReset, new: Location, began: float) -> FlowOutcome:
@@ -316,11 +313,4 @@ def _own_seal(flow: Flow, marks: list[Seal]) -> str | None:
     raise SealedError(
         f"flow {flow.name} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since})",
         hint="let that plan finish first",
-    )
-
-
-def _moved_on(plan: FlowReset) -> RefusedError:
-    return RefusedError(
-        f"flow {plan.flow.name} went on since plan {plan.plan_id} was made; nothing was changed",
-        hint="wait until the pipeline's run has ended, then make a new plan",
     )

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 
@@ -48,9 +47,3 @@ def logs_up_to(
 def new_metadata(query_id: str) -> str:
     """Content of ``metadata`` for a query id."""
     return json.dumps({"id": query_id}, separators=(",", ":"))
-
-
-def highest_offsets(paths: Iterable[str]) -> int:
-    """Highest number of the paths that lie in ``offsets/``; -1 without any."""
-    numbers = (batch_id_of(path.partition("/")[2]) for path in paths if path.startswith(f"{OFFSETS}/"))
-    return max((number for number in numbers if number is not None), default=-1)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from airflow_ckpt_provider.backup.manifest import FileEntry, checked_name
 from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import new_plan_id
+from airflow_ckpt_provider.backup.sealing import new_plan_id, sealed_by_another
 from airflow_ckpt_provider.backup.target import look_at
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.doctor import check, kinds
@@ -25,8 +25,7 @@ from airflow_ckpt_provider.checkpoint.operators import parse_operator_metadata
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError, SealedError
-from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.repair_cut import Cut, Search, find_cut
 from airflow_ckpt_provider.recovery.repair_plan import RepairPlan
@@ -255,24 +254,17 @@ def repair_place(location: Location) -> Location:
     return Location(location.store, f"{parent}/{name}{BESIDE}")
 
 
-def plan_path(plan_id: str) -> str:
-    """Where the repository keeps a plan."""
-    return f"plans/{plan_id}.json"
-
-
 def _continued(seal: Seal, location: Location, repository: Repository | None) -> RepairPlan:
     """Go on with a repair that was killed; its plan was kept before its seal was set."""
     if not seal.reason.startswith(_SEAL):
-        raise SealedError(
-            f"{location} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}): {seal.path}",
-            hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {location} --plan {seal.plan_id}`",
-        )
+        raise sealed_by_another(location.uri, seal)
     try:
-        kept_in = repository or Repository.open(repair_place(location))
-        document = load_json(kept_in.location.read(plan_path(seal.plan_id)))
-    except (FileNotFoundError, RepositoryError):
+        document = (repository or Repository.open(repair_place(location))).kept_plan(seal.plan_id)
+    except RepositoryError:
+        document = None
+    if document is None:
         raise RefusedError(
             f"{location} is sealed by the repair {seal.plan_id}, which was begun with another repository",
             hint="give the same repository as then, and the repair goes on where it was stopped",
-        ) from None
+        )
     return RepairPlan.of_document(document)

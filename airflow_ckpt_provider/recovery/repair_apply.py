@@ -7,28 +7,27 @@ the plan, and finishes.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.claims import entries_in_use
+from airflow_ckpt_provider.backup.loud_order import delete_files, write_file
+from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.plan_seal import raise_above, seal_for_plan
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal
+from airflow_ckpt_provider.backup.sealing import remove_seal
 from airflow_ckpt_provider.backup.set_aside import SetAside
-from airflow_ckpt_provider.backup.target import check_at_rest, look_at
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
-from airflow_ckpt_provider.backup.verify import content_damage
+from airflow_ckpt_provider.backup.verify import read_whole
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.doctor import check
 from airflow_ckpt_provider.checkpoint.doctor.examination import examine
 from airflow_ckpt_provider.checkpoint.findings import Severity
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
-from airflow_ckpt_provider.recovery.repair import plan_path, repair_place
+from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.recovery.repair import repair_place
 from airflow_ckpt_provider.recovery.repair_plan import RepairPlan
 from airflow_ckpt_provider.storage.location import Location
 
@@ -100,14 +99,14 @@ def apply_repair(
         return _outcome(plan, plan.batch_id, began, kept=None)
     location = checkpoint.location
     kept_in = repository or Repository.open_or_create(repair_place(location))
-    with suppress(FileExistsError):  # gone on with
-        kept_in.location.create(plan_path(plan.plan_id), json.dumps(plan.document()).encode())
+    kept_in.keep_plan(plan.plan_id, plan.document())
     aside = SetAside(kept_in, plan.name, plan.plan_id, "checkpoint")
     mark = _seal(plan, location, aside, quiet_for=quiet_for, made_by=made_by)
     touched = {*plan.deletes, *plan.rewrites, *(entry.path for entry, _ in plan.fetches)}
     aside.keep(location, [file for path, file in location.walk().items() if path in touched], workers=workers)
-    _write(plan, kept_in, location, workers)
-    _delete(plan, location, workers)
+    with entries_in_use(kept_in, [entry for entry, _ in plan.fetches], what="repair", made_by=made_by):
+        _write(plan, kept_in, location, workers)
+    delete_files(location, plan.deletes, workers=workers)
     _check(plan, checkpoint)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": plan.checkpoint, "kept": aside.place}
     kept_in.record(plan.plan_id, {"kind": "repair", **facts, "plan": plan.to_json()})
@@ -133,99 +132,26 @@ def _outcome(plan: RepairPlan, batch_id: int, began: float, *, kept: str | None)
 
 
 def _seal(plan: RepairPlan, location: Location, aside: SetAside, *, quiet_for: float, made_by: str) -> Seal:
-    """Seal the checkpoint above everything that is there or will be written, and see that it still is the one planned for."""
-    now = look_at(location)
-    if now.seal and now.seal.plan_id != plan.plan_id:
-        raise SealedError(
-            f"{location} was sealed by plan {now.seal.plan_id} ({now.seal.reason}) in the meantime",
-            hint="let that plan finish first",
-        )
-    if now.seal is None:
-        if now.fingerprint != plan.fingerprint:
-            raise _moved_on(plan, location)
-        check_at_rest(now, quiet_for=quiet_for)
-        try:
-            mark = put_seal(
-                location, now.newest_offsets + 1, plan_id=plan.plan_id, reason=plan.seal_reason, made_by=made_by
-            )
-        except FileExistsError:
-            raise _moved_on(plan, location) from None
-    else:
-        mark = now.seal
-        _remove_lower_seals(location, mark)
-    if aside.sizes is None and look_at(location).fingerprint != plan.fingerprint:
-        remove_seal(location, mark)
-        raise _moved_on(plan, location)
-    written = (batch_id_of(e.path.partition("/")[2]) for e, _ in plan.fetches if e.path.startswith(f"{OFFSETS}/"))
-    highest = max((number for number in written if number is not None), default=-1)
-    if mark.batch_id <= highest:
-        higher = put_seal(location, highest + 1, plan_id=plan.plan_id, reason=plan.seal_reason, made_by=made_by)
-        remove_seal(location, mark)
-        return higher
-    return mark
-
-
-def _remove_lower_seals(location: Location, mark: Seal) -> None:
-    """Take away a lower seal of the same plan, as a repair leaves one that is stopped while it puts its seal higher."""
-    numbers = (batch_id_of(path.partition("/")[2]) for path in location.walk(OFFSETS))
-    for number in sorted((n for n in numbers if n is not None and n < mark.batch_id), reverse=True):
-        lower = parse_seal(location.read(f"{OFFSETS}/{number}"), batch_id=number)
-        if lower is None or lower.plan_id != mark.plan_id:
-            return
-        remove_seal(location, lower)
-
-
-def _moved_on(plan: RepairPlan, location: Location) -> RefusedError:
-    return RefusedError(
-        f"{location} is not any more what plan {plan.plan_id} was made for; nothing was changed",
-        hint="stop the query, then make a new plan",
+    """Seal the checkpoint above everything that is there or will be written."""
+    mark = seal_for_plan(
+        location,
+        plan_id=plan.plan_id,
+        reason=plan.seal_reason,
+        made_by=made_by,
+        fingerprint=plan.fingerprint,
+        begun=aside.sizes is not None,
+        quiet_for=quiet_for,
     )
+    return raise_above(location, mark, (entry.path for entry, _ in plan.fetches), made_by=made_by)
 
 
 def _write(plan: RepairPlan, repository: Repository, location: Location, workers: int) -> None:
-    def fetch(path: str) -> None:
-        entry = by_path[path]
-        content = repository.location.read(entry.object)
-        if damage := content_damage(entry, content):
-            raise StorageError(
-                f"{damage.message}; it was right when the plan was made",
-                hint="the checkpoint stays sealed; mend the store, then run the same command again",
-            )
-        _replace(location, path, content)
+    def fetch(entry: FileEntry) -> None:
+        write_file(location, entry.path, read_whole(repository, entry, right_when="the plan was made"))
 
-    by_path = {entry.path: entry for entry, _ in plan.fetches}
-    in_parallel(fetch, sorted(by_path), workers=workers)
+    in_parallel(fetch, sorted((entry for entry, _ in plan.fetches), key=lambda e: e.path), workers=workers)
     for path, content in sorted(plan.rewrites.items()):
-        _replace(location, path, content)
-
-
-def _replace(location: Location, path: str, content: bytes) -> None:
-    _delete_hidden_checksum(location, path)
-    location.replace(path, content)
-
-
-def _delete(plan: RepairPlan, location: Location, workers: int) -> None:
-    """Delete what goes, in the order that is loud by itself: first the entries of ``offsets/`` but the newest, that one last."""
-    offsets = sorted(
-        (p for p in plan.deletes if p.startswith(f"{OFFSETS}/")), key=lambda p: p.rpartition("/")[2].zfill(20)
-    )
-    for path in reversed(offsets[:-1]):
-        _remove(location, path)
-    in_parallel(lambda path: _remove(location, path), sorted(set(plan.deletes) - set(offsets)), workers=workers)
-    for path in offsets[-1:]:
-        _remove(location, path)
-
-
-def _remove(location: Location, path: str) -> None:
-    location.delete(path)
-    _delete_hidden_checksum(location, path)
-
-
-def _delete_hidden_checksum(location: Location, path: str) -> None:
-    """Hadoop's own checksum of a local file; left behind it would speak of a file to come."""
-    if location.store.protocol == "file":
-        directory, _, name = path.rpartition("/")
-        location.delete(f"{directory}/.{name}.crc" if directory else f".{name}.crc")
+        write_file(location, path, content)
 
 
 def _check(plan: RepairPlan, checkpoint: Checkpoint) -> None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import (
     FileOffset,
     KafkaOffset,
     RateMicroBatchOffset,
 )
+from airflow_ckpt_provider.checkpoint.tempo import batch_seconds
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
-
-#: A batch that seems to have taken longer was copied: its files are younger than it is.
-_LONGEST = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,9 @@ def replay_after(tree: Tree, batch_id: int, start: tuple[SourceOffset, ...]) -> 
     newest = max(entries, key=lambda entry: entry.batch_id)
     before = {source.source: source for source in start}
     records = {s.source: _between(before.get(s.source), s) for s in newest.sources}
-    took = [seconds for entry in entries if (seconds := _seconds(tree, entry)) is not None]
+    target = _entry(tree, batch_id)  # without it the first of them alone would tell nothing of the clocks
+    begun = {e.batch_id: e.time.timestamp() for e in (*entries, *([target] if target else [])) if e.time}
+    took = [seconds for batch, seconds in batch_seconds(tree, begun).items() if batch > batch_id]
     batches = newest.batch_id - batch_id
     # What was purged or has no commit yet is taken to last as long as the others on average.
     seconds = sum(took) / len(took) * batches if took else None
@@ -69,14 +67,6 @@ def _entry(tree: Tree, batch_id: int) -> OffsetEntry | None:
         return parse_offsets(tree.read(file), batch_id=batch_id) if file else None
     except (CkptError, FileNotFoundError):  # a seal, a torn entry
         return None
-
-
-def _seconds(tree: Tree, entry: OffsetEntry) -> float | None:
-    commit = tree.get(f"{COMMITS}/{entry.batch_id}")
-    if commit is None or commit.modified is None or entry.time is None:
-        return None
-    took = commit.modified - entry.time
-    return took.total_seconds() if timedelta() <= took < _LONGEST else None
 
 
 def _between(start: SourceOffset | None, end: SourceOffset) -> int | None:

@@ -10,8 +10,9 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.recovery.rewind import Sink
-from airflow_ckpt_provider.recovery.sinks.delta_log import is_delta_table, read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,15 @@ from dataclasses import replace
 
 from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import new_plan_id
+from airflow_ckpt_provider.backup.sealing import new_plan_id, sealed_by_another
 from airflow_ckpt_provider.backup.target import Target, look_at
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError, SealedError
-from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset_plan import NewSource, ResetPlan, ResetRequest, ResetWay
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_path
+from airflow_ckpt_provider.recovery.rewind import Sink, default_repository
 from airflow_ckpt_provider.recovery.seam import NOTHING_READ, Known, Seam, seam_of_new_checkpoint, seam_of_new_query_id
 from airflow_ckpt_provider.recovery.starting_positions.choice import Choice, choose_batch, choose_newest
 from airflow_ckpt_provider.recovery.starting_positions.delta import RowsBefore
@@ -242,10 +241,7 @@ def _continued(before: Target, plan: ResetPlan | None, name: str, request: Reset
     if mark is None:
         raise ValueError("there is no seal")
     if plan is None or plan.name != name:
-        raise SealedError(
-            f"{before.location} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}",
-            hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {before.location} --plan {mark.plan_id}`",
-        )
+        raise sealed_by_another(before.location.uri, mark)
     if plan.request != request:
         raise SealedError(
             f"{before.location} is sealed by plan {plan.plan_id}, a reset ({plan.way.value}) that was not ended",
@@ -257,11 +253,8 @@ def _continued(before: Target, plan: ResetPlan | None, name: str, request: Reset
 
 def read_reset(repository: Repository, plan_id: str) -> ResetPlan | None:
     """The plan of a reset, as it was carried out or begun; ``None`` if there is none of that id."""
-    try:
-        document = load_json(repository.location.read(plan_path(plan_id)))
-    except FileNotFoundError:
-        return None
-    return ResetPlan.of_document(document) if document.get("kind") == "reset" else None
+    document = repository.kept_plan(plan_id)
+    return ResetPlan.of_document(document) if document and document.get("kind") == "reset" else None
 
 
 def _open(place: Location) -> Repository | None:

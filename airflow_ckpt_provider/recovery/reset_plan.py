@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from airflow_ckpt_provider.backup.loud_order import highest_offsets
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.new_numbers import highest_offsets
 from airflow_ckpt_provider.recovery.seam import Seam
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 import time
 
+from airflow_ckpt_provider.backup.loud_order import delete_files
+from airflow_ckpt_provider.backup.plan_seal import raise_above, seal_for_plan
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal
+from airflow_ckpt_provider.backup.sealing import remove_seal, sealed_by_another
 from airflow_ckpt_provider.backup.set_aside import SetAside
-from airflow_ckpt_provider.backup.target import look_at
+from airflow_ckpt_provider.backup.target import expect_files, look_at
 from airflow_ckpt_provider.backup.transfer import WORKERS
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset import read_reset
-from airflow_ckpt_provider.recovery.reset_apply import remove_hidden_checksum
 from airflow_ckpt_provider.recovery.reset_plan import ResetPlan
-from airflow_ckpt_provider.recovery.undo import UndoOutcome
+from airflow_ckpt_provider.recovery.undo import UndoOutcome, taken_back_by, undo_of
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
-
-_SUFFIX = "-undo"
 
 
 def reset_to_undo(checkpoint: Location, repository: Repository, plan_id: str | None) -> ResetPlan | None:
@@ -31,7 +28,7 @@ def reset_to_undo(checkpoint: Location, repository: Repository, plan_id: str | N
     """
     if plan_id is None:
         mark = look_at(checkpoint).seal
-        plan_id = mark.plan_id.removesuffix(_SUFFIX) if mark else None
+        plan_id = taken_back_by(mark.plan_id) if mark else None
     if plan_id is None:
         changes = (r for r in repository.records() if r.get("kind") in ("rewind", "reset"))
         own = [record for record in changes if record.get("checkpoint") == checkpoint.uri]
@@ -66,12 +63,9 @@ def undo_reset(
         raise RefusedError(f"reset {plan.plan_id} was of {plan.checkpoint}, not of {checkpoint}", hint="name that one")
     now = look_at(checkpoint)
     mark = now.seal
-    if mark and mark.plan_id.removesuffix(_SUFFIX) != plan.plan_id:
-        raise SealedError(
-            f"{checkpoint} is sealed by plan {mark.plan_id} ({mark.reason}): {mark.path}",
-            hint="let that plan finish first",
-        )
-    records = {r["kind"]: r for r in repository.records() if r["plan_id"].removesuffix(_SUFFIX) == plan.plan_id}
+    if mark and taken_back_by(mark.plan_id) != plan.plan_id:
+        raise sealed_by_another(checkpoint.uri, mark)
+    records = {r["kind"]: r for r in repository.records() if taken_back_by(r["plan_id"]) == plan.plan_id}
     if mark is None:
         if "undo" in records:
             return UndoOutcome(plan.plan_id, checkpoint.uri, 0, 0, None, time.monotonic() - began, already_done=True)
@@ -86,27 +80,25 @@ def undo_reset(
                 hint="go on with it, or reset it again; the old one stays in the repository, in "
                 f"{records['reset']['kept']}/files",
             )
-    highest = max((b for path in plan.before if (b := _number(path)) is not None), default=-1)
-    if mark is None:
-        reason_of_seal = f"undo of reset {plan.plan_id}"
-        mark = put_seal(checkpoint, highest + 1, plan_id=plan.plan_id + _SUFFIX, reason=reason_of_seal, made_by=made_by)
+    mark = seal_for_plan(
+        checkpoint,
+        plan_id=undo_of(plan.plan_id),
+        reason=f"undo of reset {plan.plan_id}",
+        made_by=made_by,
+        fingerprint=now.fingerprint if mark is None else None,
+        above=plan.before,
+        own=(plan.plan_id,),
+    )
+    mark = raise_above(checkpoint, mark, plan.before, made_by=made_by)
     aside = SetAside(repository, plan.name, plan.plan_id, "checkpoint")
     kept = aside.sizes or {}
     extra = [path for path in look_at(checkpoint).visible if path not in plan.before]
-    for path in sorted(extra, reverse=True):
-        checkpoint.delete(path)
-    for path in kept:
-        remove_hidden_checksum(checkpoint, path)
+    delete_files(checkpoint, extra, workers=workers)
     aside.put_back(checkpoint, sorted(kept), workers=workers)
-    found = {path: file.size for path, file in look_at(checkpoint).visible.items()}
-    differing = sorted(path for path in {*plan.before, *found} if plan.before.get(path) != found.get(path))
-    if differing:
-        raise StorageError(
-            f"{checkpoint}/{differing[0]} is not what it was before reset {plan.plan_id} ({len(differing)} differ)",
-            hint=f"it stays sealed by plan {mark.plan_id}; see who else writes there, then run the same command again",
-        )
+    what = f"what it was before reset {plan.plan_id}"
+    expect_files(look_at(checkpoint), plan.before, plan_id=mark.plan_id, what=what)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": checkpoint.uri}
-    repository.record(plan.plan_id + _SUFFIX, {"kind": "undo", "of": plan.plan_id, **facts})
+    repository.record(undo_of(plan.plan_id), {"kind": "undo", "of": plan.plan_id, **facts})
     remove_seal(checkpoint, mark)
     log.info("%s is what it was before reset %s; seal lifted", checkpoint, plan.plan_id)
     return UndoOutcome(
@@ -118,8 +110,3 @@ def undo_reset(
         seconds=time.monotonic() - began,
         already_done=False,
     )
-
-
-def _number(path: str) -> int | None:
-    directory, _, name = path.partition("/")
-    return batch_id_of(name) if directory == OFFSETS else None

@@ -21,24 +21,28 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress
+from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, RepositoryError, SealedError
+from airflow_ckpt_provider.guards import delta_client
+from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard
-from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.beyond import files_beyond
 from airflow_ckpt_provider.recovery.downstream import downstream_of
 from airflow_ckpt_provider.recovery.replay import replay_after
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan, RewindRequest
 from airflow_ckpt_provider.recovery.rewind_sources import judge_sources
-from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta, remembered_by_client
-from airflow_ckpt_provider.recovery.sinks.delta_log import TableHistory, is_delta_table, read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta
+from airflow_ckpt_provider.recovery.sinks.delta_history import TableHistory, read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta_rollback import RestoreBySpark
 from airflow_ckpt_provider.recovery.sinks.file_sink import is_file_sink, look_at_file_sink
 from airflow_ckpt_provider.recovery.sinks.sink import WITHOUT_MEMORY, SinkExit, SinkReport, look_at_nothing
 from airflow_ckpt_provider.recovery.specifiers import Specifier, resolve
 from airflow_ckpt_provider.recovery.targets import (
     RewindTarget,
     merged,
+    repartitions,
     span,
     targets_of_backups,
     targets_of_checkpoint,
@@ -59,12 +63,14 @@ class Sink:
     :param kind: ``foreachBatch``, ``foreach`` or ``kafka`` for a sink without a place; ``unknown`` where nothing is known.
     :param app_id: the ``txnAppId`` with which ``foreachBatch`` writes to a Delta table; by default the query id.
     :param storage_options: settings of the table's store as ``deltalake`` names them.
+    :param by_spark: restores a table that ``deltalake`` cannot restore; ``None``: there is no Spark to do it.
     """
 
     place: Location | None = None
     kind: str = "unknown"
     app_id: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
+    by_spark: RestoreBySpark | None = None
 
     @classmethod
     def named(
@@ -74,6 +80,7 @@ class Sink:
         *,
         app_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        by_spark: RestoreBySpark | None = None,
     ) -> Sink:
         """The sink that a person names: a place, or the kind of one without a place.
 
@@ -84,7 +91,7 @@ class Sink:
             return cls()
         if text in WITHOUT_MEMORY:
             return cls(kind=text)
-        return cls(open_place(text), "", app_id or None, storage_options or {})
+        return cls(open_place(text), "", app_id or None, storage_options or {}, by_spark)
 
     @property
     def name(self) -> str:
@@ -150,7 +157,7 @@ def plan_rewind(
     )
     progress = checkpoint.progress()
     if progress.seal and (progress.seal.plan_id != under or (held and read_plan(held, under))):
-        return _continued(progress, held, name, request)
+        return _continued(progress, progress.seal, held, name, request)
     if progress.query_id is None or progress.latest_committed is None:
         missing = "metadata is missing" if progress.query_id is None else "no batch was committed yet"
         raise RefusedError(
@@ -169,7 +176,7 @@ def plan_rewind(
     if specifier.kind == "to_current" and sink_exit is not SinkExit.FORWARD:
         deletes, writes = (), ()
     newest = max(b for b in (progress.latest_logged, progress.latest_committed) if b is not None)
-    report = _look_at_sink(sink, history, app_id, target.batch_id, newest)
+    report = _look_at_sink(sink, history, app_id, target.batch_id, newest, tree=tree)
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(
@@ -190,7 +197,9 @@ def plan_rewind(
         sink_exit=sink_exit,
         app_id=app_id,
         replay=replay.to_json(),
-        sources=None if nothing_to_read else judge_sources(tree, target, replays=replays, guards=guards),
+        sources=None
+        if nothing_to_read
+        else judge_sources(tree, target, replays=replays, repository=held, guards=guards),
         downstream=downstream_of(history, report.rollback, downstream) if history and report.rollback else (),
         notes=notes,
         ended=target.ended,
@@ -342,7 +351,9 @@ def look_at_sink(sink: Sink, query_id: str, batch_id: int, newest: int) -> SinkR
     return _look_at_sink(sink, history, sink.app_id or query_id, batch_id, newest)
 
 
-def _look_at_sink(sink: Sink, history: TableHistory | None, app_id: str, batch_id: int, newest: int) -> SinkReport:
+def _look_at_sink(
+    sink: Sink, history: TableHistory | None, app_id: str, batch_id: int, newest: int, *, tree: Tree | None = None
+) -> SinkReport:
     place = sink.place
     if place is None:
         if sink.kind not in (*WITHOUT_MEMORY, "unknown"):
@@ -354,12 +365,12 @@ def _look_at_sink(sink: Sink, history: TableHistory | None, app_id: str, batch_i
         remembered = None
         if history.remembered(app_id) is None and not history.is_whole:
             try:
-                remembered = remembered_by_client(place.uri, app_id, storage_options=dict(sink.storage_options))
+                remembered = delta_client.remembered(place, app_id, storage_options=sink.storage_options)
             except MissingExtraError as e:
                 log.info("%s", e)
         return look_at_delta(history, app_id, batch_id, remembered=remembered)
     if is_file_sink(place):
-        return look_at_file_sink(place, batch_id)
+        return look_at_file_sink(place, batch_id, unwritten=repartitions(tree) if tree else frozenset())
     raise RefusedError(
         f"{place} is neither a Delta table nor the output of a file sink (no _delta_log/, no _spark_metadata/)",
         hint=f"give the sink's directory, or one of {', '.join(WITHOUT_MEMORY)} where it has none",
@@ -378,12 +389,13 @@ def _check_exit(plan: RewindPlan) -> None:
     )
 
 
-def _continued(progress: Progress, repository: Repository | None, name: str, request: RewindRequest) -> RewindPlan:
+def _continued(
+    progress: Progress, seal: Seal, repository: Repository | None, name: str, request: RewindRequest
+) -> RewindPlan:
     """Go on with a rewind that was killed: its seal says which one it was, the repository keeps its plan."""
-    seal = progress.seal
-    plan = read_plan(repository, seal.plan_id) if seal and repository else None
+    plan = read_plan(repository, seal.plan_id) if repository else None
     if plan is None or plan.name != name:
-        raise sealed_by_another(progress)
+        raise sealed_by_another(progress.uri, seal)
     if plan.request != request:
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, a rewind ({plan.request.target}) that was not ended",
@@ -394,15 +406,7 @@ def _continued(progress: Progress, repository: Repository | None, name: str, req
     return replace(plan, continued=True)
 
 
-def plan_path(plan_id: str) -> str:
-    """Where the repository keeps a plan."""
-    return f"plans/{plan_id}.json"
-
-
 def read_plan(repository: Repository, plan_id: str) -> RewindPlan | None:
     """The plan of a rewind, as it was carried out or begun; ``None`` if there is none of that id."""
-    try:
-        document = load_json(repository.location.read(plan_path(plan_id)))
-    except FileNotFoundError:
-        return None
-    return RewindPlan.of_document(document) if document.get("kind") == "rewind" else None
+    document = repository.kept_plan(plan_id)
+    return RewindPlan.of_document(document) if document and document.get("kind") == "rewind" else None

@@ -7,37 +7,36 @@ killed anywhere, the same command again finds the seal, reads the plan, and fini
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.claims import entries_in_use
+from airflow_ckpt_provider.backup.loud_order import delete_file, delete_files, newest_offsets_first, write_file
+from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.plan_seal import raise_above, seal_for_plan, with_query_stopped
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.restore import STOP_WITHIN
-from airflow_ckpt_provider.backup.sealing import put_seal, remove_seal, seal, sealed_by_another
+from airflow_ckpt_provider.backup.sealing import remove_seal
 from airflow_ckpt_provider.backup.set_aside import SetAside
-from airflow_ckpt_provider.backup.target import Target, check_at_rest, look_at, wait_until_at_rest
+from airflow_ckpt_provider.backup.target import Target, expect_files, look_at
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
-from airflow_ckpt_provider.backup.verify import content_damage
+from airflow_ckpt_provider.backup.verify import read_whole
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.checkpoint.operators import STATE
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rewind import Sink, plan_path, read_plan
+from airflow_ckpt_provider.recovery.new_numbers import new_metadata
+from airflow_ckpt_provider.recovery.rewind import Sink
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
-from airflow_ckpt_provider.recovery.sinks.delta_rollback import TableTarget, roll_back_table
+from airflow_ckpt_provider.recovery.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
+from airflow_ckpt_provider.recovery.undo import undo_of
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
-
-_STOPPING = "stopping the query for a rewind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,8 @@ def apply_rewind(
     :param checkpoint: the checkpoint that it was made for.
     :param repository: keeps what goes, the plan and the audit record.
     :param sink: the sink that the plan was made for.
-    :param accept_source_loss: go on though the guards say that the sources have lost data, or were not asked.
+    :param accept_source_loss: go on though the guards say that the sources have lost data, or that the query would fail. Where
+        they were not asked, or could not tell, the plan says ``UNKNOWN`` and needs no leave.
     :param accept_foreign_loss: go on though rows that others wrote into the table leave it too.
     :param quiet_for: seconds without a change after which the checkpoint counts as at rest.
     :param made_by: the run or user that rewinds.
@@ -104,22 +104,28 @@ def apply_rewind(
     if plan.already_done:
         return _outcome(plan, began, table_version=None, kept=None)
     if not plan.continued:
-        _check_accepted(plan, source_loss=accept_source_loss, foreign_loss=accept_foreign_loss)
-        repository.location.create(plan_path(plan.plan_id), json.dumps(plan.document()).encode())
+        about = {"source_loss": accept_source_loss, "foreign_loss": accept_foreign_loss}
+        _check_accepted(plan, spark=sink.by_spark is not None, **about)
+        repository.keep_plan(plan.plan_id, plan.document())
+    else:
+        _check_not_undone(plan, sink)
     aside = SetAside(repository, plan.name, plan.plan_id, "checkpoint")
-    mark = _seal(plan, checkpoint, aside, quiet_for=quiet_for, made_by=made_by)
+    mark = _seal(plan, checkpoint.location, aside, quiet_for=quiet_for, made_by=made_by)
     location = checkpoint.location
     try:
         now = look_at(location)
-        going = {*plan.deletes, *(entry.path for entry in plan.writes)}
+        going = {*plan.deletes, *(entry.path for entry in plan.writes), *({METADATA_FILE} if plan.new_query_id else ())}
         aside.keep(location, [file for path, file in now.visible.items() if path in going], workers=workers)
         table_version = _roll_sink_back(plan, sink, repository, workers)
     except RefusedError:
         remove_seal(location, mark)  # nothing was changed
         raise
-    _delete(plan, location, workers)
-    _write(plan, repository, location, workers)
-    after = _check(plan, checkpoint, mark)
+    with entries_in_use(repository, plan.writes, what="rewind", made_by=made_by):
+        delete_files(location, plan.deletes, workers=workers)
+        _write(plan, repository, location, workers)
+    if plan.new_query_id:
+        write_file(location, METADATA_FILE, new_metadata(plan.new_query_id).encode())
+    after = _check(plan, checkpoint)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": plan.checkpoint, "kept": aside.place}
     result = {"table_version": table_version, "after": after.fingerprint, "plan": plan.to_json()}
     repository.record(plan.plan_id, {"kind": "rewind", **facts, **result})
@@ -143,7 +149,7 @@ def _outcome(plan: RewindPlan, began: float, *, table_version: int | None, kept:
     )
 
 
-def _check_accepted(plan: RewindPlan, *, source_loss: bool, foreign_loss: bool) -> None:
+def _check_accepted(plan: RewindPlan, *, spark: bool, source_loss: bool, foreign_loss: bool) -> None:
     """Refuse what nobody has agreed to."""
     why = "; ".join(plan.sink.reasons)
     if plan.sink.verdict is not Verdict.SAFE and plan.sink_exit is None:
@@ -153,11 +159,17 @@ def _check_accepted(plan: RewindPlan, *, source_loss: bool, foreign_loss: bool) 
             "is) or accept (what was just said will happen)",
         )
     rollback = plan.sink.rollback
-    if plan.rolls_sink_back and rollback and rollback.feature:
+    if plan.by_spark and not spark:
         raise RefusedError(
-            f"{plan.sink.uri} has the feature {rollback.feature}, with which deltalake cannot restore it",
-            hint="rewind with --sink-exit accept, restore the table by Spark (airflow_ckpt_provider/jobs/roll_table_back.py "
-            f"--version {rollback.to_version}), then `airflow-ckpt reset {plan.checkpoint} --new-query-id`",
+            f"{plan.sink.uri} has the feature {plan.by_spark}, with which deltalake cannot restore it",
+            hint="say how Spark is run: --spark-submit 'spark-submit --packages io.delta:…', or spark_conn_id of the operator",
+        )
+    if plan.by_spark and plan.app_id != plan.query_id:
+        raise RefusedError(
+            f"{plan.sink.uri} has the feature {plan.by_spark}, with which deltalake cannot restore it, and after a RESTORE by "
+            f"Spark it still remembers the batches of txnAppId {plan.app_id}, which only the query's code can change",
+            hint="rewind with --sink-exit accept, restore the table by Spark (airflow_ckpt_provider/jobs/roll_table_back.py), "
+            "and give the code another txnAppId before it is started",
         )
     if plan.rolls_sink_back and rollback and rollback.foreign and not foreign_loss:
         raise RefusedError(
@@ -170,6 +182,16 @@ def _check_accepted(plan: RewindPlan, *, source_loss: bool, foreign_loss: bool) 
         raise RefusedError(
             f"the sources say {plan.source_verdict.value}: {reasons}",
             hint="go back to a later batch, or accept the loss (--accept-source-loss)",
+        )
+
+
+def _check_not_undone(plan: RewindPlan, sink: Sink) -> None:
+    """Refuse to go on where an undo has brought the table forward again: the table would skip what is replayed."""
+    of_table = plan.rolls_sink_back and plan.sink.kind == "delta"
+    if of_table and sink.place and committed_by(sink.place, undo_of(plan.plan_id)) is not None:
+        raise RefusedError(
+            f"{sink.place} was brought forward again by an undo of rewind {plan.plan_id}, which was not ended",
+            hint=f"run it again: `airflow-ckpt undo {plan.checkpoint} --plan {plan.plan_id}`",
         )
 
 
@@ -190,86 +212,37 @@ def stop_plan_and_apply(
     :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
     :param accepted: what else :func:`apply_rewind` takes.
     """
-    under = stop_query(checkpoint, repository, quiet_for=quiet_for, made_by=made_by) if stop_running else None
-    try:
+
+    def work(under: str | None) -> tuple[RewindPlan, RewindOutcome]:
         made = plan(under)
-        if made.already_done and under:
-            _lift(checkpoint, under)
         outcome = apply_rewind(
             made, checkpoint, repository, sink=sink, quiet_for=quiet_for, made_by=made_by, **accepted
         )
-    except RefusedError:
-        if under:  # nothing was changed: the query may be started again
-            _lift(checkpoint, under)
-        raise
-    return made, outcome
+        return made, outcome
+
+    return with_query_stopped(
+        checkpoint.location,
+        repository,
+        work,
+        change="rewind",
+        stop_running=stop_running,
+        quiet_for=quiet_for,
+        made_by=made_by,
+    )
 
 
-def _lift(checkpoint: Checkpoint, under: str) -> None:
-    mark = checkpoint.progress().seal
-    if mark and mark.plan_id == under and mark.reason == _STOPPING:
-        remove_seal(checkpoint.location, mark)
-
-
-def stop_query(
-    checkpoint: Checkpoint, repository: Repository, *, quiet_for: float = 5.0, made_by: str = ""
-) -> str | None:
-    """Stop a query that still runs, by the seal, at its batch boundary; a rewind can then be planned ``under`` that seal.
-
-    A second call finds the seal of the first one.
-
-    :param quiet_for: seconds without a change after which the query counts as stopped.
-    :return: the id to plan and apply under; ``None`` where another seal is there, whose planning says what to do.
-    :raises RefusedError: it is still written to after ten minutes.
-    """
-    progress = checkpoint.progress()
-    mark = progress.seal
-    if mark is None:
-        mark = seal(checkpoint, reason=_STOPPING, made_by=made_by)
-    elif mark.reason != _STOPPING or read_plan(repository, mark.plan_id):
-        return None  # planning says whose it is, or goes on with it
-    wait_until_at_rest(checkpoint.location, quiet_for=quiet_for, at_most=STOP_WITHIN)
-    return mark.plan_id
-
-
-def _seal(plan: RewindPlan, checkpoint: Checkpoint, aside: SetAside, *, quiet_for: float, made_by: str) -> Seal:
-    """Seal the checkpoint, and see that it still is the one the plan was made for."""
-    location = checkpoint.location
-    progress = checkpoint.progress()
-    if progress.seal and progress.seal.plan_id != plan.plan_id:
-        raise sealed_by_another(progress)
-    if progress.seal is None and not plan.continued:
-        before = look_at(location)
-        if before.fingerprint == plan.fingerprint:
-            check_at_rest(before, quiet_for=quiet_for)
-    mark = seal(checkpoint, reason=f"rewind to batch {plan.batch_id}", made_by=made_by, plan_id=plan.plan_id)
-    if aside.sizes is not None:
-        return mark  # gone on with: files may be gone already
-    now = look_at(location)
-    if now.fingerprint != plan.fingerprint:
-        remove_seal(location, mark)
-        raise RefusedError(
-            f"{location} is not any more what plan {plan.plan_id} was made for: its stream went on; nothing was changed",
-            hint="stop the query, then make a new plan; or have the seal stop it (stop_running / --stop-running)",
-        )
-    return put_above(location, mark, (entry.path for entry in plan.writes), made_by=made_by)
-
-
-def put_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by: str) -> Seal:
-    """Move a seal above every number that is going to be written into ``offsets/``; a lower one would be overwritten.
-
-    :param mark: the seal that is there.
-    :param paths: files that are going to be written.
-    :return: the seal that is there then.
-    """
-    written = (batch_id_of(path.partition("/")[2]) for path in paths if path.startswith(f"{OFFSETS}/"))
-    highest = max((number for number in written if number is not None), default=-1)
-    if mark.batch_id > highest:
-        return mark
-    with suppress(FileExistsError):
-        put_seal(location, highest + 1, plan_id=mark.plan_id, reason=mark.reason, made_by=made_by)
-    remove_seal(location, mark)
-    return replace(mark, batch_id=highest + 1)
+def _seal(plan: RewindPlan, location: Location, aside: SetAside, *, quiet_for: float, made_by: str) -> Seal:
+    mark = seal_for_plan(
+        location,
+        plan_id=plan.plan_id,
+        reason=f"rewind to batch {plan.batch_id}",
+        made_by=made_by,
+        fingerprint=plan.fingerprint,
+        begun=aside.sizes is not None,
+        quiet_for=quiet_for,
+        hint="stop the query, then make a new plan; or have the seal stop it (stop_running / --stop-running)",
+    )
+    return raise_above(location, mark, (entry.path for entry in plan.writes), made_by=made_by)
 
 
 def _roll_sink_back(plan: RewindPlan, sink: Sink, repository: Repository, workers: int) -> int | None:
@@ -280,7 +253,7 @@ def _roll_sink_back(plan: RewindPlan, sink: Sink, repository: Repository, worker
         raise RefusedError(
             "the plan rolls a sink back, and none was given", hint="name it as when the plan was made: --sink"
         )
-    if rollback.to_version is None:
+    if rollback.to_version is None or rollback.from_version is None:
         _set_sink_files_aside(plan, sink.place, repository, workers)
         return None
     target = TableTarget(
@@ -291,7 +264,12 @@ def _roll_sink_back(plan: RewindPlan, sink: Sink, repository: Repository, worker
         plan_id=plan.plan_id,
         storage_options=dict(sink.storage_options),
     )
-    return roll_back_table(target, expected=rollback.from_version)
+    if plan.by_spark and sink.by_spark is None:
+        raise StorageError(
+            f"{sink.place} has to be rolled back by Spark (feature {plan.by_spark}), and how Spark is run was not said",
+            hint="run the same rewind again with --spark-submit, or spark_conn_id of the operator",
+        )
+    return roll_back_table(target, expected=rollback.from_version, by_spark=sink.by_spark if plan.by_spark else None)
 
 
 def _set_sink_files_aside(plan: RewindPlan, place: Location, repository: Repository, workers: int) -> None:
@@ -306,63 +284,29 @@ def _set_sink_files_aside(plan: RewindPlan, place: Location, repository: Reposit
             )
         aside.keep(place, [there[path] for path in paths], workers=workers)
     for path in paths:  # in the plan's order: the log first, from its newest entry on
-        _remove(place, path)
-
-
-def _delete(plan: RewindPlan, location: Location, workers: int) -> None:
-    """Delete what goes, in the order that is loud by itself: first the entry without which Spark does not start."""
-    going = set(plan.deletes)
-    offsets = sorted((p for p in going if p.startswith(f"{OFFSETS}/")), key=lambda p: p.rpartition("/")[2].zfill(20))
-    newest, others = offsets[-1:], offsets[:-1]
-    for path in reversed(others):
-        _remove(location, path)
-    state = sorted(p for p in going if p.startswith(f"{STATE}/"))
-    in_parallel(lambda path: _remove(location, path), state, workers=workers)
-    rest = sorted(going - set(offsets) - set(state), reverse=True)
-    in_parallel(lambda path: _remove(location, path), rest, workers=workers)
-    for path in newest:
-        _remove(location, path)
-
-
-def _remove(location: Location, path: str) -> None:
-    directory, _, name = path.rpartition("/")
-    location.delete(path)
-    # Hadoop's own checksum of a local file; left behind it would speak of a file to come.
-    if location.store.protocol == "file":
-        location.delete(f"{directory}/.{name}.crc" if directory else f".{name}.crc")
+        delete_file(place, path)
 
 
 def _write(plan: RewindPlan, repository: Repository, location: Location, workers: int) -> None:
-    gates = [entry for entry in plan.writes if entry.path.startswith(f"{OFFSETS}/")]
-    others = [entry for entry in plan.writes if entry not in gates]
+    by_path = {entry.path: entry for entry in plan.writes}
+    gates = [by_path.pop(path) for path in newest_offsets_first(by_path)]
 
-    def write(entry: Any) -> None:
-        content = repository.location.read(entry.object)
-        if damage := content_damage(entry, content):
-            raise StorageError(
-                f"{damage.message}; it was right when the plan was made",
-                hint="the checkpoint stays sealed; mend the store, then run the same command again",
-            )
-        _remove(location, entry.path)
-        location.replace(entry.path, content)
+    def write(entry: FileEntry) -> None:
+        write_file(location, entry.path, read_whole(repository, entry, right_when="the plan was made"))
 
-    in_parallel(write, others, workers=workers)
-    for entry in sorted(gates, key=lambda e: e.path.rpartition("/")[2].zfill(20), reverse=True):
+    in_parallel(write, by_path.values(), workers=workers)
+    for entry in gates:
         write(entry)
 
 
-def _check(plan: RewindPlan, checkpoint: Checkpoint, mark: Seal) -> Target:
+def _check(plan: RewindPlan, checkpoint: Checkpoint) -> Target:
     """See that exactly what was planned is there, and that it is whole for Spark."""
     there = look_at(checkpoint.location)
     kept = {path: size for path, size in plan.before.items() if path not in set(plan.deletes)}
     wanted = kept | {entry.path: entry.size for entry in plan.writes}
-    found = {path: file.size for path, file in there.visible.items()}
-    differing = sorted(path for path in {*wanted, *found} if wanted.get(path) != found.get(path))
-    if differing:
-        raise StorageError(
-            f"{checkpoint.location}/{differing[0]} is not as planned ({len(differing)} files differ)",
-            hint=f"it stays sealed by plan {plan.plan_id}; see who else writes there, then run the same command again",
-        )
+    if plan.new_query_id:
+        wanted[METADATA_FILE] = len(new_metadata(plan.new_query_id))
+    expect_files(there, wanted, plan_id=plan.plan_id)
     try:
         resolve_closure(checkpoint.tree(), plan.batch_id, replays_next=plan.exact_replay)
     except CkptError as e:

@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID, uuid5
 
 from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit, SinkReport
 
 #: Paths that Markdown names of each kind; the JSON has them all.
 _SHOWN = 6
+#: What new query ids are made of, beside the plan's id: the same plan gives the same id, however often it is gone on with.
+_NEW_IDS = UUID("b0a8c0de-0000-4000-8000-7265776f756e")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,16 @@ class RewindPlan:
         return self.sink_exit is SinkExit.ROLLBACK and self.sink.rollback is not None
 
     @property
+    def by_spark(self) -> str | None:
+        """The table feature because of which Spark has to roll the table back, or ``None``."""
+        return self.sink.rollback.feature if self.rolls_sink_back and self.sink.rollback else None
+
+    @property
+    def new_query_id(self) -> str | None:
+        """The id that the query gets where Spark rolls the table back: what the table remembers of the old one stays in it."""
+        return str(uuid5(_NEW_IDS, self.plan_id)) if self.by_spark else None
+
+    @property
     def already_done(self) -> bool:
         """Whether everything is as the plan wants it."""
         return not (self.changes_checkpoint or self.rolls_sink_back or self.continued)
@@ -146,17 +160,19 @@ class RewindPlan:
         rollback = self.sink.rollback
         if self.rolls_sink_back and rollback:
             if rollback.to_version is not None:
-                how = (
-                    f"by Spark (the table has the feature {rollback.feature})" if rollback.feature else "in one commit"
-                )
-                steps.append(
-                    f"roll the table back to version {rollback.to_version} {how}; it then remembers batch {self.batch_id}"
-                )
+                how = f"in one commit; it then remembers batch {self.batch_id}"
+                if self.by_spark:
+                    how = f"by Spark, because it has the feature {self.by_spark}; it still remembers its newer batches"
+                steps.append(f"roll the table back to version {rollback.to_version} {how}")
             else:
                 steps.append(f"set {len(rollback.paths)} files of the sink aside and delete them, its log first")
         steps.append(f"delete {len(self.deletes)} files of the checkpoint: {_some(self.deletes)}")
         if self.writes:
             steps.append(f"write {len(self.writes)} files from backup {self.source_of_state}")
+        if self.new_query_id:
+            steps.append(
+                f"write `{METADATA_FILE}` with the new query id {self.new_query_id}, which the table does not know"
+            )
         return (*steps, f"check that batch {self.batch_id} is whole", "write the audit record", "lift the seal")
 
     @property
@@ -192,6 +208,7 @@ class RewindPlan:
             "sink": self.sink.to_json(),
             "sink_exit": self.sink_exit.value if self.sink_exit else None,
             "app_id": self.app_id,
+            "new_query_id": self.new_query_id,
             "downstream": list(self.downstream),
             "notes": list(self.notes),
             "deletes": list(self.deletes),

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
+from airflow_ckpt_provider.guards import delta_client
+from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.rewind import Sink
-from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta, remembered_by_client
-from airflow_ckpt_provider.recovery.sinks.delta_log import TableHistory, is_delta_table, read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta
+from airflow_ckpt_provider.recovery.sinks.delta_history import TableHistory, read_table_history
 from airflow_ckpt_provider.recovery.sinks.file_sink import is_file_sink, look_at_file_sink
 from airflow_ckpt_provider.recovery.sinks.sink import WITHOUT_MEMORY, look_at_nothing
 
@@ -113,6 +115,11 @@ class Known:
         """Newest batch of a query whose rows are in the table; ``None`` where that is not known or there is none."""
         lineage = self.history.lineage() if self.history else None
         return max((c.txns[app_id] for c in lineage or () if app_id in c.txns), default=None) if app_id else None
+
+    def others(self, app_id: str) -> tuple[str, ...]:
+        """Other ids under which batches are in the table: other streams, or earlier checkpoints of this one."""
+        lineage = self.history.lineage() if self.history else None
+        return tuple(dict.fromkeys(other for c in lineage or () for other in c.txns if other != app_id))
 
     def rows_after(self, app_id: str, batch_id: int) -> int | None:
         """Rows in the table of batches after one; ``None`` where the log does not tell."""
@@ -245,7 +252,11 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
                 f"the table's log begins at version {history.first}: which batches of {app_id} it holds cannot be told"
             )
             return _with(seam, Verdict.UNKNOWN, reason)
-        if memory is not None or start == NOTHING_READ:
+        if start == NOTHING_READ and lineage and known.others(app_id):
+            return _with(
+                seam, Verdict.UNKNOWN, f"the table holds nothing of the query {app_id}, {_but_of(known, app_id)}"
+            )
+        if memory is not None or (start == NOTHING_READ and not lineage):
             held = NOTHING_READ  # restored to before its first batch, or asked to start before it
         else:
             reason = (
@@ -263,6 +274,8 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
             if start >= 0
             else f"the table holds batches 0 to {held} and does not know {unknown_as}: {counted} are written again"
         )
+        if start == NOTHING_READ and known.others(app_id):
+            reason += f"; {_but_of(known, app_id)}"
         doubled = {"batches": held - max(start, NOTHING_READ)} | ({} if rows is None else {"rows": rows})
         return _with(seam, Verdict.WILL_DUPLICATE, reason, doubled=doubled)
     if held < start:
@@ -273,6 +286,18 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
         return _with(seam, Verdict.UNKNOWN, reason)
     done = f"the table holds exactly the batches up to {start}, and does not know {unknown_as}: nothing is skipped"
     return _with(seam, Verdict.SAFE, done if start >= 0 else "the table holds nothing of the old query")
+
+
+def _but_of(known: Known, app_id: str) -> str:
+    """What a start from scratch may double besides: a checkpoint that was reset before wrote under another id."""
+    others = known.others(app_id)
+    lineage = (known.history.lineage() if known.history else None) or ()
+    rows = [c.rows for c in lineage if app_id not in c.txns and c.txns]
+    counted = "rows" if None in rows else f"{sum(row or 0 for row in rows):,} rows"
+    return (
+        f"but {counted} that other query ids wrote ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}): where one is an "
+        "earlier checkpoint of this query, what the sources still give of them is written again too"
+    )
 
 
 def _same_app_id(uri: str, app_id: str, memory: int) -> Seam:
@@ -314,7 +339,7 @@ def _memory(known: Known, app_id: str) -> int | None:
     memory = history.remembered(app_id) if history else None
     if memory is None and history and place and not history.is_whole:
         try:
-            memory = remembered_by_client(place.uri, app_id, storage_options=dict(known.sink.storage_options))
+            memory = delta_client.remembered(place, app_id, storage_options=known.sink.storage_options)
         except MissingExtraError as e:
             log.info("%s", e)
     return memory

@@ -11,6 +11,7 @@ from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
+from airflow_ckpt_provider.checkpoint.doctor.operators import is_repartition
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -73,11 +74,14 @@ def targets_of_checkpoint(tree: Tree, *, only: int | None = None) -> list[Rewind
         entry = entries.get(batch_id)
         if entry is None or only not in (None, batch_id):
             continue
-        replays = batch_id + 1 in entries and _has_closure(tree, batch_id, replays_next=True)
+        following = entries.get(batch_id + 1)
+        # An offline repartition is begun anew by whoever wants it: Spark does not start from one that is not committed.
+        replays = following is not None and not is_repartition(following, entry)
+        replays = replays and _has_closure(tree, batch_id, replays_next=True)
         if not replays and not _has_closure(tree, batch_id, replays_next=False):
             continue
-        commit, after = tree.get(f"{COMMITS}/{batch_id}"), entries.get(batch_id + 1)
-        ends = [time for time in (commit and commit.modified, after and after.time) if time]
+        commit = tree.get(f"{COMMITS}/{batch_id}")
+        ends = [time for time in (commit and commit.modified, following and following.time) if time]
         found.append(
             RewindTarget(
                 batch_id=batch_id,
@@ -90,6 +94,12 @@ def targets_of_checkpoint(tree: Tree, *, only: int | None = None) -> list[Rewind
             )
         )
     return found
+
+
+def repartitions(tree: Tree) -> frozenset[int]:
+    """The batches in the log that only repartitioned the state offline; a sink never hears of them."""
+    entries = _entries(tree)
+    return frozenset(b for b, entry in entries.items() if (e := entries.get(b - 1)) and is_repartition(entry, e))
 
 
 def targets_of_backups(repository: Repository, name: str, *, query_id: str | None) -> list[RewindTarget]:

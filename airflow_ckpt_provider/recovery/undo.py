@@ -11,24 +11,33 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.loud_order import delete_files
+from airflow_ckpt_provider.backup.plan_seal import raise_above, seal_for_plan
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import remove_seal, seal, sealed_by_another
+from airflow_ckpt_provider.backup.sealing import remove_seal, sealed_by_another
 from airflow_ckpt_provider.backup.set_aside import SetAside
-from airflow_ckpt_provider.backup.target import look_at
+from airflow_ckpt_provider.backup.target import expect_files, look_at
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.recovery.rewind import Sink, read_plan
-from airflow_ckpt_provider.recovery.rewind_apply import put_above
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
-from airflow_ckpt_provider.recovery.sinks.delta_log import read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.recovery.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
 
 log = logging.getLogger(__name__)
 
-#: What the id of an undo is made of, so that a second run finds the first one's seal and commit.
 _SUFFIX = "-undo"
+
+
+def undo_of(plan_id: str) -> str:
+    """Id of the undo of a plan, by which a second run finds the first one's seal and commit."""
+    return plan_id + _SUFFIX
+
+
+def taken_back_by(plan_id: str) -> str:
+    """Id of the plan that an undo takes back; any other id is returned as it is."""
+    return plan_id.removesuffix(_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +94,51 @@ def undo_rewind(
     location = checkpoint.location
     sink = sink or Sink()
     progress = checkpoint.progress()
-    half_done = progress.seal.plan_id.removesuffix(_SUFFIX) if progress.seal else None
+    half_done = taken_back_by(progress.seal.plan_id) if progress.seal else None
     plan = _plan(repository, location.uri, plan_id or half_done)
-    if half_done not in (None, plan.plan_id):
-        raise sealed_by_another(progress)
-    records = [r for r in repository.records() if r.get("plan_id") in (plan.plan_id, plan.plan_id + _SUFFIX)]
+    if progress.seal and half_done != plan.plan_id:
+        raise sealed_by_another(progress.uri, progress.seal)
+    records = [r for r in repository.records() if taken_back_by(str(r.get("plan_id"))) == plan.plan_id]
     if half_done is None and any(record["kind"] == "undo" for record in records):
         return UndoOutcome(plan.plan_id, location.uri, 0, 0, None, time.monotonic() - began, already_done=True)
     aside = SetAside(repository, plan.name, plan.plan_id, "checkpoint")
     record = next((r for r in records if r["kind"] == "rewind"), None)
-    if half_done is None:
-        _check_untouched(checkpoint, plan, record, sink)
-    mark = progress.seal or seal(
-        checkpoint, reason=f"undo of rewind {plan.plan_id}", made_by=made_by, plan_id=plan.plan_id + _SUFFIX
-    )
-    mark = put_above(location, mark, plan.before, made_by=made_by)
+    after = _check_untouched(checkpoint, plan, record) if half_done is None else None
+    if plan.rolls_sink_back and sink.place is None:
+        raise RefusedError(
+            f"rewind {plan.plan_id} rolled {plan.sink.uri} back too", hint=f"name it: --sink {plan.sink.uri}"
+        )
+    if plan.by_spark and sink.by_spark is None:
+        raise RefusedError(
+            f"rewind {plan.plan_id} rolled {plan.sink.uri} back by Spark, which has to bring it forward again too",
+            hint="say how Spark is run: --spark-submit 'spark-submit --packages io.delta:…', or spark_conn_id of the operator",
+        )
+    mark = progress.seal
+    try:
+        rolled_back = _rolled_back_in(plan, record, sink)
+        mark = seal_for_plan(
+            location,
+            plan_id=undo_of(plan.plan_id),
+            reason=f"undo of rewind {plan.plan_id}",
+            made_by=made_by,
+            fingerprint=after,
+            own=(plan.plan_id,),
+        )
+        mark = raise_above(location, mark, plan.before, made_by=made_by)
+        table_version = _sink_forward(plan, sink, repository, rolled_back)
+    except RefusedError:
+        # The table comes first, so nothing was changed. A rewind that was not ended stays as sealed as it was.
+        if mark and mark.plan_id == undo_of(plan.plan_id):
+            remove_seal(location, mark)
+        raise
     put_back = sorted(aside.sizes or {})
-    table_version = _sink_forward(plan, sink, repository, workers)
-    extra = [path for path in look_at(location).visible if path not in plan.before and path != mark.path]
-    for path in sorted(extra, reverse=True):
-        location.delete(path)
+    extra = [path for path in look_at(location).visible if path not in plan.before]
+    delete_files(location, extra, workers=workers)
     aside.put_back(location, put_back, workers=workers)
-    _check(checkpoint, plan, mark)
+    what = f"what it was before rewind {plan.plan_id}"
+    expect_files(look_at(location), plan.before, plan_id=mark.plan_id, what=what)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": location.uri, "table_version": table_version}
-    repository.record(plan.plan_id + _SUFFIX, {"kind": "undo", "of": plan.plan_id, **facts})
+    repository.record(undo_of(plan.plan_id), {"kind": "undo", "of": plan.plan_id, **facts})
     remove_seal(location, mark)
     log.info("%s is what it was before rewind %s; seal lifted", location, plan.plan_id)
     return UndoOutcome(
@@ -136,8 +166,8 @@ def _plan(repository: Repository, uri: str, plan_id: str | None) -> RewindPlan:
     return plan
 
 
-def _check_untouched(checkpoint: Checkpoint, plan: RewindPlan, record: dict[str, Any] | None, sink: Sink) -> None:
-    """See that the rewind was carried out, and that neither checkpoint nor sink were written to since."""
+def _check_untouched(checkpoint: Checkpoint, plan: RewindPlan, record: dict[str, Any] | None) -> str:
+    """See that the rewind was carried out and the checkpoint not written to since; return its fingerprint."""
     now = look_at(checkpoint.location)
     if record is None:
         if now.fingerprint == plan.fingerprint:
@@ -154,28 +184,32 @@ def _check_untouched(checkpoint: Checkpoint, plan: RewindPlan, record: dict[str,
             f"{checkpoint.location} was written to since rewind {plan.plan_id}: the stream went on",
             hint="rewind again instead, to a batch of the new history",
         )
-    if plan.rolls_sink_back and plan.sink.kind == "delta":
-        if sink.place is None:
-            raise RefusedError(
-                f"rewind {plan.plan_id} rolled {plan.sink.uri} back too", hint=f"name it: --sink {plan.sink.uri}"
-            )
-        history = read_table_history(sink.place)
-        if committed_by(sink.place, plan.plan_id + _SUFFIX) is None and history.newest != record["table_version"]:
-            raise RefusedError(
-                f"{sink.place} was written to since rewind {plan.plan_id}: it is at version {history.newest}, the rollback was "
-                f"{record['table_version']}",
-                hint="rewind again instead",
-            )
+    return now.fingerprint
 
 
-def _sink_forward(plan: RewindPlan, sink: Sink, repository: Repository, workers: int) -> int | None:
-    rollback = plan.sink.rollback
-    if not plan.rolls_sink_back or rollback is None:
+def _rolled_back_in(plan: RewindPlan, record: dict[str, Any] | None, sink: Sink) -> int | None:
+    """The table version in which the rewind rolled a table back, which still has to be its newest; ``None`` without one.
+
+    :raises RefusedError: somebody wrote into the table since: bringing it forward would take those rows away.
+    """
+    if not plan.rolls_sink_back or plan.sink.kind != "delta" or sink.place is None:
         return None
-    if sink.place is None:
+    done = record["table_version"] if record else committed_by(sink.place, plan.plan_id)
+    newest = read_table_history(sink.place).newest
+    if done is not None and newest != done and committed_by(sink.place, undo_of(plan.plan_id)) is None:
         raise RefusedError(
-            f"rewind {plan.plan_id} rolled {plan.sink.uri} back too", hint=f"name it: --sink {plan.sink.uri}"
+            f"{sink.place} was written to since rewind {plan.plan_id}: it is at version {newest}, the rollback was {done}",
+            hint="rewind again instead"
+            if record
+            else "run the same rewind again, which ends it and keeps what was written",
         )
+    return int(done) if done is not None else None
+
+
+def _sink_forward(plan: RewindPlan, sink: Sink, repository: Repository, rolled_back: int | None) -> int | None:
+    rollback = plan.sink.rollback
+    if not plan.rolls_sink_back or rollback is None or sink.place is None:
+        return None
     if rollback.to_version is None:
         aside = SetAside(repository, plan.name, plan.plan_id, "sink")
         # Data first, and the log upwards: a reader sees a whole number of batches at every moment.
@@ -183,24 +217,14 @@ def _sink_forward(plan: RewindPlan, sink: Sink, repository: Repository, workers:
             if aside.sizes is not None:
                 aside.put_back(sink.place, [path], workers=1)
         return None
-    if committed_by(sink.place, plan.plan_id) is None or rollback.from_version is None:
+    if rolled_back is None or rollback.from_version is None:
         return None  # killed before the table was rolled back
     target = TableTarget(
         table=sink.place,
         version=rollback.from_version,
         app_id=plan.app_id,
         batch_id=plan.sink.remembered if plan.sink.remembered is not None else plan.newest,
-        plan_id=plan.plan_id + _SUFFIX,
+        plan_id=undo_of(plan.plan_id),
         storage_options=dict(sink.storage_options),
     )
-    return roll_back_table(target)
-
-
-def _check(checkpoint: Checkpoint, plan: RewindPlan, mark: Seal) -> None:
-    found = {path: file.size for path, file in look_at(checkpoint.location).visible.items()}
-    differing = sorted(path for path in {*plan.before, *found} if plan.before.get(path) != found.get(path))
-    if differing:
-        raise StorageError(
-            f"{checkpoint.location}/{differing[0]} is not what it was before rewind {plan.plan_id} ({len(differing)} differ)",
-            hint=f"it stays sealed by plan {mark.plan_id}; see who else writes there, then run the same command again",
-        )
+    return roll_back_table(target, expected=rolled_back, by_spark=sink.by_spark if plan.by_spark else None)

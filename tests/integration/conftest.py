@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.integration.upgrades.spark_worker import SparkWorker
 from tests.kafka_broker import kafka_broker
 from tests.s3_server import s3_server
 
-__all__ = ["kafka_broker", "s3_server", "spark_host"]
+__all__ = ["kafka_broker", "s3_server", "spark_host", "spark_worker"]
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,11 @@ def spark_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
     host = SparkHost(tmp_path_factory.mktemp("spark") / "spark.log", packages=coordinates("spark-jars.txt"))
     yield host
     host.kill()
+
+
+@pytest.fixture(scope="session")
+def spark_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkWorker]:
+    """One Spark that describes, rehearses and stops queries, one after the other."""
+    worker = SparkWorker(tmp_path_factory.mktemp("spark_worker") / "spark.log")
+    yield worker
+    worker.kill()

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.target import wait_until_at_rest
@@ -119,7 +120,9 @@ class Story:
 def rows_of(sink: Path) -> Counter[str]:
     """Rows of a Delta table, or of all data files in a directory."""
     if (sink / "_delta_log").exists():
-        rows = DeltaTable(str(sink)).to_pyarrow_table().to_pylist()
+        # Not by to_pyarrow_table, which refuses tables with deletion vectors.
+        found = QueryBuilder().register("sink", DeltaTable(str(sink))).execute("SELECT * FROM sink")
+        rows = pa.table(found.read_all()).to_pylist()
         return Counter(json.dumps(row, sort_keys=True, default=str) for row in rows)
     lines = (line for file in sink.glob("part-*.json") for line in file.read_text().splitlines())
     return Counter(json.dumps(json.loads(line), sort_keys=True) for line in lines)

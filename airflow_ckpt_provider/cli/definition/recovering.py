@@ -52,6 +52,20 @@ WHERE_TO = (
     ),
 )
 
+#: For tables that ``deltalake`` cannot roll back.
+BY_SPARK = (
+    Option(
+        ("--spark-submit",),
+        "command that runs a Spark application with Delta, such as 'spark-submit --packages io.delta:…': rolls back tables whose "
+        "features deltalake does not know",
+        {"type": filled, "metavar": "COMMAND"},
+    ),
+    Option(
+        ("--spark-sink",),
+        "SINK as Spark names it, where that differs, such as s3a://lake/tables/orders",
+        {"type": filled, "metavar": "URI"},
+    ),
+)
 VERBS = (
     Verb(
         "rewind",
@@ -61,6 +75,7 @@ VERBS = (
             *WHERE_TO,
             Option(("--list",), "show every batch that can be gone back to", FLAG),
             *SINK,
+            *BY_SPARK,
             Option(
                 ("--sink-exit",),
                 "what is done about rows that the sink has beyond that batch: rollback (the sink goes back too), forward (the "
@@ -105,6 +120,7 @@ VERBS = (
             CHECKPOINT,
             Option(("--plan",), "id of the rewind or reset (default: the newest)", {"type": filled, "metavar": "ID"}),
             *SINK,
+            *BY_SPARK,
             Option(
                 ("--repository",),
                 "the repository that the rewind was carried out with (default: CHECKPOINT.rewinds)",

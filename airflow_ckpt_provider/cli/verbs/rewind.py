@@ -16,13 +16,15 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.cli.offsets import in_words
+from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.errors import RepositoryError
+from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
 from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
 from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
-from airflow_ckpt_provider.recovery.sinks.delta_log import is_delta_table, read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
 from airflow_ckpt_provider.recovery.specifiers import KINDS, Specifier
 from airflow_ckpt_provider.recovery.targets import RewindTarget
@@ -110,6 +112,7 @@ def _sink(call: Call) -> Sink:
         lambda uri: call.places(uri, role="sink"),
         app_id=args.txn_app_id,
         storage_options=dict(args.sink_option),
+        by_spark=restore_by_command(args.spark_submit, uri=args.spark_sink) if args.spark_submit else None,
     )
 
 

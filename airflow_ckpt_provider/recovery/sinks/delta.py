@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_ckpt_provider.errors import MissingExtraError
 from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.sinks.delta_log import TableCommit, TableHistory
+from airflow_ckpt_provider.recovery.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.recovery.sinks.sink import SinkReport, SinkRollback
 
 #: Table features under which ``deltalake`` restores a table rightly; with any other Spark does it.
@@ -135,21 +134,3 @@ def _rollback(
         ),
         None,
     )
-
-
-def remembered_by_client(uri: str, app_id: str, *, storage_options: dict[str, str] | None = None) -> int | None:
-    """Ask ``deltalake`` for the newest ``txn`` of an app id, which it reads from log checkpoints too.
-
-    :param uri: the table.
-    :param storage_options: settings of the store as ``deltalake`` names them.
-    :raises MissingExtraError: ``deltalake`` is not installed.
-    """
-    try:
-        from deltalake import DeltaTable
-    except ImportError as e:
-        raise MissingExtraError(
-            f"{uri}: the table's log was cleaned up, and its checkpoints are read by deltalake, which is not installed",
-            hint="pip install 'airflow-ckpt-provider[delta]'",
-        ) from e
-    version: int | None = DeltaTable(uri, storage_options=storage_options).transaction_version(app_id)
-    return version

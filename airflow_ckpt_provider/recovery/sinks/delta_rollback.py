@@ -2,17 +2,20 @@
 
 ``RESTORE`` alone leaves the ``txn`` of the newest batch standing, and every replayed batch is skipped without a word. So the
 commit carries ``txn(app id, target batch)`` as well. The table is never without one half: there is only one commit.
+
+A table with features that ``deltalake`` cannot restore goes back by Spark's own ``RESTORE``. That commit carries no ``txn``, so
+the query has to get a new id, under the same seal.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
-from airflow_ckpt_provider.recovery.sinks.delta_log import PLAN_KEY, read_table_history
-from airflow_ckpt_provider.recovery.sinks.sink import SinkRollback
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.guards.delta_client import restore
+from airflow_ckpt_provider.recovery.sinks.delta_history import PLAN_KEY, read_table_history
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -38,61 +41,45 @@ class TableTarget:
     storage_options: dict[str, str]
 
 
-def roll_back_table(target: TableTarget, *, expected: int | None = None) -> int:
+#: Restores a table by a Spark application (``airflow_ckpt_provider.jobs.roll_table_back``), from the version that it has to
+#: have before. Raises ``RefusedError`` where the application refused, ``StorageError`` where it failed.
+RestoreBySpark = Callable[[TableTarget, int], None]
+
+
+def roll_back_table(target: TableTarget, *, expected: int, by_spark: RestoreBySpark | None = None) -> int:
     """Carry it out; the second time it does nothing.
 
     :param target: where the table is to go.
-    :param expected: the version the table has to have before, or ``None`` for any.
+    :param expected: the version the table has to have before.
+    :param by_spark: Spark does it; what the table remembers stays as it is then. ``None``: ``deltalake`` does.
     :return: the version of the commit.
     :raises RefusedError: somebody wrote into the table since the plan was made, or at the same moment; nothing was changed.
     :raises MissingExtraError: ``deltalake`` is not installed.
     :raises StorageError: the table could not be read or written.
     """
-    deltalake = _client()
     done = committed_by(target.table, target.plan_id)
     if done is not None:
         log.info("%s was rolled back by this plan already, in version %d", target.table, done)
         return done
-    try:
-        table = deltalake.DeltaTable(target.table.uri, storage_options=target.storage_options or None)
-        if expected is not None and table.version() != expected:
-            raise RefusedError(
-                f"{target.table} is at version {table.version()}, and the plan was made at version {expected}: somebody "
-                "wrote into it; the table was not changed",
-                hint="see who writes (DESCRIBE HISTORY), then make a new plan",
-            )
-        table.restore(
+    if by_spark:
+        by_spark(target, expected)
+    else:
+        restore(
+            target.table,
             target.version,
-            commit_properties=deltalake.CommitProperties(
-                custom_metadata={PLAN_KEY: target.plan_id},
-                # A concurrent commit must fail this one: its rows would be restored away unseen.
-                max_commit_retries=0,
-                app_transactions=[deltalake.Transaction(target.app_id, target.batch_id)],
-            ),
+            txn=(target.app_id, target.batch_id),
+            about={PLAN_KEY: target.plan_id},
+            expected=expected,
+            storage_options=target.storage_options,
         )
-    except deltalake.exceptions.CommitFailedError as e:
-        raise RefusedError(
-            f"{target.table} was written to at the same moment ({e}); the rollback did not happen",
-            hint="see who else writes into the table, then make a new plan",
-        ) from e
-    except (deltalake.exceptions.DeltaError, OSError) as e:
-        raise StorageError(
-            f"{target.table} could not be restored to version {target.version}: {e}",
-            hint="nothing was changed; if data files are gone (VACUUM), this version cannot be had any more",
-        ) from e
     done = committed_by(target.table, target.plan_id)
     if done is None:
         raise StorageError(
             f"{target.table}: the restore to version {target.version} left no commit of plan {target.plan_id}",
             hint="look at the table's history before anything else; the checkpoint stays sealed",
         )
-    log.info(
-        "%s rolled back to version %d in version %d; it remembers batch %d",
-        target.table,
-        target.version,
-        done,
-        target.batch_id,
-    )
+    how = "by Spark" if by_spark else f"it remembers batch {target.batch_id}"
+    log.info("%s rolled back to version %d in version %d; %s", target.table, target.version, done, how)
     return done
 
 
@@ -100,20 +87,3 @@ def committed_by(table: Location, plan_id: str) -> int | None:
     """The version that a plan of ours committed, or ``None``."""
     history = read_table_history(table)
     return next((c.version for c in reversed(history.commits) if c.plan_id == plan_id), None)
-
-
-def needs_spark(rollback: SinkRollback) -> str | None:
-    """The table feature because of which Spark has to carry a rollback out, or ``None``."""
-    return rollback.feature
-
-
-def _client() -> ModuleType:
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError as e:
-        raise MissingExtraError(
-            "rolling a Delta table back needs deltalake, which is not installed",
-            hint="pip install 'airflow-ckpt-provider[delta]', or choose another exit for the sink",
-        ) from e
-    return deltalake

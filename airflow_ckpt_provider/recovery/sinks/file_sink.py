@@ -26,10 +26,12 @@ def is_file_sink(place: Location) -> bool:
     return bool(place.list(SINK_LOG).files)
 
 
-def look_at_file_sink(place: Location, batch_id: int) -> SinkReport:
+def look_at_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[int] = frozenset()) -> SinkReport:
     """Judge a start after ``batch_id``; reads the log entries that tell which files are in the sink.
 
     :param place: the directory that the query writes to.
+    :param unwritten: batches that wrote no entry, such as an offline repartition of the state. Every other batch writes one, the
+        empty ones too.
     :raises UnreadableLogError: an entry of the log cannot be parsed.
     """
     log = _entries(place)
@@ -41,7 +43,7 @@ def look_at_file_sink(place: Location, batch_id: int) -> SinkReport:
         f"the sink's log {SINK_LOG} reaches batch {newest}: batches {start} to {newest} are skipped without a word when they are "
         "replayed, so their old rows stay and nothing of the replay is written",
     )
-    rollback, obstacle = _rollback(place, log, batch_id, newest)
+    rollback, obstacle = _rollback(place, log, batch_id, newest, unwritten)
     return SinkReport("file", place.uri, Verdict.WILL_SKIP, reasons, newest, newest, rollback, obstacle)
 
 
@@ -57,10 +59,10 @@ def _entries(place: Location) -> dict[tuple[int, bool], StoredFile]:
 
 
 def _rollback(
-    place: Location, log: dict[tuple[int, bool], StoredFile], batch_id: int, newest: int
+    place: Location, log: dict[tuple[int, bool], StoredFile], batch_id: int, newest: int, unwritten: frozenset[int]
 ) -> tuple[SinkRollback | None, str | None]:
-    kept = _data_files(place, log, batch_id)
-    everything = _data_files(place, log, newest)
+    kept = _data_files(place, log, batch_id, unwritten)
+    everything = _data_files(place, log, newest, unwritten)
     if kept is None or everything is None:
         return None, (
             f"{SINK_LOG} was compacted and purged beyond batch {batch_id}: which files belong to the batches after it cannot be "
@@ -77,13 +79,14 @@ def _rollback(
     return SinkRollback(batches=newest - batch_id, paths=(*reversed(entries), *data)), None
 
 
-def _data_files(place: Location, log: dict[tuple[int, bool], StoredFile], batch_id: int) -> set[str] | None:
+def _data_files(
+    place: Location, log: dict[tuple[int, bool], StoredFile], batch_id: int, unwritten: frozenset[int]
+) -> set[str] | None:
     """The files that the log names for the batches up to one; ``None`` where entries for it are gone."""
     base = max((number for number, compact in log if compact and number <= batch_id), default=-1)
     needed = [(base, True)] if base >= 0 else []
     numbers = [number for number, compact in log if not compact and base < number <= batch_id]
-    # Every batch writes an entry, the empty ones too.
-    if len(set(numbers)) != batch_id - base:
+    if {*range(base + 1, batch_id + 1)} - unwritten - {*numbers}:
         return None
     paths: set[str] = set()
     for key in (*needed, *((number, False) for number in sorted(numbers))):

@@ -62,6 +62,23 @@ def test_replay_of_the_first_batch_begins_where_the_source_began(tmp_path: Path)
     assert partitions(source) == {"t": {0: 3}}
 
 
+@pytest.mark.parametrize(
+    ("batches", "asked_again"),
+    [
+        (('{"t":{"0":5}}\n{"u":{"0":1}}', '{"t":{"0":9}}\n{"u":{"0":2}}'), [5, 1]),
+        (('{"t":{"0":5}}\n-', '{"t":{"0":9}}\n{"u":{"0":2}}'), [5, None]),
+        (('{"t":{"0":9}}\n{"u":{"0":2}}',), [None, None]),
+    ],
+    ids=["both before", "one of them for the first time", "the first batch of all"],
+)
+def test_what_spark_asks_for_once_more(tmp_path: Path, batches: tuple[str, ...], asked_again: list[int | None]) -> None:
+    """From the source's own end before the newest batch; a source that had none there, from its beginning."""
+    query = from_checkpoint(checkpoint(tmp_path, *batches, commits=len(batches)))
+    begins = [source.reread[0] for source in query.sources]
+    found = [next(iter(o.partitions.values()))[0] if isinstance(o, KafkaOffset) else o for o in begins]
+    assert found == asked_again
+
+
 def test_nothing_planned_yet(tmp_path: Path) -> None:
     query = from_checkpoint(checkpoint(tmp_path, commits=0))
     assert query.sources == ()

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
 from airflow_ckpt_provider.operators.reset_flow import ResetFlowOperator
-from airflow_ckpt_provider.operators.rewind import CheckpointUndoOperator
+from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.one_checkpoint import NEWEST
 

@@ -10,9 +10,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
+from airflow_ckpt_provider.guards import delta_client
+from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta, remembered_by_client
-from airflow_ckpt_provider.recovery.sinks.delta_log import commit_path, read_table_history
+from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta
+from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.recovery.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.recovery.sinks.sink import SinkReport
 from airflow_ckpt_provider.storage.opening import open_location
@@ -73,7 +75,7 @@ class Table:
         history = read_table_history(self.place)
         remembered = None
         if history.remembered(query) is None and not history.is_whole:
-            remembered = remembered_by_client(self.path, query)
+            remembered = delta_client.remembered(self.place, query, storage_options={})
         return look_at_delta(history, query, batch, remembered=remembered)
 
     def _remembered(self, query: str) -> int:
@@ -195,5 +197,5 @@ def test_no_table(tmp_path: Path) -> None:
 def test_a_damaged_commit(tmp_path: Path) -> None:
     table = Table(tmp_path / "table").batch(0, 1)
     table.place.replace(commit_path(1), b'{"commitInfo":')
-    with pytest.raises(UnreadableLogError, match=r"00000000000000000001.json cannot be read"):
+    with pytest.raises(UnreadableLogError, match=r"00000000000000000001.json: the JSON is broken or cut off"):
         read_table_history(table.place)

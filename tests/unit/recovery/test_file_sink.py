@@ -54,6 +54,18 @@ def test_what_goes(place: Location, compact: int | None, batch: int) -> None:
     assert set(report.rollback.paths) - set(log) == {f"part {b}.json" for b in range(batch + 1, NEWEST + 1)}
 
 
+def test_a_batch_that_only_repartitioned_the_state(place: Location) -> None:
+    """It writes no entry, which is no sign of a purge (seen on Spark 4.2.1)."""
+    sink = file_sink(place / "out")
+    sink.delete("_spark_metadata/4")
+    sink.delete("part 4.json")
+    for batch in (3, 4):
+        assert look_at_file_sink(sink, batch).obstacle is not None
+        rollback = look_at_file_sink(sink, batch, unwritten=frozenset({4})).rollback
+        assert rollback is not None
+        assert rollback.paths == ("_spark_metadata/6", "_spark_metadata/5", "part 5.json", "part 6.json")
+
+
 def test_nothing_beyond(place: Location) -> None:
     assert look_at_file_sink(file_sink(place / "out"), NEWEST).verdict is Verdict.SAFE
 

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.reset import plan_reset
@@ -39,6 +40,7 @@ from tests.unit.checkpoint.builders import (
     plant,
 )
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
+from tests.unit.recovery.test_flows import stateless
 from tests.unit.recovery.test_rewind import append, batches_in, delta_table
 
 NEWEST = 6
@@ -224,6 +226,24 @@ class TestTheSeamOfANewCheckpoint:
         plan = plan_of(orders, SCRATCH, sink=Sink(place=table))
         assert plan.seam.doubled == {"batches": 7, "rows": 14}
 
+    def test_from_scratch_after_a_new_query_id(self, orders: Location, table: Location) -> None:
+        """What the table holds under the id of before is the same query's, and comes again too."""
+        reset(orders, RENAME, sink=Sink(place=table))
+        verdict, reason = self.verdict(orders, table, way=SCRATCH)
+        assert verdict is Verdict.UNKNOWN
+        assert f"but 14 rows that other query ids wrote ({QUERY_ID})" in reason
+        append(table.uri, NEWEST + 1, app_id=Checkpoint.at(orders).progress().query_id)
+        plan = plan_of(orders, SCRATCH, sink=Sink(place=table))
+        assert (plan.seam.verdict, plan.seam.doubled["rows"]) == (Verdict.WILL_DUPLICATE, 2)
+        assert f"but 14 rows that other query ids wrote ({QUERY_ID})" in plan.seam.reasons[0]
+
+    def test_from_scratch_into_a_table_with_rows_of_nobody_knows_whom(self, orders: Location, tmp_path: Path) -> None:
+        for batch in range(3):
+            append(tmp_path / "t", batch, app_id=None)
+        verdict, reason = self.verdict(orders, open_location(str(tmp_path / "t")), way=SCRATCH)
+        assert verdict is Verdict.UNKNOWN
+        assert "has no commit of the query" in reason
+
     def test_a_table_that_was_restored(self, orders: Location, table: Location) -> None:
         """The memory of the old id does not matter to the new one; what the table holds does."""
         DeltaTable(table.uri).restore(3)
@@ -360,7 +380,7 @@ class TestRefused:
     def test_a_stream_that_went_on(self, orders: Location) -> None:
         plan = plan_of(orders)
         plant(orders, stream(NEWEST + 1))
-        with pytest.raises(RefusedError, match="its stream went on; nothing was changed"):
+        with pytest.raises(RefusedError, match=r"is not any more what plan .* nothing was changed"):
             apply_reset(plan, orders, repository(orders), quiet_for=0)
         assert set(contents(orders)) == set(stream(NEWEST + 1))
 
@@ -371,7 +391,7 @@ class TestRefused:
 
         seen, _ = watched(orders, before)
         plan = plan_of(orders)
-        with pytest.raises(RefusedError, match="its stream went on"):
+        with pytest.raises(RefusedError, match=r"is not any more what plan .* nothing was changed"):
             apply_reset(plan, seen, repository(orders), quiet_for=0)
         assert not loud_seal(orders)
 
@@ -412,6 +432,37 @@ class TestStoppedAnywhere:
             forget_all()  # listings in memory walk over everything
         else:
             pytest.fail("it never ended")
+
+    def test_a_reset_that_puts_its_seal_higher(self, place: Location, tmp_path: Path) -> None:
+        """The new checkpoint begins beyond the old one's numbers: stopped in between, there are two seals."""
+        sink, accept = Sink(place=file_sink(tmp_path / "out", 9)), Verdict.WILL_DUPLICATE
+        options: dict[str, Any] = {"sink": sink, "continue_numbers": True, "accept": accept}
+        before = contents(plant(place / "same", stateless(SHORT)))
+        wanted = {SEED, "metadata", "offsets/8", "offsets/9", "commits/9"}
+        two_seals = 0
+        for writes in range(400):
+            orders = plant(place / f"n{writes}" / "orders", stateless(SHORT))
+            life = Life(writes)
+            held, _ = watched(repository(orders).location, life.before)
+            dying, _ = watched(orders, life.before)
+            try:
+                reset(dying, held=Repository.open(held), **options)
+                assert writes > 10
+                break
+            except Killed:
+                pass
+            now = contents(orders)
+            two_seals += sum(data.startswith(SEAL_PREFIX) for data in now.values()) == 2
+            assert loud_seal(orders) or now == before or set(now) == wanted, f"after write {writes}"
+            if loud_seal(orders) or now == before:
+                reset(orders, **options)
+            assert set(contents(orders)) == wanted
+            undo(orders)
+            assert contents(orders) == before
+            forget_all()  # listings in memory walk over everything
+        else:
+            pytest.fail("it never ended")
+        assert two_seals == 1
 
     def is_done(self, orders: Location, way: ResetWay, before: Files) -> bool:
         now = contents(orders)

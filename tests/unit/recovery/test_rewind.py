@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
 from airflow_ckpt_provider.plan import Verdict
@@ -20,13 +21,14 @@ from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan
 from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, apply_rewind, stop_plan_and_apply
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
 from airflow_ckpt_provider.recovery.specifiers import Specifier
+from airflow_ckpt_provider.recovery.targets import repartitions
 from airflow_ckpt_provider.recovery.undo import undo_rewind
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.backup.backups import stream
 from tests.unit.backup.test_restore import loud_seal
-from tests.unit.checkpoint.builders import QUERY_ID, Files, contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.unit.checkpoint.builders import QUERY_ID, ROCKSDB, Files, batch_metadata, contents, offsets_log, plant
+from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
 
 NEWEST = 6
 
@@ -93,6 +95,20 @@ class TestTheCheckpoint:
         before = contents(orders)
         rewind(orders, "to_batch", batch, exact_replay=False)
         assert set(contents(orders)) == rewound(before, batch) - {f"offsets/{batch + 1}", f"sources/0/{batch + 1}"}
+
+    def test_across_an_offline_repartition(self, place: Location) -> None:
+        """Batch 3 repartitioned from two to three: before it nothing of it is left, its own log entry neither."""
+        files = stream(NEWEST)
+        again = offsets_log('{"logOffset":2}', metadata=batch_metadata(3, provider=ROCKSDB, partitions=3))
+        files |= {"offsets/3": again, "state/0/2/4.zip": b"z", "state/0/2/5.changelog": b"c"}
+        orders = plant(place / "orders", files)
+        assert repartitions(Checkpoint.at(orders).tree()) == {3}
+        plans = {
+            batch: plan_rewind(Checkpoint.at(orders), Specifier("to_batch", str(batch)), guards=()) for batch in (1, 2)
+        }
+        assert {batch: plan.exact_replay for batch, plan in plans.items()} == {1: True, 2: False}
+        assert "offsets/3" in plans[2].deletes
+        assert {"state/0/2/4.zip", "state/0/2/5.changelog"} <= set(plans[2].deletes)
 
     def test_to_the_newest_changes_nothing(self, orders: Location) -> None:
         before = contents(orders)
@@ -238,7 +254,7 @@ class TestRefused:
         sink = Sink(kind="foreachBatch")
         plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ACCEPT, guards=())
         plant(orders, stream(NEWEST + 1))
-        with pytest.raises(RefusedError, match="its stream went on; nothing was changed"):
+        with pytest.raises(RefusedError, match=r"is not any more what plan .* nothing was changed"):
             apply_rewind(plan, checkpoint, repository(orders), sink=sink, quiet_for=0)
         assert checkpoint.progress().seal is None
         assert set(contents(orders)) == set(stream(NEWEST + 1))
@@ -328,6 +344,44 @@ class TestStoppedAnywhere:
         else:
             pytest.fail("it never ended")
 
+    def test_a_rewind_to_a_backup_that_is_newer_than_the_checkpoint(self, place: Location, tmp_path: Path) -> None:
+        """The seal has to be put higher on the way: stopped in between, there are two of them."""
+        two_seals = 0
+        for writes in range(200):
+            orders = plant(place / f"b{writes}" / "orders", stream(3))
+            manifest = create_backup(Checkpoint.at(orders), repository(orders)).manifest
+            wanted = {entry.path: orders.read(entry.path) for entry in manifest.files_of(3)}
+            for path in list(orders.walk()):
+                orders.delete(path)
+            before = contents(plant(orders, stream(1)))
+            life = Life(writes)
+            dying, _ = watched(orders, life.before)
+            held, _ = watched(default_repository(orders), life.before)
+            sink = Sink(kind="foreachBatch")
+
+            def again(at: Location, kept: Repository, sink: Sink = sink) -> RewindOutcome:
+                to, accept = Specifier("to_batch", "3"), SinkExit.ACCEPT
+                plan = plan_rewind(
+                    Checkpoint.at(at), to, sink=sink, sink_exit=accept, repository=kept.location, guards=()
+                )
+                return apply_rewind(plan, Checkpoint.at(at), kept, sink=sink, quiet_for=0)
+
+            try:
+                again(dying, Repository.open(held))
+                assert writes > 10
+                break
+            except Killed:
+                pass
+            now = contents(orders)
+            two_seals += sum(data.startswith(SEAL_PREFIX) for data in now.values()) == 2
+            assert loud_seal(orders) or now in (before, wanted), f"after write {writes}"
+            again(orders, repository(orders))
+            assert contents(orders) == wanted
+            forget_all()  # listings in memory walk over everything
+        else:
+            pytest.fail("it never ended")
+        assert two_seals == 1
+
     def test_a_rewind_that_was_killed_can_be_taken_back(self, place: Location) -> None:
         for writes in range(3, 40, 4):
             orders = plant(place / f"h{writes}" / "orders", stream(NEWEST))
@@ -372,6 +426,77 @@ class TestUndo:
         append(table.uri, 99, app_id=None)
         with pytest.raises(RefusedError, match="it is at version 8, the rollback was 7"):
             undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+
+    def killed_after_the_table(self, orders: Location, table: Location) -> None:
+        """A rewind that rolled the table back and was stopped before it deleted a file."""
+
+        def die(operation: str, path: str) -> None:
+            if operation == "delete":
+                raise Killed(path)
+
+        dying, _ = watched(orders, die)
+        with pytest.raises(Killed):
+            rewind(dying, "to_batch", 2, table=table)
+        assert batches_in(table)[-1] == 2
+
+    def test_what_others_wrote_after_a_half_done_rewind_is_not_dropped(self, orders: Location, table: Location) -> None:
+        self.killed_after_the_table(orders, table)
+        append(table.uri, 99, app_id=None)
+        before = contents(orders)
+        with pytest.raises(RefusedError, match="it is at version 8, the rollback was 7") as error:
+            undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+        assert batches_in(table)[-2:] == [99, 99]
+        assert contents(orders) == before  # sealed as it was
+        assert error.value.hint == "run the same rewind again, which ends it and keeps what was written"
+        rewind(orders, "to_batch", 2, table=table)
+        assert batches_in(table) == [0, 0, 1, 1, 2, 2, 99, 99]
+
+    @pytest.mark.parametrize("half_done", [True, False])
+    def test_what_others_write_at_the_last_moment_is_not_dropped(
+        self, orders: Location, table: Location, half_done: bool
+    ) -> None:
+        """After every look and before the commit that brings the table forward."""
+        if half_done:
+            self.killed_after_the_table(orders, table)
+        else:
+            rewind(orders, "to_batch", 2, table=table)
+        before = contents(orders)
+
+        def write(operation: str, path: str) -> None:
+            if operation == "create" and path.endswith("offsets/7"):
+                append(table.uri, 99, app_id=None)
+
+        meddled, _ = watched(orders, write)
+        undoing = Checkpoint.at(meddled)
+        if half_done:  # it is sealed at 7 already
+            meddled, store = watched(orders)
+            store.before = lambda operation, path: (
+                append(table.uri, 99, app_id=None) if operation == "walk" and store.count("walk") == 1 else None
+            )
+            undoing = Checkpoint.at(meddled)
+        with pytest.raises(RefusedError, match=r"is at version 8, and the plan was made at version 7"):
+            undo_rewind(undoing, repository(orders), sink=Sink(place=table))
+        assert batches_in(table)[-2:] == [99, 99]
+        assert contents(orders) == before
+
+    def test_a_rewind_is_not_gone_on_with_once_its_undo_was_begun(self, orders: Location, table: Location) -> None:
+        """The table is forward again: rewound now, the checkpoint would stand before batches that the table skips."""
+        self.killed_after_the_table(orders, table)
+
+        def die(operation: str, path: str) -> None:
+            if operation in ("replace", "copy"):
+                raise Killed(path)
+
+        dying, _ = watched(orders, die)
+        with pytest.raises(Killed):
+            undo_rewind(Checkpoint.at(dying), repository(orders), sink=Sink(place=table))
+        assert batches_in(table)[-1] == NEWEST
+        with pytest.raises(RefusedError, match="was brought forward again by an undo of rewind") as error:
+            rewind(orders, "to_batch", 2, table=table)
+        assert "airflow-ckpt undo" in str(error.value.hint)
+        assert loud_seal(orders)
+        undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+        assert set(contents(orders)) == set(stream(NEWEST))
 
     def test_nothing_to_undo(self, orders: Location) -> None:
         from airflow_ckpt_provider.errors import NoSuchBackupError

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.registry import GuardedSource
+from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rewind import Sink, plan_rewind
-from airflow_ckpt_provider.recovery.sinks.delta_log import read_table_history
+from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
+from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
 from airflow_ckpt_provider.recovery.specifiers import Specifier, kafka_offsets
 from airflow_ckpt_provider.storage.location import Location
@@ -74,6 +79,51 @@ def test_reading_offsets() -> None:
 def test_without_a_broker_nobody_knows(orders: Location) -> None:
     plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "2"), sink=Sink(kind="foreachBatch"))
     assert plan.source_verdict is Verdict.UNKNOWN
+
+
+class NotingGuard:
+    """Says nothing and notes what it was asked."""
+
+    kind = "kafka"
+
+    def __init__(self) -> None:
+        self.asked: list[GuardedSource] = []
+
+    def recognises(self, source: GuardedSource) -> bool:
+        return True
+
+    def judge(self, source: GuardedSource) -> SourceReport:
+        self.asked.append(source)
+        return SourceReport(source.name, self.kind, (Judgement(Verdict.SAFE, "asked"),))
+
+    @property
+    def starts(self) -> list[dict[str, dict[int, int]]]:
+        return [dict(s.start.offset.partitions) for s in self.asked if isinstance(s.start.offset, KafkaOffset)]
+
+
+def test_of_an_older_batch_of_a_backup_its_own_offsets_are_judged(orders: Location) -> None:
+    """The manifest has those of its newest batch, before which the source may have lost data already."""
+    held = Repository.open_or_create(default_repository(orders))
+    create_backup(Checkpoint.at(orders), held, restorable_batches=3)
+    for batch in range(2, 5):
+        orders.delete(f"offsets/{batch}")
+        orders.delete(f"commits/{batch}")
+    for target in (2, 3, 4):
+        guard = NotingGuard()
+        sink, to = Sink(kind="foreachBatch"), Specifier("to_batch", str(target))
+        plan = plan_rewind(Checkpoint.at(orders), to, sink=sink, sink_exit=SinkExit.ACCEPT, guards=(guard,))
+        assert plan.source_of_state != "checkpoint"
+        assert guard.starts == [{"orders": {0: 10 * target + 10, 1: 5 * target + 5}}]
+
+
+@pytest.mark.parametrize(("target", "asked_again"), [(0, (None,)), (2, (20,))])
+def test_what_spark_asks_for_once_more(orders: Location, target: int, asked_again: tuple[int | None]) -> None:
+    guard = NotingGuard()
+    sink, to = Sink(kind="foreachBatch"), Specifier("to_batch", str(target))
+    plan_rewind(Checkpoint.at(orders), to, sink=sink, sink_exit=SinkExit.ACCEPT, exact_replay=False, guards=(guard,))
+    (source,) = guard.asked
+    found = tuple(o.partitions["orders"][0] if isinstance(o, KafkaOffset) else o for o in source.reread)
+    assert found == asked_again
 
 
 @pytest.fixture

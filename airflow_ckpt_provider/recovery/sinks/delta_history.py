@@ -9,7 +9,6 @@ writes no ``txn``, so the table's content and its memory can differ. Both are wo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,11 +16,16 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
-from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.guards.delta_log import (
+    DELTA_LOG,
+    commit_path,
+    commit_time,
+    read_actions,
+    read_delta_log,
+    rows_of,
+)
 from airflow_ckpt_provider.storage.location import Location
 
-DELTA_LOG = "_delta_log"
-_COMMIT = re.compile(r"(\d{20})\.json")
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
 PLAN_KEY = "airflowCkptPlan"
 #: No version at all; -1 is the emptiness before version 0.
@@ -123,8 +127,7 @@ def read_table_history(table: Location) -> TableHistory:
     :raises RefusedError: there is no Delta table.
     :raises UnreadableLogError: a commit cannot be parsed, or one in the middle is missing.
     """
-    names = (file.path.rpartition("/")[2] for file in table.list(DELTA_LOG).files)
-    versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
+    versions = list(read_delta_log(table).commits)
     if not versions:
         raise RefusedError(
             f"{table} is not a Delta table: it has no commits in {DELTA_LOG}/",
@@ -148,30 +151,14 @@ def read_table_history(table: Location) -> TableHistory:
     return TableHistory(table.uri, tuple(commits), table_id, features)
 
 
-def is_delta_table(table: Location) -> bool:
-    """Whether a place is a Delta table."""
-    return bool(table.list(DELTA_LOG).files)
-
-
-def commit_path(version: int) -> str:
-    """Path of a version's commit in the table."""
-    return f"{DELTA_LOG}/{version:020d}.json"
-
-
 def _actions(table: Location, version: int) -> list[dict[str, Any]]:
     path = commit_path(version)
     try:
-        lines = table.read(path).decode().splitlines()
-        actions = [load_json(line) for line in lines if line.strip()]
-        if not all(isinstance(action, dict) for action in actions):
-            raise ValueError("a line that is no JSON object")
-    except (ValueError, FileNotFoundError) as e:
+        return read_actions(table.read(path), path=f"{table}/{path}")
+    except FileNotFoundError as e:
         raise UnreadableLogError(
-            f"{table}/{path} cannot be read ({e})",
-            path=path,
-            hint="the table's log is damaged: look at the table first",
+            f"{table}/{path} is gone since it was listed", path=path, hint="the log was cleaned up just now: try again"
         ) from e
-    return actions
 
 
 def _commit(version: int, actions: list[dict[str, Any]], before: list[TableCommit]) -> TableCommit:
@@ -179,17 +166,22 @@ def _commit(version: int, actions: list[dict[str, Any]], before: list[TableCommi
     txns = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a}
     changes = [a.get("add") or a.get("remove") for a in actions if "add" in a or "remove" in a]
     operation = str(info.get("operation", "unknown"))
-    stamp = info.get("timestamp")
     return TableCommit(
         version=version,
-        time=datetime.fromtimestamp(stamp / 1000, UTC) if isinstance(stamp, int) else None,
+        time=commit_time(info),
         operation=operation,
         txns=txns,
         changes_data=any(change.get("dataChange", True) for change in changes if change),
         restored=_restored(info.get("operationParameters") or {}, before) if operation == "RESTORE" else None,
         rows=_rows(info, actions),
-        plan_id=info.get(PLAN_KEY),
+        plan_id=info.get(PLAN_KEY) or _plan_in(info.get("userMetadata")),
     )
+
+
+def _plan_in(words: Any) -> str | None:
+    """The plan that Spark's ``RESTORE`` was run for: Spark keeps one text of the user with a commit."""
+    key, _, plan_id = words.partition("=") if isinstance(words, str) else ("", "", "")
+    return plan_id if key == PLAN_KEY else None
 
 
 def _restored(parameters: Mapping[str, Any], before: list[TableCommit]) -> int:
@@ -210,8 +202,5 @@ def _rows(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> int | None:
     written = (info.get("operationMetrics") or {}).get("numOutputRows")
     if written is not None:
         return int(written)
-    added = [a["add"].get("stats") for a in actions if "add" in a]
-    try:
-        return sum(int(load_json(stats)["numRecords"]) for stats in added)
-    except (ValueError, KeyError, TypeError):
-        return None
+    added = [rows_of(a["add"].get("stats")) for a in actions if "add" in a]
+    return None if None in added else sum(rows or 0 for rows in added)

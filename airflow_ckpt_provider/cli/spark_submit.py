@@ -1,0 +1,46 @@
+"""Running a Spark application by the command that the person gives."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.recovery.sinks.delta_rollback import RestoreBySpark, TableTarget
+from airflow_ckpt_provider.recovery.sinks.spark_restore import APPLICATION, arguments_for
+
+_REFUSED = 1
+#: How much of what the application said an error shows, in lines.
+_SHOWN = 15
+
+
+def restore_by_command(command: str, *, uri: str | None = None) -> RestoreBySpark:
+    """Run the application by a command line.
+
+    :param command: what goes before the application and its arguments, such as ``spark-submit --packages io.delta:…``.
+    :param uri: the table as Spark names it, where that differs.
+    :raises RefusedError: the command is empty.
+    """
+    words = shlex.split(command)
+    if not words:
+        raise RefusedError(
+            "the command that runs Spark is empty", hint="give such as 'spark-submit --packages io.delta:…'"
+        )
+
+    def restore(target: TableTarget, expected: int) -> None:
+        program = [*words, APPLICATION, *arguments_for(target, expected, uri=uri)]
+        try:
+            done = subprocess.run(program, capture_output=True, text=True, check=False)
+        except OSError as e:
+            raise StorageError(
+                f"{words[0]} could not be run: {e}", hint="correct the command, and run this again"
+            ) from e
+        if done.returncode:
+            said = "\n".join(done.stderr.strip().splitlines()[-_SHOWN:])
+            kind = RefusedError if done.returncode == _REFUSED and "nothing was changed" in said else StorageError
+            raise kind(
+                f"Spark did not restore {target.table} to version {target.version} (exit code {done.returncode}): {said}",
+                hint="see DESCRIBE HISTORY of the table and what Spark said, then run this again",
+            )
+
+    return restore

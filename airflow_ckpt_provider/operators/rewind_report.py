@@ -1,0 +1,77 @@
+"""The last task of a rewind: what became of it, and what to do where a task before has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.recovery.rewind import default_repository
+from airflow_ckpt_provider.recovery.situation import situation_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RewindReportOperator(BaseOperator):
+    """Say how a rewind ended. Runs whatever happened before (``trigger_rule="all_done"``), and fails where a task has failed.
+
+    The report says where the checkpoint stands now (untouched, half-way and sealed, rewound, running again), and the commands
+    that go on from there. The result is ``kind``, ``message``, ``commands``, ``plan_id``, ``failed`` (ids of tasks) and
+    ``markdown``; it is there as the XCom ``report`` when the task fails.
+
+    .. seealso:: :doc:`/howto/rewind`
+
+    :param checkpoint: URI of the checkpoint. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
+    :param repository: URI of the repository that the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``. (templated)
+    :param repository_conn_id: Airflow connection to reach the repository. (templated)
+    """
+
+    template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id", "repository", "repository_conn_id")
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        checkpoint_conn_id: str | None = None,
+        repository: str | None = None,
+        repository_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("trigger_rule", "all_done")
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.repository = repository
+        self.repository_conn_id = repository_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the report; fail where a task of the run has."""
+        with no_retry_when_refused():
+            place = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
+            given = text(self.repository)
+            kept = open_place(given, text(self.repository_conn_id)) if given else default_repository(place)
+            repository = Repository.open_if_there(kept)
+            situation = situation_of(Checkpoint.at(place), repository, since=context["dag_run"].start_date)
+        failed = self._failed(context)
+        title = f"# {'Stopped in ' + ', '.join(failed) if failed else 'Ended'}"
+        report = {**situation.to_json(), "failed": failed, "markdown": f"{title}\n\n{situation.to_markdown()}\n"}
+        self.log.info("\n%s", report["markdown"])
+        if failed:
+            context["ti"].xcom_push(key="report", value=report)
+            raise AirflowFailException(report["markdown"])
+        return report
+
+    def _failed(self, context: Context) -> list[str]:
+        ti = context["ti"]
+        states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+        return sorted(task_id for task_id, state in states.items() if state == "failed")

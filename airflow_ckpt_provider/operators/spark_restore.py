@@ -1,0 +1,41 @@
+"""Having Spark restore a table, by an Airflow connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.recovery.sinks.delta_rollback import RestoreBySpark, TableTarget
+from airflow_ckpt_provider.recovery.sinks.spark_restore import APPLICATION, arguments_for
+
+
+def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: Any) -> RestoreBySpark:
+    """Run the application by ``spark-submit`` as a connection says.
+
+    :param conn_id: id of a connection of type ``spark``.
+    :param uri: the table as Spark names it, where that differs from its address here, such as ``s3a://…``.
+    :param settings: what else ``SparkSubmitHook`` is given: ``packages``, ``conf``, ….
+    :raises MissingExtraError: Airflow's Spark provider is not installed; said before anything is changed.
+    """
+    try:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    except ImportError as e:
+        raise MissingExtraError(
+            f"connection {conn_id!r} needs Airflow's Spark provider, which is not installed ({e})",
+            hint="pip install 'airflow-ckpt-provider[spark]'",
+        ) from e
+
+    def restore(target: TableTarget, expected: int) -> None:
+        arguments = arguments_for(target, expected, uri=uri)
+        hook = SparkSubmitHook(conn_id=conn_id, application_args=arguments, name="roll table back", **settings)
+        try:
+            hook.submit(APPLICATION)
+        except AirflowException as e:
+            raise StorageError(
+                f"Spark did not restore {target.table} to version {target.version}: {e}",
+                hint="the task's log has what Spark said; the next attempt goes on from here",
+            ) from e
+
+    return restore

@@ -1,0 +1,126 @@
+"""Where a rewind stands: each command that is shown does go on from there."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.backup.sealing import seal
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.cli.main import main
+from airflow_ckpt_provider.recovery.rewind import Sink, plan_rewind
+from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
+from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
+from airflow_ckpt_provider.recovery.situation import Situation, situation_of
+from airflow_ckpt_provider.recovery.specifiers import Specifier
+from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.unit.backup.backups import stream
+from tests.unit.checkpoint.builders import contents, plant
+from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.unit.recovery.test_rewind import NEWEST, append, batches_in, delta_table, repository, rewind, rewound
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Location:
+    return plant(open_location(str(tmp_path / "orders")), stream(NEWEST))
+
+
+def found(orders: Location, since: datetime | None = None) -> Situation:
+    return situation_of(Checkpoint.at(orders), repository(orders), since=since)
+
+
+def run(command: str) -> int:
+    program, *arguments = shlex.split(command)
+    assert program == "airflow-ckpt"
+    return main(arguments)
+
+
+def test_nothing_was_changed(orders: Location) -> None:
+    situation = situation_of(Checkpoint.at(orders), None)
+    assert (situation.kind, situation.plan_id) == ("untouched", None)
+    assert f"its newest committed batch is {NEWEST}" in situation.message
+    assert run(situation.commands[0]) == 0
+
+
+@pytest.mark.parametrize("way", ["again", "undo"])
+def test_stopped_after_any_write(tmp_path: Path, way: str) -> None:
+    seen = set()
+    for writes in range(1, 60):
+        table = delta_table(tmp_path / f"table-{writes}", range(4, NEWEST + 1))
+        orders = plant(open_location(str(tmp_path / f"h-{writes}" / "orders")), stream(NEWEST))
+        dying, _ = watched(orders, Life(writes).before)
+        repository(orders)
+        try:
+            rewind(dying, "to_batch", 5, table=table)
+            break
+        except Killed:
+            situation = found(orders)
+        seen.add(situation.kind)
+        if situation.kind == "under_way":
+            assert run(situation.commands[0 if way == "again" else 1]) == 0
+            assert set(contents(orders)) == (rewound(contents(orders), 5) if way == "again" else set(stream(NEWEST)))
+            assert batches_in(table) == ([4, 4, 5, 5] if way == "again" else [4, 4, 5, 5, 6, 6])
+        else:
+            assert set(contents(orders)) == (
+                set(stream(NEWEST)) if situation.kind == "untouched" else rewound(contents(orders), 5)
+            )
+    else:
+        pytest.fail("it never ended")
+    assert seen == {"untouched", "under_way", "rewound"}
+
+
+def test_rewound_and_taken_back(orders: Location, tmp_path: Path) -> None:
+    table = delta_table(tmp_path / "table", range(4, NEWEST + 1))
+    outcome = rewind(orders, "to_batch", 5, table=table)
+    situation = found(orders)
+    assert (situation.kind, situation.plan_id) == ("rewound", outcome.plan_id)
+    assert "Start the stream, or take the rewind back" in situation.message
+    assert found(orders, since=datetime.now(UTC) + timedelta(minutes=1)).kind == "untouched", "an old rewind is no news"
+    assert run(situation.commands[0]) == 0
+    assert set(contents(orders)) == set(stream(NEWEST))
+    assert found(orders).kind == "untouched"
+
+
+def test_the_stream_has_run_since(orders: Location) -> None:
+    rewind(orders, "to_batch", 2)
+    plant(orders, {path: data for path, data in stream(4).items() if path not in contents(orders)})
+    situation = found(orders)
+    assert situation.kind == "running_again"
+    assert "up to batch 4" in situation.message
+    assert all(run(command) == 0 for command in situation.commands)
+
+
+def test_sealed_by_somebody_else(orders: Location) -> None:
+    seal(Checkpoint.at(orders), reason="a colleague's deployment", made_by="anna", plan_id="hers")
+    situation = found(orders)
+    assert situation.kind == "sealed_by_another"
+    assert "sealed by plan hers (a colleague's deployment, anna)" in situation.message
+    assert run(situation.commands[0]) == 0
+    assert found(orders).kind == "untouched"
+
+
+def test_after_an_undo_the_rewind_is_forgotten(orders: Location) -> None:
+    rewind(orders, "to_batch", 2)
+    undo_rewind(Checkpoint.at(orders), repository(orders))
+    assert found(orders).kind == "untouched"
+
+
+def test_the_command_names_all_that_was_asked_for(orders: Location, tmp_path: Path) -> None:
+    place = tmp_path / "a table"
+    for batch in range(4, NEWEST + 1):
+        append(place, batch, app_id="my app")
+    dying, _ = watched(orders, Life(6).before)
+    sink = Sink(place=open_location(str(place)), app_id="my app")
+    about = {"sink": sink, "sink_exit": SinkExit.ROLLBACK, "exact_replay": False, "guards": ()}
+    plan = plan_rewind(Checkpoint.at(dying), Specifier("shift_by", "-1"), **about)
+    with pytest.raises(Killed):
+        apply_rewind(plan, Checkpoint.at(dying), repository(dying), sink=sink, quiet_for=0)
+    command = found(orders).commands[0]
+    assert "--shift-by=-1" in command
+    assert f"--sink '{open_location(str(place)).uri}'" in command
+    assert "--txn-app-id 'my app' --sink-exit rollback --fresh --apply" in command
