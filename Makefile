@@ -11,11 +11,11 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo test lint format lock soak seal-soak rewind-soak slow s3a doctor samples bench airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo test lint format lock fake-databricks soak seal-soak rewind-soak reset-soak slow s3a doctor samples bench airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, compare row by row
 	@$(PY) -m demo.main $(ARGS)
@@ -35,6 +35,9 @@ format: venv ## Write the code in the project's style
 airflow: java venv jars ## Start Airflow's web interface with the example DAGs
 	@$(PY) dev/run_airflow.py
 
+fake-databricks: venv ## A Databricks workspace on this machine, with pipelines that need recovery, for trying the DAGs
+	@$(PY) -m tests.fake_databricks $(ARGS)
+
 soak: java venv jars ## At least 100 backups of live streams, each restored and run on
 	@$(PY) -m pytest -m soak -s $(ARGS)
 
@@ -43,6 +46,9 @@ seal-soak: java venv jars jars-s3a ## Seal running streams at 50 random moments
 
 rewind-soak: java venv jars ## 100 random histories of streams that are rewound, taken back and run on
 	@$(PY) -m pytest -m rewind_soak -s $(ARGS)
+
+reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and kills: none resets twice
+	@$(PY) -m pytest -m slow tests/component/lakeflow/test_no_double_reset.py $(ARGS)
 
 slow: java venv jars ## The proofs that take minutes: every kind, source and damage (about 40 minutes)
 	@$(PY) -m pytest -m slow $(ARGS)

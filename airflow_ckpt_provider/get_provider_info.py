@@ -28,17 +28,28 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Spark checkpoints",
                 "python-modules": [
                     "airflow_ckpt_provider.operators.backup",
+                    "airflow_ckpt_provider.operators.compatibility",
                     "airflow_ckpt_provider.operators.delta_retention_guard",
                     "airflow_ckpt_provider.operators.doctor",
+                    "airflow_ckpt_provider.operators.expire",
                     "airflow_ckpt_provider.operators.file_source_guard",
                     "airflow_ckpt_provider.operators.kafka_retention_guard",
+                    "airflow_ckpt_provider.operators.pipeline_refresh",
+                    "airflow_ckpt_provider.operators.pipeline_rewind",
+                    "airflow_ckpt_provider.operators.pipeline_stop",
                     "airflow_ckpt_provider.operators.preflight",
+                    "airflow_ckpt_provider.operators.repository",
+                    "airflow_ckpt_provider.operators.replay_proof",
                     "airflow_ckpt_provider.operators.reset",
+                    "airflow_ckpt_provider.operators.reset_checkpoint",
                     "airflow_ckpt_provider.operators.reset_flow",
                     "airflow_ckpt_provider.operators.restore",
                     "airflow_ckpt_provider.operators.rewind",
+                    "airflow_ckpt_provider.operators.rewind_report",
                     "airflow_ckpt_provider.operators.seal",
                     "airflow_ckpt_provider.operators.starting_positions",
+                    "airflow_ckpt_provider.operators.table_check",
+                    "airflow_ckpt_provider.operators.undo",
                     "airflow_ckpt_provider.operators.verify",
                 ],
             }
@@ -49,6 +60,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_ckpt_provider.sensors.commit_gap",
                     "airflow_ckpt_provider.sensors.kafka_time_to_loss",
+                    "airflow_ckpt_provider.sensors.pipeline_update",
                     "airflow_ckpt_provider.sensors.stream_health",
                 ],
             }
@@ -59,11 +71,15 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_ckpt_provider.triggers.commit_gap",
                     "airflow_ckpt_provider.triggers.kafka_time_to_loss",
+                    "airflow_ckpt_provider.triggers.pipeline_update",
                     "airflow_ckpt_provider.triggers.stream_event",
                 ],
             }
         ],
-        "extra-links": ["airflow_ckpt_provider.links.manifest.BackupManifestLink"],
+        "extra-links": [
+            "airflow_ckpt_provider.links.manifest.BackupManifestLink",
+            "airflow_ckpt_provider.links.pipeline_update.PipelineUpdateLink",
+        ],
         "notifications": ["airflow_ckpt_provider.notifications.recovery_advice.RecoveryAdviceNotifier"],
         "cli": ["airflow_ckpt_provider.cli.definition.get_cli_commands"],
     }

@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.checkpoint.doctor import KINDS as DAMAGE
 from airflow_ckpt_provider.recovery.advisor.condition import Step
 from airflow_ckpt_provider.recovery.advisor.registry import PARTS, WRAPPERS
+from airflow_ckpt_provider.recovery.compatibility.kinds import KINDS as CHANGES
 
 DOCS = Path(__file__).parents[1] / "docs"
 _MADE = "<!-- made by dev/reference_pages.py from the registry in the code; a test compares the two -->"
@@ -96,7 +97,53 @@ def diagnosis() -> Iterator[str]:
         yield f"| `{kind.code}` | {kind.severity.value} | {kind.meaning} | {kind.reaction} | {kind.remedy} |"
 
 
-PAGES: dict[str, Callable[[], Iterator[str]]] = {"errors.md": errors, "advice.md": advice, "diagnosis.md": diagnosis}
+def compatibility() -> Iterator[str]:
+    """``docs/compatibility.md``: changes of a query, and what catches them."""
+    from tests.integration.upgrades.changes import CHANGES as WRITTEN
+    from tests.integration.upgrades.changes import NOT_WRITTEN
+
+    yield "# Changes of a query, and what Spark makes of them"
+    yield ""
+    yield "<!-- made by dev/reference_pages.py from tests/integration/upgrades/changes.py, which a test runs on Spark 4.0.0 -->"
+    yield ""
+    yield "Every change of Spark's guide that can be written as code: described, compared with the checkpoint, and"
+    yield "rehearsed on real Spark 4.0.0 ([how to](howto/rehearse.md)). *Comparison*: what `airflow-ckpt compatible` finds"
+    yield "with the checkpoint alone. *Descriptions*: whether it finds more with that of the old code. *Rehearsal*: how Spark"
+    yield "fails, or whether rows differ from those of the old code over the same offsets."
+    for part, changes in WRITTEN.items():
+        yield ""
+        yield f"## {part}"
+        yield ""
+        yield "| change | comparison | descriptions | rehearsal | |"
+        yield "|---|---|---|---|---|"
+        for change in changes:
+            static = ", ".join(f"`{code}`" for code in change.static) or "-"
+            rows = {True: "rows differ", False: "the same rows", None: "starts"}[change.differs]
+            rehearsed = f"fails: `{change.fails}`" if change.fails else rows
+            by_plan = "yes" if change.by_plan else "-"
+            yield f"| {change.words} | {static} | {by_plan} | {rehearsed} | {change.note} |"
+    yield ""
+    yield "## Not written as a query"
+    yield ""
+    yield "| change | |"
+    yield "|---|---|"
+    for words, note in NOT_WRITTEN:
+        yield f"| {words} | {note} |"
+    yield ""
+    yield "## Codes"
+    yield ""
+    yield "| code | effect | change | Spark | next step |"
+    yield "|---|---|---|---|---|"
+    for kind in CHANGES:
+        yield f"| `{kind.code}` | {kind.effect.value} | {kind.meaning} | {kind.spark} | {kind.remedy} |"
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "errors.md": errors,
+    "advice.md": advice,
+    "diagnosis.md": diagnosis,
+    "compatibility.md": compatibility,
+}
 
 
 def text(page: str) -> str:

@@ -1,8 +1,9 @@
-"""``state/<op>/0/[<store>/]_metadata/schema``: the schema of a store's keys and values, versions 1 and 2."""
+"""Schemas of a store's keys and values: ``state/<op>/0/[<store>/]_metadata/schema`` (versions 1, 2), ``_stateSchema`` (3)."""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.errors import UnreadableLogError
@@ -19,23 +20,85 @@ def parse_key_schema(data: bytes, *, path: str) -> dict[str, Any]:
     """
     try:
         first, rest = read_utf(data)
-        if first == "v2":
-            (chunks,) = struct.unpack_from(">i", rest)
-            rest = rest[4:]
-            first = ""
-            for _ in range(chunks):
-                chunk, rest = read_utf(rest)
-                first += chunk
-        schema: dict[str, Any] = load_json(first)
-        if not all(isinstance(field["name"], str) and "type" in field for field in schema["fields"]):
-            raise ValueError("fields without name and type")
-        return schema
+        return _schema(_chunks(rest)[0] if first == "v2" else first)
     except (ValueError, TypeError, KeyError, struct.error) as e:
-        raise UnreadableLogError(
-            f"{path}: not a readable state schema ({e})",
-            path=path,
-            hint="delete it if the state is whole (Spark writes it again, without checking the schema), or restore a backup",
-        ) from e
+        raise _unreadable(path, e) from e
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSchema:
+    """Keys and values of a store, or of one of its column families.
+
+    :param name: of the column family, such as ``total`` or ``$count_values``; empty for a store without.
+    :param key: the keys, as Spark's JSON.
+    :param value: the values.
+    """
+
+    name: str
+    key: dict[str, Any]
+    value: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"name", "key", "value"}``."""
+        return {"name": self.name, "key": self.key, "value": self.value}
+
+
+def parse_store_schemas(data: bytes, *, path: str) -> tuple[StoreSchema, ...]:
+    """Return all that a schema file of version 1, 2 or 3 says of keys and values.
+
+    Version 3 is Java's ``writeUTF`` of ``v3``, a count of column families and for each its name, id and chunks of the key's
+    schema, id and chunks of the value's, and in chunks the key's encoder and metadata (``StateSchemaV3Writer``).
+
+    :raises UnreadableLogError: the file is damaged.
+    """
+    try:
+        first, rest = read_utf(data)
+        if first == "v2":
+            key, rest = _chunks(rest)
+            return (StoreSchema("", _schema(key), _schema(_chunks(rest)[0])),)
+        if first != "v3":
+            return (StoreSchema("", _schema(first), _schema(read_utf(rest)[0])),)
+        (families,) = struct.unpack_from(">i", rest)
+        if families < 1:
+            raise ValueError(f"{families} column families")
+        rest = rest[4:]
+        found = []
+        for _ in range(families):
+            name, rest = read_utf(rest)
+            key, rest = _chunks(rest[2:])
+            value, rest = _chunks(rest[2:])
+            _encoder, rest = _chunks(rest)
+            _metadata, rest = _chunks(rest)
+            found.append(StoreSchema(name, _schema(key), _schema(value)))
+        return tuple(found)
+    except (ValueError, TypeError, KeyError, struct.error) as e:
+        raise _unreadable(path, e) from e
+
+
+def _chunks(data: bytes) -> tuple[str, bytes]:
+    """Read a count of strings and join them; return the text and what follows."""
+    (count,) = struct.unpack_from(">i", data)
+    rest = data[4:]
+    text = ""
+    for _ in range(count):
+        chunk, rest = read_utf(rest)
+        text += chunk
+    return text, rest
+
+
+def _schema(text: str) -> dict[str, Any]:
+    schema: dict[str, Any] = load_json(text)
+    if not all(isinstance(field["name"], str) and "type" in field for field in schema["fields"]):
+        raise ValueError("fields without name and type")
+    return schema
+
+
+def _unreadable(path: str, reason: Exception) -> UnreadableLogError:
+    return UnreadableLogError(
+        f"{path}: not a readable state schema ({reason})",
+        path=path,
+        hint="delete it if the state is whole (Spark writes it again, without checking the schema), or restore a backup",
+    )
 
 
 def has_one_partition(key_schema: dict[str, Any]) -> bool:

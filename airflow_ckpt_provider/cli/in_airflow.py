@@ -8,6 +8,7 @@ import sys
 from typing import TextIO
 
 from airflow_ckpt_provider.cli.calling import carry_out
+from airflow_ckpt_provider.cli.repository_key import with_key
 from airflow_ckpt_provider.cli.verb import Verb
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.location import Location
@@ -22,8 +23,10 @@ def run(verb: Verb, args: argparse.Namespace) -> None:
     def open_with_connection(uri: str, *, role: str) -> Location:
         conn_id = getattr(args, f"{role}_conn_id")
         if args.storage_option and not conn_id:
-            return open_location(uri, storage_options=dict(args.storage_option))
-        return open_place(uri, conn_id)
+            place = open_location(uri, storage_options=dict(args.storage_option))
+        else:
+            place = open_place(uri, conn_id)
+        return with_key(place, args, role=role)
 
     sys.exit(carry_out(verb, args, open_with_connection, out=_standard_output()))
 

@@ -67,9 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger("airflow_ckpt_provider").setLevel(logging.DEBUG)
 
     def open_place(uri: str, *, role: str) -> Location:
+        from airflow_ckpt_provider.cli.repository_key import with_key
         from airflow_ckpt_provider.storage.opening import open_location
 
-        return open_location(uri, storage_options=dict(args.storage_option))
+        return with_key(open_location(uri, storage_options=dict(args.storage_option)), args, role=role)
 
     return carry_out(args.carries_out, args, open_place, out=sys.stdout)
 

@@ -189,6 +189,11 @@ OF_EVERY_VERB = (
         "setting of the fsspec filesystem of stores other than local disks, such as endpoint_url=http://host:9000; repeatable",
         {"type": setting, "action": "append", "default": [], "metavar": "KEY=VALUE"},
     ),
+    Option(
+        ("--key-file",),
+        "key of an encrypted repository: 32 bytes in base64; a new repository is encrypted with it",
+        {"type": filled, "metavar": "FILE"},
+    ),
     Option(("--json",), "print one JSON document on stdout, and nothing else there", FLAG),
     Option(("--debug",), "show what is done, and the traceback of an error, on stderr", FLAG),
 )

@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backup": {"storage", "plan", "checkpoint"},
     "guards": {"storage", "plan", "checkpoint"},
     "recovery": {"storage", "plan", "checkpoint", "backup", "guards"},
-    "jobs": {"storage", "plan", "checkpoint", "backup"},
+    "jobs": {"storage", "plan", "checkpoint", "backup", "recovery"},
+    "spark": {"storage"},
 }
 #: What lies above the core, and may import Airflow.
 ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
@@ -35,6 +36,24 @@ ABOVE |= {"sensors", "triggers"}
 MAY_LOAD = {"cramjam", "fsspec", "lz4"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.
 PURE = ("errors", "json_text", "storage", "plan", "checkpoint", "backup", "recovery")
+#: What talks to a network, or brings a framework along.
+CLIENTS = {
+    "adlfs",
+    "aiobotocore",
+    "aiohttp",
+    "azure",
+    "boto3",
+    "botocore",
+    "gcsfs",
+    "google",
+    "httpx",
+    "obstore",
+    "s3fs",
+}
+CLIENTS |= {"confluent_kafka", "databricks", "delta", "deltalake", "duckdb", "kafka", "pandas", "pyarrow", "requests"}
+CLIENTS |= {"airflow", "pyspark", "urllib3"}
+#: The module that opens a kind of store -> its client.
+MAY_NAME = {f"{PACKAGE}.storage.s3_store": {"obstore"}}
 
 
 def layer_of(module: str) -> str:
@@ -88,6 +107,18 @@ def test_the_core_never_names_airflow(name: str, path: Path) -> None:
     assert named == []
 
 
+@pytest.mark.parametrize(("name", "path"), [p for p in CORE if layer_of(str(p.id)) in PURE])
+def test_a_pure_layer_never_names_a_client(name: str, path: Path) -> None:
+    """Not inside a function, not for type checkers either: a client has its one file in guards, hooks or storage."""
+    allowed = MAY_NAME.get(name, set())
+    named = [
+        f"{path.name}:{line} names {target}"
+        for line, target in imports(path)
+        if target.partition(".")[0] in CLIENTS - allowed
+    ]
+    assert named == []
+
+
 def loaded_by(names: list[str]) -> set[str]:
     """Third-party top-level packages that a fresh Python loads for these modules."""
     program = (
@@ -95,7 +126,8 @@ def loaded_by(names: list[str]) -> set[str]:
         "before = set(sys.modules)\n"
         "for name in json.loads(sys.argv[1]): importlib.import_module(name)\n"
         "after = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
-        "print(json.dumps(sorted(after - set(sys.stdlib_module_names))))"
+        "own = {m for m in after if m in sys.stdlib_module_names or m.startswith('_sysconfigdata')}\n"
+        "print(json.dumps(sorted(after - own)))"
     )
     run = subprocess.run(
         [sys.executable, "-c", program, json.dumps(names)], capture_output=True, text=True, check=False

@@ -89,6 +89,26 @@ VERBS = (
         "explain",
     ),
     Verb(
+        "compatible",
+        "Can new code go on from a checkpoint: what Spark allows, ignores, refuses and does not notice",
+        (
+            CHECKPOINT,
+            Option(
+                ("DESCRIPTION",),
+                "description of the new code, written by jobs/describe_query.py: a path or a URI",
+                {"type": filled},
+            ),
+            Option(
+                ("--old",),
+                "description of the code that wrote the checkpoint: shows what no checkpoint holds, such as the type of a join",
+                {"type": filled, "metavar": "DESCRIPTION"},
+            ),
+            Option(("--markdown",), "print Markdown, for a ticket or an approval", FLAG),
+        ),
+        ("checkpoint", "description"),
+        "compatible",
+    ),
+    Verb(
         "guard",
         "Will the sources still have what the next start reads, and for how long",
         (

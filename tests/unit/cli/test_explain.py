@@ -26,6 +26,7 @@ KEYS = {
     "steps",
     "facts",
     "also",
+    "ways",
 }
 
 

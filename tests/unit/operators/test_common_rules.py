@@ -11,15 +11,22 @@ import pytest
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
 from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetentionGuardOperator
 from airflow_ckpt_provider.operators.doctor import CheckpointDoctorOperator
+from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
 from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
 from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionGuardOperator,
     KafkaRetentionRestoreOperator,
 )
+from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
+from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
+from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
+from airflow_ckpt_provider.operators.repository import CheckpointCopyOperator, CheckpointRepositoryCheckOperator
 from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
+from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.reset_flow import ResetFlowOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
@@ -29,6 +36,7 @@ from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 PLACES = {
     CheckpointBackupOperator: ("checkpoint", "repository"),
     CheckpointVerifyOperator: ("repository",),
+    CompatibilityOperator: ("checkpoint", "description"),
     CheckpointDoctorOperator: ("checkpoint",),
     CheckpointRestoreOperator: ("repository", "target"),
     CheckpointSealOperator: ("checkpoint", "reason"),
@@ -41,9 +49,16 @@ PLACES = {
     StartingPositionsOperator: ("checkpoint",),
     CheckpointResetOperator: ("checkpoint", "way"),
     ResetFlowOperator: ("storage", "flow"),
+    ResetCheckpointOperator: ("flows",),
+    PipelineRefreshOperator: (),
+    PipelineRewindOperator: ("to",),
+    PipelineStopOperator: (),
+    CheckpointExpireOperator: ("repository", "keep"),
+    CheckpointRepositoryCheckOperator: ("repository",),
+    CheckpointCopyOperator: ("repository", "target"),
 }
 #: Not templated, because they are no question of what is done but of how fast.
-NOT_TEMPLATED = {"timeout", "workers", "quiet_for"}
+NOT_TEMPLATED = {"timeout", "workers", "quiet_for", "poll_interval", "deferrable"}
 
 every_operator = pytest.mark.parametrize("operator", PLACES, ids=lambda cls: cls.__name__)
 
@@ -96,5 +111,10 @@ def test_no_work_before_execute(operator: type[BaseOperator], monkeypatch: pytes
 @every_operator
 def test_results_can_be_taken_key_by_key(operator: type[BaseOperator]) -> None:
     """``backup.output["backup_id"]``; a report and a lifted seal are taken whole."""
-    whole = (KafkaRetentionRestoreOperator, CheckpointVerifyOperator, CheckpointUnsealOperator)
+    whole = (
+        KafkaRetentionRestoreOperator,
+        CheckpointVerifyOperator,
+        CheckpointUnsealOperator,
+        CheckpointRepositoryCheckOperator,
+    )
     assert _make(operator).multiple_outputs is (operator not in whole)
