@@ -50,7 +50,7 @@ rewind-soak: java venv jars ## 100 random histories of streams that are rewound,
 reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and kills: none resets twice
 	@$(PY) -m pytest -m slow tests/component/lakeflow/test_no_double_reset.py $(ARGS)
 
-slow: java venv jars ## The proofs that take minutes: every kind, source and damage (about 40 minutes)
+slow: java venv jars ## The proofs that take minutes: every kind, source, damage and change (an hour and more)
 	@$(PY) -m pytest -m slow $(ARGS)
 
 s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a real S3 server
