@@ -77,6 +77,7 @@ def test_extras_are_the_documented_ones() -> None:
         "google",
         "azure",
         "delta",
+        "encryption",
     }
 
 
