@@ -190,7 +190,7 @@ class PipelineRefreshOperator(PipelineOperator):
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
             if not apply:
                 return self._result() | self._of_tables(tables)
-            kept["tables"] = [(t.table, t.backup, list(t.keys), t.where, t.backfill) for t in tables]
+            kept["tables"] = [[t.table, t.backup, list(t.keys), t.where, t.backfill] for t in tables]
         tables = [TableRecovery(t, b, tuple(k), w, f) for t, b, k, w, f in kept["tables"]]
         copied = [table for table in tables if table.backup]
         self._make_room("refresh", room)

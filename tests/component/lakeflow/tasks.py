@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import TaskDeferred
+from pydantic import JsonValue, TypeAdapter
 
 from airflow_ckpt_provider.hooks import databricks_pipelines
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
@@ -46,6 +47,8 @@ class Store:
 
     def set(self, key: str, value: Any, **_: Any) -> None:
         self.before()
+        # As Airflow's own does, which refuses tuples: they come back as lists, and are another thing in the next attempt.
+        TypeAdapter(JsonValue).validate_python(value)
         self.kept[key] = json.dumps(value)
         self.after()
 
