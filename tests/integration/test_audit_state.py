@@ -170,6 +170,7 @@ def test_state_format_2_is_refused_by_the_spark_that_cannot_read_it(tmp_path: Pa
         auditor.close()
 
 
+@pytest.mark.slow
 def test_a_live_stream_goes_on(auditor: Auditor, spark_host: SparkHost, tmp_path: Path):
     source, checkpoint = tmp_path / "in", tmp_path / "ck"
     put_files(source, 16)

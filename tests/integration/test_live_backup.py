@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.spark]
 _KINDS = ("compacted_sources", "agg_rocksdb", "join_hdfs")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_backups_of_live_streams_are_row_exact(spark_host: SparkHost, tmp_path: Path) -> None:
     copies = LiveCopies(spark_host, tmp_path, _KINDS, files=10, seed=20261121)

@@ -168,6 +168,7 @@ def test_taken_back(spark_host: SparkHost, tmp_path: Path) -> None:
     assert ids_in(tmp_path / "s" / "out") == list(range(5))
 
 
+@pytest.mark.slow
 def test_a_new_query_id_after_a_restore_by_spark(spark_host: SparkHost, tmp_path: Path) -> None:
     """RESTORE TABLE leaves the table's memory standing; under a new id the replay is written."""
     story = Story(spark_host, tmp_path, "dedup_to_delta")

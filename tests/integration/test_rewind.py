@@ -40,8 +40,8 @@ def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
     return Story(request.getfixturevalue(name), tmp_path, kind)
 
 
-#: In the normal run: one for each way to keep state and each sink; `make rewind-soak` has all, many times.
-_OFTEN = ("join_to_delta", "windows_to_files")
+#: In the normal run: state and a file sink (the DAG's test has a Delta table); `make slow` has all, `make rewind-soak` many times.
+_OFTEN = ("windows_to_files",)
 
 
 @pytest.mark.parametrize(

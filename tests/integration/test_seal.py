@@ -64,6 +64,7 @@ def test_limit_async_progress_tracking_is_to_be_sealed_when_stopped(spark_host: 
     run.finished()
 
 
+@pytest.mark.slow
 def test_limit_async_progress_tracking_may_pass_a_seal_or_commit_at_it(spark_host: SparkHost, tmp_path: Path) -> None:
     """Sealed while it runs, such a stream stops only if it comes to log just the number that the seal has taken.
 

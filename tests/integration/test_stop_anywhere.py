@@ -144,6 +144,7 @@ def test_a_replacing_restore_killed_after_any_write(stream: Stream, tmp_path: Pa
     assert len(verdicts) > 2 * len(wanted), "every file deleted, every file written"
 
 
+@pytest.mark.slow
 def test_a_restore_killed_at_any_moment(stream: Stream, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     restore(LocalStore(), stream.repository, whole, workers=4)

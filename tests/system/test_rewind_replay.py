@@ -59,6 +59,7 @@ def rewind(example_dags: dict[str, DAG], run_dag: RunDag, story: Story) -> Calla
     return run
 
 
+@pytest.mark.slow
 def test_plan_is_the_default_and_changes_nothing(rewind: Callable[..., Any], story: Story) -> None:
     before = story.rows()
     run = rewind(to="shift_by", value="-3")
