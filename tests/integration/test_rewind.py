@@ -40,7 +40,7 @@ def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
     return Story(request.getfixturevalue(name), tmp_path, kind)
 
 
-#: In the normal run: state and a file sink (the DAG's test has a Delta table); `make slow` has all, `make rewind-soak` many times.
+#: In the normal run: state and a file sink (the DAG's test: a Delta table); `make slow` has all, `make rewind-soak` often.
 _OFTEN = ("windows_to_files",)
 
 
