@@ -18,7 +18,7 @@ from airflow_ckpt_provider.backup.sealing import new_plan_id, sealed_by_another
 from airflow_ckpt_provider.backup.target import Target, look_at
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
-from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError, SealedError
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset_plan import NewSource, ResetPlan, ResetRequest, ResetWay
@@ -96,7 +96,7 @@ def plan_reset(
     )
     before = look_at(checkpoint)
     if before.seal:
-        held = _open(repository or default_repository(checkpoint))
+        held = Repository.open_if_there(repository or default_repository(checkpoint))
         plan = read_reset(held, before.seal.plan_id) if held else None
         if plan or before.seal.plan_id != under:
             return _continued(before, plan, name, request)
@@ -255,12 +255,3 @@ def read_reset(repository: Repository, plan_id: str) -> ResetPlan | None:
     """The plan of a reset, as it was carried out or begun; ``None`` if there is none of that id."""
     document = repository.kept_plan(plan_id)
     return ResetPlan.of_document(document) if document and document.get("kind") == "reset" else None
-
-
-def _open(place: Location) -> Repository | None:
-    try:
-        return Repository.open(place)
-    except RepositoryError:
-        if place.list().files:
-            raise
-        return None  # made when the plan is carried out

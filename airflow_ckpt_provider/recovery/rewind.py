@@ -23,7 +23,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, RepositoryError, SealedError
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, SealedError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard
@@ -147,7 +147,7 @@ def plan_rewind(
     location = checkpoint.location
     sink = sink or Sink()
     name = checked_name(name or location.name)
-    held = _open(repository or default_repository(location))
+    held = Repository.open_if_there(repository or default_repository(location))
     request = RewindRequest(
         target=str(specifier),
         sink=sink.name,
@@ -206,15 +206,6 @@ def plan_rewind(
     )
     _check_exit(plan)
     return plan
-
-
-def _open(place: Location) -> Repository | None:
-    try:
-        return Repository.open(place)
-    except RepositoryError:
-        if place.list().files:
-            raise
-        return None  # made when the plan is carried out
 
 
 def _of_backups(
