@@ -1,6 +1,6 @@
 """`make rewind-soak`: random histories of streams that run, break, are rewound, taken back, restored and run on.
 
-``REWIND_HISTORIES`` and ``REWIND_SEED`` change how many and which.
+``REWIND_HISTORIES`` and ``REWIND_SEED`` change how many and which; ``REWIND_FIRST`` goes on with those of a run that was stopped.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.target import wait_until_at_rest
+from airflow_ckpt_provider.errors import MissingFileError
 from airflow_ckpt_provider.recovery.rewind import reachable
 from airflow_ckpt_provider.recovery.undo import undo_rewind
 from tests.integration.rewinding import Story, difference
@@ -36,7 +37,7 @@ def test_every_history_is_row_exact(tmp_path: Path) -> None:
     failures = []
     began = time.monotonic()
     host: SparkHost | None = None
-    for number in range(_HISTORIES):
+    for number in range(int(os.environ.get("REWIND_FIRST", "0")), _HISTORIES):
         kind = kinds[number * len(kinds) // _HISTORIES]
         # Spark 4.0.0 cannot have both state formats in one JVM.
         if host is None or (KINDS[kind].is_format_2 and number * len(kinds) % _HISTORIES < len(kinds)):
@@ -76,11 +77,20 @@ def _history(story: Story, chance: random.Random, count: Counter[str]) -> str:
             if not targets:
                 continue
             to = chance.choice(targets)
-            outcome = story.rewind("to_batch", to, exact_replay=chance.random() < 0.7)
+            exact = chance.random() < 0.7
+            try:
+                outcome = story.rewind("to_batch", to, exact_replay=exact)
+            except MissingFileError:
+                # The oldest batch is there only with the next one's entry: a start that plans anew reads the entry before it.
+                assert not exact
+                outcome = story.rewind("to_batch", to)
             if what == "undo" and not outcome.already_done:
                 undo_rewind(story.ckpt, story.repository, sink=story.sink)
             else:
                 right = min(right, to)
+                create_backup(
+                    story.ckpt, story.repository
+                )  # the stream keeps few batches: this one has to stay within reach
                 told.append(f"rewound to {to}")
                 continue
         told.append(f"{what} at {story.newest}")
