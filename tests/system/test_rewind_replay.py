@@ -17,7 +17,7 @@ from tests.integration.streams.data import put_files
 from tests.integration.streams.spark_host import SparkHost, coordinates
 from tests.system.conftest import Answer, RunDag, result, states
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 _KIND = "dedup_to_delta"
 
