@@ -88,9 +88,15 @@ def _history(story: Story, chance: random.Random, count: Counter[str]) -> str:
                 undo_rewind(story.ckpt, story.repository, sink=story.sink)
             else:
                 right = min(right, to)
-                create_backup(
-                    story.ckpt, story.repository
-                )  # the stream keeps few batches: this one has to stay within reach
+                try:
+                    create_backup(
+                        story.ckpt, story.repository
+                    )  # the stream keeps few batches: this one has to stay in reach
+                except MissingFileError:
+                    # The oldest batch again: until the stream has run there is no start after it but the exact replay.
+                    story.run(1)
+                    right = story.newest
+                    create_backup(story.ckpt, story.repository)
                 told.append(f"rewound to {to}")
                 continue
         told.append(f"{what} at {story.newest}")
