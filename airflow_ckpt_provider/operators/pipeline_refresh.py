@@ -15,19 +15,12 @@ from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, requir
 from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.operators.warehouse import Warehouse, number
+from airflow_ckpt_provider.operators.warehouse import Warehouse
 from airflow_ckpt_provider.recovery.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
 from airflow_ckpt_provider.recovery.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
 from airflow_ckpt_provider.recovery.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
-from airflow_ckpt_provider.recovery.lakeflow.tables import (
-    APPEND_ONCE,
-    BACKFILLS,
-    INSERT,
-    TableRecovery,
-    backup_name,
-    expired,
-    list_backups,
-)
+from airflow_ckpt_provider.recovery.lakeflow.table_copies import TableCopies
+from airflow_ckpt_provider.recovery.lakeflow.tables import APPEND_ONCE, BACKFILLS, TableRecovery, backup_name
 from airflow_ckpt_provider.recovery.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 
 if TYPE_CHECKING:
@@ -189,20 +182,21 @@ class PipelineRefreshOperator(PipelineOperator):
             plan = self._planned_through_job(context, plan, job_id, request)
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
             if not apply:
-                return self._result() | self._of_tables(tables)
+                return self._found(tables)
             kept["tables"] = [[t.table, t.backup, list(t.keys), t.where, t.backfill] for t in tables]
         tables = [TableRecovery(t, b, tuple(k), w, f) for t, b, k, w, f in kept["tables"]]
         copied = [table for table in tables if table.backup]
         self._make_room("refresh", room)
+        copies = self._copies()
+        begun = bool((self._kept.step("refresh").get("note") or {}).get("update_id"))
         for table in copied:
-            self._copy(table)
+            copies.copy(table, emptied=begun, blank=self._kept.blank_retry)
         how = self._through_job(context, job_id, request) if job_id else {}
         update_id = self._start(context, "refresh", request, on_active_update=room, **how)
         self._follow(context, "refresh", update_id, wait_for)
         for table in copied:
-            if table.backfill and table.backfill != APPEND_ONCE:
-                self._bring_back(table)
-        result = self._result() | self._of_tables(tables)
+            copies.bring_back(table, settle=lambda: self.patience.sleep(self.patience.settle))
+        result = self._found(tables)
         wrong = [v for v in result["verification"] if not v["ok"]]
         if wrong:
             if "ti" in context:
@@ -211,8 +205,11 @@ class PipelineRefreshOperator(PipelineOperator):
                 f"the counts do not agree after the refresh: {wrong}\n"
                 f"HINT: the copies are kept ({', '.join(table.backup for table in copied)}): compare, and bring back what lacks"
             )
-        result["dropped"] = self._drop(copied, clean_up, verified=bool(result["verification"]))
-        return result
+        return result | {"dropped": copies.drop(copied, clean_up, now=datetime.now(UTC))}
+
+    def _found(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
+        snippets = [table.snippet for table in tables if table.backfill == APPEND_ONCE]
+        return {**self._result(), **self._copies().to_json(tables), "snippets": snippets, "dropped": []}
 
     def _clean_up(self) -> str:
         given = text(self.clean_up) or KEEP
@@ -258,10 +255,9 @@ class PipelineRefreshOperator(PipelineOperator):
 
     # ---- around the update ------------------------------------------------------------------------------------------
 
-    @property
-    def _warehouse(self) -> Warehouse:
-        warehouse_id = required(self.warehouse_id, "warehouse_id")
-        return Warehouse(self.workspace, warehouse_id, self._kept, self._wait_for_statement)
+    def _copies(self) -> TableCopies:
+        sql = Warehouse(self.workspace, text(self.warehouse_id) or "", self._kept, self._wait_for_statement)
+        return TableCopies(sql, self._kept.data.setdefault("copies", {}), self._kept.keep)
 
     def _wait_for_statement(self, statement_id: str) -> None:
         if time.time() >= self._end_time:
@@ -285,111 +281,3 @@ class PipelineRefreshOperator(PipelineOperator):
         if "statement_id" in event:
             event = {"status": "done", "message": "", "hint": None}
         return super().execute_complete(context, event, carried)
-
-    def _copy(self, table: TableRecovery) -> None:
-        """Copy a table as of its newest version, and record that version and the copy's rows."""
-        sql, facts = self._warehouse, self._facts(table)
-        if "rows" in facts:
-            return
-        if (self._kept.step("refresh").get("note") or {}).get("update_id"):
-            return  # the table is being emptied: what was not recorded before is not to be known any more
-        if "version" not in facts and not self._kept.blank_retry:
-            history = sql.run(f"version {table.table}", table.newest_version)
-            facts["version"] = number(history)
-        sql.run(f"copy {table.table}", table.copy(facts.get("version")))
-        facts["rows"] = number(sql.run(f"rows {table.backup}", table.count(table.backup)))
-        self._kept.keep()
-        self.log.info(
-            "%s: copied %s rows of version %s to %s", table.table, facts["rows"], facts.get("version"), table.backup
-        )
-
-    def _bring_back(self, table: TableRecovery) -> None:
-        """Bring back what the table lacks, and count."""
-        sql, facts = self._warehouse, self._facts(table)
-        if "verified" in facts:
-            return
-        before = number(sql.run(f"before {table.table}", table.count(table.table)))
-        lacking = number(sql.run(f"lacking {table.table}", table.missing))
-        if lacking:
-            self._insert(table, lacking)
-        after = number(sql.run(f"after {table.table}", table.count(table.table)))
-        missing = number(sql.run(f"missing {table.table}", table.missing))
-        doubled = (
-            number(sql.run(f"doubled {table.table}", table.doubled))
-            if table.doubled
-            else max(0, after - before - lacking)
-        )
-        facts["verified"] = {
-            "table": table.table,
-            "backup_rows": facts.get("rows"),
-            "rows_after_refresh": before,
-            "brought_back": after - before,
-            "rows": after,
-            "missing": missing,
-            "doubled": doubled,
-            "ok": missing == 0 and doubled == 0,
-        }
-        self._kept.keep()
-        self.log.info("%s: %s", table.table, facts["verified"])
-
-    def _insert(self, table: TableRecovery, lacking: int) -> None:
-        sql, name = self._warehouse, f"bring back {table.table}"
-        if table.backfill != INSERT:
-            sql.run(name, table.bring_back)  # a merge by keys may be sent again
-            return
-        while not sql.run_once(name, table.bring_back):
-            self.log.warning("%s: the answer to the INSERT was lost; looking whether it was carried out", table.table)
-            self.patience.sleep(self.patience.settle)
-            sql.forget(f"again {table.table}")
-            left = number(sql.run(f"again {table.table}", table.missing))
-            if left == 0:
-                return
-            if left != lacking:
-                raise RefusedError(
-                    f"{table.table}: UNKNOWN what became of the INSERT: {lacking} rows lacked before, {left} lack now",
-                    hint="somebody else writes to the table: stop the pipeline, and bring back the rest by hand",
-                )
-            sql.forget(name)
-
-    def _drop(self, copied: Sequence[TableRecovery], clean_up: str, *, verified: bool) -> list[str]:
-        if clean_up == KEEP or not verified:
-            return []
-        sql, dropped = self._warehouse, []
-        for table in copied:
-            if clean_up == DROP:
-                sql.run(f"drop {table.backup}", table.drop)
-                dropped.append(table.backup)
-                continue
-            before = (datetime.now(UTC) - timedelta(days=int(clean_up))).strftime("%Y%m%d")
-            names = [str(row[1]) for row in sql.run(f"copies {table.table}", list_backups(table.table)) if len(row) > 1]
-            schema = table.table.rpartition(".")[0]
-            for name in expired(names, before):
-                old = TableRecovery(table.table, f"{schema}.{name}" if schema else name)
-                sql.run(f"drop {old.backup}", old.drop)
-                dropped.append(old.backup)
-        return dropped
-
-    def _facts(self, table: TableRecovery) -> dict[str, Any]:
-        all_facts: dict[str, Any] = self._kept.data.setdefault("copies", {})
-        facts: dict[str, Any] = all_facts.setdefault(table.table, {})
-        return facts
-
-    def _of_tables(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
-        facts = {table.table: self._facts(table) for table in tables if table.backup}
-        checked = [facts[t.table]["verified"] for t in tables if t.backup and "verified" in facts[t.table]]
-        return {
-            "backups": [
-                {
-                    "table": t.table,
-                    "backup": t.backup,
-                    "version": facts[t.table].get("version"),
-                    "rows": facts[t.table].get("rows"),
-                }
-                for t in tables
-                if t.backup
-            ],
-            "backfill": [{"table": t.table, "way": t.backfill} for t in tables if t.backup and t.backfill],
-            "verification": checked,
-            "snippets": [t.snippet for t in tables if t.backfill == APPEND_ONCE],
-            "dropped": [],
-        }

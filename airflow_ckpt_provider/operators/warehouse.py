@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_ckpt_provider.errors import RefusedError, UnknownStartError, WorkspaceError
+from airflow_ckpt_provider.errors import RefusedError, UnknownStartError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
@@ -22,7 +22,7 @@ class Waiting(Protocol):
 
 
 class Warehouse:
-    """A SQL warehouse, as one task uses it.
+    """A SQL warehouse, as one task uses it; one of :class:`~airflow_ckpt_provider.recovery.lakeflow.table_copies.Sql`.
 
     :param workspace: the workspace.
     :param warehouse_id: the warehouse.
@@ -101,14 +101,3 @@ class Warehouse:
                     hint="put right what it names, and clear this task",
                 )
             self._wait(kept["statement_id"])
-
-
-def number(rows: list[list[str | None]]) -> int:
-    """Return the number in the first column of the first row.
-
-    :raises WorkspaceError: there is none.
-    """
-    try:
-        return int(str(rows[0][0]))
-    except (IndexError, ValueError) as e:
-        raise WorkspaceError(f"a count came back as {rows!r}") from e
