@@ -8,6 +8,7 @@ from airflow_ckpt_provider.recovery.advisor.steps import (
     DIAGNOSE,
     KEEP_IT,
     LOOK,
+    NEW_CHECKPOINT,
     REPAIR,
     RESTART,
     RESTORE,
@@ -116,8 +117,24 @@ CONDITIONS = (
         patterns=(
             r"UnsupportedLogVersion",
             r"[Mm]aximum supported log version is v\d+, but encountered v\d+",
-            r"only supported log version is v\d+, but encountered v\d+",
         ),
+    ),
+    ErrorCondition(
+        "LOG-VERSION-NOT-THE-ONE",
+        "The commit log has another version than the one that this query writes: the format of its state checkpoints was "
+        "changed, or another Spark wrote it.",
+        "Do not edit the version in the file: the state lies in files of the same format.",
+        Remedy.FIX_QUERY,
+        (
+            Step(
+                "Set spark.sql.streaming.stateStore.checkpointFormatVersion to what the checkpoint was begun with: 1 where the "
+                "log that the message names begins with v1, 2 where it begins with v2."
+            ),
+            Step("Where it begins with v3 or more: run the query with the Spark that wrote it, or a newer one."),
+            NEW_CHECKPOINT,
+        ),
+        names=("INVALID_LOG_VERSION.EXACT_MATCH_VERSION",),
+        patterns=(r"only supported log version is v\d+, but encountered v\d+",),
     ),
     ErrorCondition(
         "LOG-MALFORMED",

@@ -24,6 +24,15 @@ CONDITIONS = (
         patterns=(r"There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\] sources",),
     ),
     ErrorCondition(
+        "SOURCE-PLACE-CHANGED",
+        "A file source reads another directory than the one whose files the checkpoint names, or the sources stand in another "
+        "order.",
+        "Do not edit the paths in sources/ or the order of lines in offsets/: files would be read twice, or never.",
+        Remedy.FIX_QUERY,
+        (BACKUP, REVERT, NEW_CHECKPOINT),
+        patterns=(r"Wrong basePath .+ for the root path",),
+    ),
+    ErrorCondition(
         "NAMES-CHANGED",
         "Sources or sinks are named (source or sink evolution), and the names or the setting do not fit the checkpoint.",
         "Do not delete the checkpoint: with the former names or setting it goes on.",

@@ -116,7 +116,8 @@ def test_codes_and_names_are_there_once():
 
 
 def test_a_sub_condition_falls_back_to_the_whole():
-    assert by_name("INVALID_LOG_VERSION.EXACT_MATCH_VERSION").code == "LOG-OF-NEWER-SPARK"
+    assert by_name("INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION").code == "LOG-OF-NEWER-SPARK"
+    assert by_name("INVALID_LOG_VERSION.EXACT_MATCH_VERSION").code == "LOG-VERSION-NOT-THE-ONE"
     assert by_name("KAFKA_DATA_LOSS.SOMETHING_NEW").code == "KAFKA-DATA-LOSS"
     assert by_name("KAFKA_DATA_LOSS.PARTITIONS_DELETED").code == "KAFKA-TOPIC-REMADE"
     assert by_name("CANNOT_LOAD_STATE_STORE.SOMETHING_NEW").vague
