@@ -46,6 +46,17 @@ class TaskMemory:
         if self._store is not None:
             self._store.set(self._key, self.data)
 
+    def forget(self) -> None:
+        """Have the next attempt begin anew."""
+        self.data = {"life": self.life}
+        if self._store is not None:
+            self._store.delete(self._key)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether what is kept outlives this process."""
+        return self._store is not None
+
     def step(self, name: str) -> dict[str, Any]:
         """The part of one step."""
         steps: dict[str, Any] = self.data.setdefault("steps", {})

@@ -11,11 +11,18 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
-from airflow_ckpt_provider.errors import CkptError, NoSuchPipelineError, WorkspaceError, WorkspaceForbiddenError
+from airflow_ckpt_provider.errors import (
+    CkptError,
+    NoSuchPipelineError,
+    RefusedError,
+    WorkspaceError,
+    WorkspaceForbiddenError,
+)
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.recovery.lakeflow.failures import why_it_failed
 from airflow_ckpt_provider.recovery.lakeflow.following import (
     FOLLOW_UP_WITHIN,
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
 
+_KEY = "ckpt_update"
 _GRACE = 60.0
 
 
@@ -51,7 +59,8 @@ class PipelineUpdateSensor(BaseSensorOperator):
     :param wait_for: ``"COMPLETED"``, or ``"RUNNING"`` for continuous pipelines, which never complete. (templated)
     :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
     :param poll_interval: seconds between two looks; ``poke_interval`` means the same.
-    :param deferrable: wait in the triggerer, without a worker.
+    :param deferrable: wait in the triggerer, without a worker. Below Airflow 3.3, which keeps nothing between two looks of a
+        task, the only other way than ``mode="poke"``.
     """
 
     template_fields: Sequence[str] = ("pipeline_id", "pipeline_name", "update_id", "wait_for", "databricks_conn_id")
@@ -86,7 +95,7 @@ class PipelineUpdateSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait; return where the update is."""
-        self._seen, self._found = Memory(), None
+        self._recall(context)
         if not self.deferrable:
             try:
                 return super().execute(context)
@@ -142,6 +151,7 @@ class PipelineUpdateSensor(BaseSensorOperator):
                 self._said = e.message
                 return PokeReturnValue(is_done=False)
             self._seen, self._said = answer.memory, answer.message
+            self._keep(context)
             self.log.info("%s", answer.message)
             result = self._conclude(answer, context)
         return PokeReturnValue(result is not None, result)
@@ -150,6 +160,7 @@ class PipelineUpdateSensor(BaseSensorOperator):
         """Fail, return what the task returns, or return ``None`` to go on: the same for every mode."""
         if answer.progress is Progress.WAITING:
             return None
+        self._kept(context).forget()
         result = self._result()
         if "ti" in context:
             context["ti"].xcom_push(key=PipelineUpdateLink.XCOM_KEY, value=result["url"])
@@ -165,6 +176,28 @@ class PipelineUpdateSensor(BaseSensorOperator):
             except CkptError as e:
                 why = f"the event log could not be read: {e.message}"
         raise AirflowFailException(f"pipeline {pipeline_id}: {answer.message}\n{why}")
+
+    def _recall(self, context: Context) -> None:
+        """Go on where the look before this one has stopped: each is another process while the task is rescheduled."""
+        kept = self._kept(context)
+        self._seen = Memory.from_json(kept.data["states"]) if "states" in kept.data else Memory()
+        found = kept.data.get("found")
+        self._found = (found[0], found[1]) if found else None
+        if self.reschedule and not self.deferrable and not kept.lasts:
+            with no_retry_when_refused():
+                raise RefusedError(
+                    "mode is 'reschedule', and this Airflow keeps nothing between two looks",
+                    hint="give deferrable=True",
+                )
+
+    def _keep(self, context: Context) -> None:
+        if not self.deferrable and self.reschedule:
+            kept = self._kept(context)
+            kept.data.update(found=list(self._update()), states=self._seen.to_json())
+            kept.keep()
+
+    def _kept(self, context: Context) -> TaskMemory:
+        return TaskMemory(context, _KEY, retries=int(self.retries or 0))
 
     def _wait(self, update_id: str) -> Wait:
         wanted = one_of(text(self.wait_for), "wait_for", (COMPLETED, RUNNING))

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.fields import required, seconds, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.triggers.commit_gap import CommitGapTrigger
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.storage.location import Location
 
-#: Where Airflow 3.3 and later keep the memory of a task between its attempts and reschedules.
 _KEY = "ckpt_wait"
 #: Seconds that the trigger gets beyond its own deadline, before Airflow ends it.
 _GRACE = 60.0
@@ -179,25 +179,21 @@ class StreamSensor(BaseSensorOperator):
         return f"not within {self.timeout:g} s: {message}"
 
     def _recall(self, context: Context) -> Memory:
-        store = context.get("task_state_store")
-        kept = store.get(_KEY) if store is not None else None
-        if isinstance(kept, dict) and kept.get("life") == self._life(context):
-            memory: Any = kept["memory"]
-            return Memory.from_json(memory)
-        if self.reschedule and store is None and "ti" in context:
+        kept = self._kept(context)
+        if "memory" in kept.data:
+            return Memory.from_json(kept.data["memory"])
+        if self.reschedule and not kept.lasts and "ti" in context:
             # Before Airflow 3.3 nothing of an earlier look is left; the times of the files tell what was there then.
             return Memory(started=context["ti"].get_first_reschedule_date(context))
         return Memory()
 
     def _keep(self, memory: Memory, context: Context) -> None:
-        if (store := context.get("task_state_store")) is not None:
-            store.set(_KEY, {"life": self._life(context), "memory": memory.to_json()})
+        kept = self._kept(context)
+        kept.data["memory"] = memory.to_json()
+        kept.keep()
 
     def _forget(self, context: Context) -> None:
-        if (store := context.get("task_state_store")) is not None:
-            store.delete(_KEY)
+        self._kept(context).forget()
 
-    def _life(self, context: Context) -> int:
-        """The same for all attempts of a task, and another one after it was cleared."""
-        tries = getattr(context["ti"], "max_tries", None) if "ti" in context else None
-        return int(tries or 0) - int(self.retries or 0)
+    def _kept(self, context: Context) -> TaskMemory:
+        return TaskMemory(context, _KEY, retries=int(self.retries or 0))

@@ -20,6 +20,9 @@ from tests.fake_databricks import FakeWorkspace, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
 
 either_way = pytest.mark.parametrize("deferrable", [False, True], ids=["waiting", "deferred"])
+every_way = pytest.mark.parametrize(
+    "how", [{}, {"deferrable": True}, {"mode": "reschedule"}], ids=["poke", "deferred", "again"]
+)
 
 
 @pytest.fixture
@@ -54,14 +57,40 @@ def test_one_that_has_ended_is_not_deferred(workspace: FakeWorkspace, pipeline: 
     assert task.deferred == 0
 
 
-@either_way
-def test_failure(workspace: FakeWorkspace, pipeline: Pipeline, deferrable: bool) -> None:
+@every_way
+def test_failure(workspace: FakeWorkspace, pipeline: Pipeline, how: dict[str, Any]) -> None:
     samples.remove_drop_duplicates(pipeline)
     pipeline.start({})
-    task = Task(lambda: sensor(pipeline, deferrable=deferrable))
+    task = Task(lambda: sensor(pipeline, **how))
     with pytest.raises(AirflowFailException, match="STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"):
         task.attempt()
     assert task.pushed["return_value"]["state"] == "FAILED"
+    assert task.store is not None
+    assert task.store.kept == {}
+
+
+@every_way
+def test_it_stays_with_the_update_that_was_the_newest(
+    workspace: FakeWorkspace, pipeline: Pipeline, how: dict[str, Any]
+) -> None:
+    """Another one that begins meanwhile is somebody else's."""
+    first = pipeline.start({})
+    another: list[str] = []
+    pipeline.when["RUNNING"] = lambda p: another.append("due") if p.active is first else None
+
+    def make() -> PipelineUpdateSensor:
+        if another == ["due"] and first.state == "COMPLETED":
+            another.append(pipeline.start({}).update_id)
+        return sensor(pipeline, **how)
+
+    result = Task(make).attempt()
+    assert (result["update_id"], result["state"]) == (first.update_id, "COMPLETED")
+
+
+def test_an_airflow_that_keeps_nothing_cannot_look_again(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    pipeline.start({})
+    with pytest.raises(AirflowFailException, match=r"mode is 'reschedule'.*\nHINT: give deferrable=True"):
+        Task(lambda: sensor(pipeline, mode="reschedule"), store=False).attempt()
 
 
 @either_way
