@@ -67,6 +67,7 @@ class CheckpointResetOperator(BaseOperator):
     :param mode: ``"plan"`` changes nothing, ``"apply"`` resets. (templated)
     :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same. (templated)
     :param stop_running: stop a query that still runs, by the seal. (templated)
+    :param under: plan id of a seal that is there already: it is taken over, and lifted with the reset's end. (templated)
     :param fingerprint: fingerprint of the plan that was shown and approved; ``None``: not compared. (templated)
     :param reason: why, for the audit record. (templated)
     :param quiet_for: seconds for which nobody may have written to the checkpoint.
@@ -92,6 +93,7 @@ class CheckpointResetOperator(BaseOperator):
         "mode",
         "accept",
         "stop_running",
+        "under",
         "fingerprint",
         "reason",
     )
@@ -120,6 +122,7 @@ class CheckpointResetOperator(BaseOperator):
         mode: Literal["plan", "apply"] | str = PLAN,
         accept: str | None = None,
         stop_running: bool | str = False,
+        under: str | None = None,
         fingerprint: str | None = None,
         reason: str | None = None,
         quiet_for: float = 5.0,
@@ -146,6 +149,7 @@ class CheckpointResetOperator(BaseOperator):
         self.mode = mode
         self.accept = accept
         self.stop_running = stop_running
+        self.under = under
         self.fingerprint = fingerprint
         self.reason = reason
         self.quiet_for = quiet_for
@@ -160,7 +164,7 @@ class CheckpointResetOperator(BaseOperator):
             given = text(self.repository)
             place = open_place(given, text(self.repository_conn_id)) if given else default_repository(checkpoint)
             if mode == PLAN:
-                made = self._plan(checkpoint, place, None)
+                made = self._plan(checkpoint, place, text(self.under))
                 self.log.info("\n%s", made.to_markdown())
                 return {"mode": mode, "plan": made.to_json(), "markdown": made.to_markdown(), "outcome": None}
             repository = Repository.open_or_create(place)
@@ -171,6 +175,7 @@ class CheckpointResetOperator(BaseOperator):
                 repository,
                 lambda under: self._checked(self._plan(checkpoint, place, under)),
                 stop_running=flag(self.stop_running, "stop_running"),
+                under=text(self.under),
                 quiet_for=self.quiet_for,
                 made_by=made_by(context),
                 reason=text(self.reason) or "",

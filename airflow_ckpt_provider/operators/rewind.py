@@ -65,6 +65,9 @@ class CheckpointRewindOperator(SinkOperator):
         where that differs. (templated)
     :param mode: ``"plan"`` changes nothing, ``"apply"`` rewinds. (templated)
     :param exact_replay: run the next batch again over exactly the same data, where its log entry is there. (templated)
+    :param backup_id: go back to a batch of this backup, also where the checkpoint still has it: everything is then as it was when
+        the backup was made, whatever other code has written since; ``None``: the checkpoint itself, as far as it reaches.
+        (templated)
     :param stop_running: stop a query that still runs, by the seal. (templated)
     :param accept_source_loss: go on though the sources have lost data. (templated)
     :param accept_foreign_loss: go on though rows that others wrote leave the table too. (templated)
@@ -95,6 +98,7 @@ class CheckpointRewindOperator(SinkOperator):
         "spark_settings",
         "mode",
         "exact_replay",
+        "backup_id",
         "stop_running",
         "accept_source_loss",
         "accept_foreign_loss",
@@ -125,6 +129,7 @@ class CheckpointRewindOperator(SinkOperator):
         spark_settings: dict[str, Any] | None = None,
         mode: Literal["plan", "apply"] | str = PLAN,
         exact_replay: bool | str = True,
+        backup_id: str | None = None,
         stop_running: bool | str = False,
         accept_source_loss: bool | str = False,
         accept_foreign_loss: bool | str = False,
@@ -153,6 +158,7 @@ class CheckpointRewindOperator(SinkOperator):
         self.spark_settings = spark_settings
         self.mode = mode
         self.exact_replay = exact_replay
+        self.backup_id = backup_id
         self.stop_running = stop_running
         self.accept_source_loss = accept_source_loss
         self.accept_foreign_loss = accept_foreign_loss
@@ -202,6 +208,7 @@ class CheckpointRewindOperator(SinkOperator):
             repository=place,
             name=text(self.name),
             exact_replay=flag(self.exact_replay, "exact_replay"),
+            backup=text(self.backup_id),
             guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
             downstream=[open_place(uri, text(self.checkpoint_conn_id)) for uri in self.downstream or ()],
             under=under,

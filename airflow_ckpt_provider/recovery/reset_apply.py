@@ -147,6 +147,7 @@ def stop_plan_and_reset(
     plan: Callable[[str | None], ResetPlan],
     *,
     stop_running: bool = False,
+    under: str | None = None,
     quiet_for: float = 5.0,
     made_by: str = "",
     **more: Any,
@@ -155,13 +156,16 @@ def stop_plan_and_reset(
 
     :param plan: makes the plan, given the id under which the checkpoint was sealed to stop its query, or ``None``.
     :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
+    :param under: id of a seal that is there already and stays where the reset is refused; the plan takes it over.
     :param more: what else :func:`apply_reset` takes.
     """
 
-    def work(under: str | None) -> tuple[ResetPlan, ResetOutcome]:
-        made = plan(under)
+    def work(sealed_under: str | None) -> tuple[ResetPlan, ResetOutcome]:
+        made = plan(sealed_under)
         return made, apply_reset(made, checkpoint, repository, quiet_for=quiet_for, made_by=made_by, **more)
 
+    if under is not None:
+        return work(under)
     return with_query_stopped(
         checkpoint,
         repository,

@@ -8,10 +8,10 @@ every file that goes, asks the sources (guards) and looks at the sink.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_ckpt_provider.backup.manifest import FileEntry, checked_name
+from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name
 from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, original_place
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import new_plan_id, sealed_by_another
@@ -46,6 +46,7 @@ from airflow_ckpt_provider.recovery.targets import (
     span,
     targets_of_backups,
     targets_of_checkpoint,
+    targets_of_manifest,
 )
 from airflow_ckpt_provider.storage.location import Location
 
@@ -122,6 +123,7 @@ def plan_rewind(
     repository: Location | None = None,
     name: str | None = None,
     exact_replay: bool = True,
+    backup: str | None = None,
     guards: Sequence[Guard] | None = None,
     downstream: Iterable[Location] = (),
     under: str | None = None,
@@ -136,6 +138,8 @@ def plan_rewind(
         beside the checkpoint, in ``<checkpoint>.rewinds``.
     :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
     :param exact_replay: where the log entry of the next batch is there, keep it, so that it runs again over the same data.
+    :param backup: id of the backup to go back to, also where the checkpoint still has that batch: everything is then as it was
+        when the backup was made, whatever other code has written since, under whatever query id.
     :param guards: those that judge whether the sources still have the data; by default all that are installed, without
         settings, which for Kafka means that it is not known.
     :param downstream: checkpoints of streams that may read the sink, or folders that hold such.
@@ -154,11 +158,14 @@ def plan_rewind(
         sink_exit=sink_exit.value if sink_exit else "",
         app_id=sink.app_id or "",
         exact_replay=exact_replay,
+        backup=backup or "",
     )
     progress = checkpoint.progress()
     if progress.seal and (progress.seal.plan_id != under or (held and read_plan(held, under))):
         return _continued(progress, progress.seal, held, name, request)
-    if progress.query_id is None or progress.latest_committed is None:
+    given = _given_backup(held, name, backup) if backup else None
+    query_id = given.query_id if given else progress.query_id
+    if query_id is None or (progress.latest_committed is None and not given):
         missing = "metadata is missing" if progress.query_id is None else "no batch was committed yet"
         raise RefusedError(
             f"{location} cannot be rewound: {missing}",
@@ -168,15 +175,22 @@ def plan_rewind(
     before, tree = look_at(location), checkpoint.tree()
     if specifier.kind == "to_latest":
         exact_replay = False  # what was logged and not committed is dropped
-    app_id = sink.app_id or progress.query_id
+    app_id = sink.app_id or query_id
     wanted = _for_table_version(specifier, history, app_id)
-    target, notes = _target(tree, held, checkpoint, name, progress, wanted, sink_exit, sink, history)
+    if given:
+        found = resolve(wanted, targets_of_manifest(given), newest=given.batch_id)
+        target, notes = found.target, found.notes
+    else:
+        target, notes = _target(tree, held, checkpoint, name, progress, wanted, sink_exit, sink, history)
     replays = exact_replay and target.replays
     deletes, writes = _changes(tree, before, target, held, replays=replays)
     if specifier.kind == "to_current" and sink_exit is not SinkExit.FORWARD:
         deletes, writes = (), ()
-    newest = max(b for b in (progress.latest_logged, progress.latest_committed) if b is not None)
-    report = _look_at_sink(sink, history, app_id, target.batch_id, newest, tree=tree)
+    logged = (progress.latest_logged, progress.latest_committed, target.batch_id if given else None)
+    newest = max(b for b in logged if b is not None)
+    # Another query has taken the place of the one in the backup: what it wrote goes as well.
+    later = {progress.query_id} - {query_id, None}
+    report = _look_at_sink(sink, history, app_id, target.batch_id, newest, tree=tree, later=later)
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(
@@ -184,7 +198,7 @@ def plan_rewind(
         request=request,
         name=name,
         checkpoint=location.uri,
-        query_id=progress.query_id,
+        query_id=query_id,
         batch_id=target.batch_id,
         newest=newest,
         source_of_state=target.where,
@@ -214,6 +228,12 @@ def _of_backups(
     if repository is None:
         return []
     return targets_of_backups(repository, checked_name(name or checkpoint.location.name), query_id=progress.query_id)
+
+
+def _given_backup(repository: Repository | None, name: str, backup_id: str) -> Manifest:
+    if repository is None:
+        raise RefusedError(f"there is no repository that backup {backup_id} could be in", hint="name it: --repository")
+    return repository.manifest(backup_id, name=name)
 
 
 def _for_table_version(specifier: Specifier, history: TableHistory | None, app_id: str) -> Specifier:
@@ -343,7 +363,14 @@ def look_at_sink(sink: Sink, query_id: str, batch_id: int, newest: int) -> SinkR
 
 
 def _look_at_sink(
-    sink: Sink, history: TableHistory | None, app_id: str, batch_id: int, newest: int, *, tree: Tree | None = None
+    sink: Sink,
+    history: TableHistory | None,
+    app_id: str,
+    batch_id: int,
+    newest: int,
+    *,
+    tree: Tree | None = None,
+    later: Collection[str | None] = (),
 ) -> SinkReport:
     place = sink.place
     if place is None:
@@ -359,7 +386,7 @@ def _look_at_sink(
                 remembered = delta_client.remembered(place, app_id, storage_options=sink.storage_options)
             except MissingExtraError as e:
                 log.info("%s", e)
-        return look_at_delta(history, app_id, batch_id, remembered=remembered)
+        return look_at_delta(history, app_id, batch_id, remembered=remembered, later=later)
     if is_file_sink(place):
         return look_at_file_sink(place, batch_id, unwritten=repartitions(tree) if tree else frozenset())
     raise RefusedError(

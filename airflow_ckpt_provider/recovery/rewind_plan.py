@@ -31,6 +31,7 @@ class RewindRequest:
     :param sink_exit: what is done about rows beyond the target; empty where none was chosen.
     :param app_id: the ``txnAppId`` of the sink where it is not the query id; else empty.
     :param exact_replay: the next batch is to run again with exactly its logged end offsets.
+    :param backup: the backup that everything is to come from; empty: the checkpoint itself, as far as it reaches.
     """
 
     target: str
@@ -38,6 +39,7 @@ class RewindRequest:
     sink_exit: str = ""
     app_id: str = ""
     exact_replay: bool = True
+    backup: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The request as plain JSON."""

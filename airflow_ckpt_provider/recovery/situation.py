@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.recovery.rewind import read_plan
 from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
+from airflow_ckpt_provider.recovery.undo import undo_of
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"
@@ -52,11 +56,28 @@ def situation_of(checkpoint: Checkpoint, repository: Repository | None, *, since
     :param repository: where its rewinds are kept; ``None``: there is none yet.
     :param since: rewinds recorded before this time are of no interest; ``None``: all are.
     """
-    progress = checkpoint.progress()
-    place = checkpoint.location.uri
+    records = repository.records() if repository else ()
+    return situation_in(checkpoint.progress(), repository, records, since=since)
+
+
+def situation_in(
+    progress: Progress,
+    repository: Repository | None,
+    records: Iterable[dict[str, Any]],
+    *,
+    since: datetime | None = None,
+) -> Situation:
+    """The same, for whoever has looked at the checkpoint and has the records already.
+
+    :param progress: how far the checkpoint is.
+    :param repository: where its rewinds are kept.
+    :param records: audit records of that repository, newest first; those of other checkpoints are passed over.
+    :param since: as for :func:`situation_of`.
+    """
+    place = progress.uri
     if progress.seal is not None:
         return _sealed(place, progress.seal, repository)
-    record = next(_rewinds(place, repository, since), None)
+    record = next(_rewinds(place, records, since), None)
     committed = progress.latest_committed
     if record is None:
         return Situation(
@@ -103,10 +124,28 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> Situation:
     )
 
 
-def _rewinds(place: str, repository: Repository | None, since: datetime | None) -> Iterator[dict[str, Any]]:
+def rewind_records(repository: Repository) -> list[dict[str, Any]]:
+    """Audit records of what was done by plans that are kept (rewinds, resets, repairs) and of what took them back.
+
+    Two listings and a read for each such record. Those of backups that expired, prunes and restores, of which there may be
+    thousands, are not read.
+
+    :return: newest first.
+    """
+    plans = {file.path.rpartition("/")[2].removesuffix(".json") for file in repository.location.list("plans").files}
+    if not plans:
+        return []
+    ids = plans | {undo_of(plan_id) for plan_id in plans}
+    names = (file.path for file in repository.location.list("audit").files)
+    wanted = [path for path in names if path.partition("-")[2].removesuffix(".json") in ids]
+    records: list[dict[str, Any]] = in_parallel(lambda path: load_json(repository.location.read(path)), wanted)
+    return sorted(records, key=lambda record: str(record["at"]), reverse=True)
+
+
+def _rewinds(place: str, records: Iterable[dict[str, Any]], since: datetime | None) -> Iterator[dict[str, Any]]:
     """Records of rewinds of this checkpoint that were not taken back, newest first."""
     undone = set()
-    for record in repository.records() if repository else ():
+    for record in records:
         if since is not None and datetime.fromisoformat(record["at"]) < since:
             return
         if record.get("checkpoint") != place:
@@ -131,6 +170,8 @@ def _again(place: str, plan: RewindPlan) -> str:
         words += ["--sink-exit", request.sink_exit]
     if not request.exact_replay:
         words.append("--fresh")
+    if request.backup:
+        words += ["--backup", request.backup]
     return shlex.join([*words, "--apply"])
 
 

@@ -111,23 +111,31 @@ def targets_of_backups(repository: Repository, name: str, *, query_id: str | Non
     found: dict[int, RewindTarget] = {}
     for stream in (name + SAFETY_SUFFIX, name):
         for manifest in repository.backups(stream):
-            if query_id is not None and manifest.query_id != query_id:
-                continue
-            times = manifest.facts.get("batch_times") or {}
-            for batch_id in manifest.restorable:
-                newest = batch_id == manifest.batch_id
-                planned, after = times.get(str(batch_id)), times.get(str(batch_id + 1))
-                found[batch_id] = RewindTarget(
-                    batch_id=batch_id,
-                    planned=datetime.fromisoformat(planned) if planned else None,
-                    # The newest was committed when the backup was made.
-                    ended=datetime.fromisoformat(after) if after else manifest.created if newest else None,
-                    sources=(),
-                    watermark_ms=int(manifest.facts.get("watermark_ms") or 0) if newest else 0,
-                    backup=manifest,
-                    replays=False,
-                )
+            if query_id is None or manifest.query_id == query_id:
+                found |= {target.batch_id: target for target in targets_of_manifest(manifest)}
     return [found[batch_id] for batch_id in sorted(found)]
+
+
+def targets_of_manifest(manifest: Manifest) -> list[RewindTarget]:
+    """The batches that one backup can go back to, oldest first."""
+    times = manifest.facts.get("batch_times") or {}
+    found = []
+    for batch_id in sorted(manifest.restorable):
+        newest = batch_id == manifest.batch_id
+        planned, after = times.get(str(batch_id)), times.get(str(batch_id + 1))
+        found.append(
+            RewindTarget(
+                batch_id=batch_id,
+                planned=datetime.fromisoformat(planned) if planned else None,
+                # The newest was committed when the backup was made.
+                ended=datetime.fromisoformat(after) if after else manifest.created if newest else None,
+                sources=(),
+                watermark_ms=int(manifest.facts.get("watermark_ms") or 0) if newest else 0,
+                backup=manifest,
+                replays=False,
+            )
+        )
+    return found
 
 
 def merged(of_checkpoint: list[RewindTarget], of_backups: list[RewindTarget]) -> list[RewindTarget]:

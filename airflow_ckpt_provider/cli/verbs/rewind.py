@@ -47,6 +47,7 @@ def rewind(call: Call) -> Answer:
         "repository": place,
         "name": args.name,
         "exact_replay": not args.fresh,
+        "backup": args.backup,
         "guards": _guards(call),
         "downstream": [call.places(uri, role="checkpoint") for uri in args.downstream],
     }

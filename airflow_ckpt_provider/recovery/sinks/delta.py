@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from airflow_ckpt_provider.plan import Verdict
@@ -15,13 +15,21 @@ RESTORED_WITHOUT_SPARK = frozenset(
 )
 
 
-def look_at_delta(history: TableHistory, app_id: str, batch_id: int, *, remembered: int | None = None) -> SinkReport:
+def look_at_delta(
+    history: TableHistory,
+    app_id: str,
+    batch_id: int,
+    *,
+    remembered: int | None = None,
+    later: Collection[str | None] = (),
+) -> SinkReport:
     """Judge a start after ``batch_id``.
 
     :param history: the table's log.
     :param app_id: the query id, or the ``txnAppId`` that ``foreachBatch`` writes with.
     :param batch_id: the batch after which the query will start.
     :param remembered: newest ``txn`` of the app id as a client knows it, for a log that was cleaned up.
+    :param later: ids of queries that have taken this one's place since: all of theirs lies beyond the batch.
     """
     memory = history.remembered(app_id)
     memory = remembered if memory is None else memory
@@ -44,16 +52,23 @@ def look_at_delta(history: TableHistory, app_id: str, batch_id: int, *, remember
         )
     held = max((c.txns[app_id] for c in lineage if app_id in c.txns), default=None)
     skips = memory is not None and memory > batch_id
+    followed = any(not c.txns.keys().isdisjoint(later) for c in lineage)
     holds = held is not None and held > batch_id
-    if not skips and not holds:
+    if not skips and not holds and not followed:
         return _nothing_in_the_way(replace(unknown, batch_id=held), app_id, batch_id, history)
-    first = next((i for i, c in enumerate(lineage) if c.txns.get(app_id, -1) > batch_id), len(lineage))
-    rollback, obstacle = _rollback(history, lineage[:first], lineage[first:], app_id, batch_id)
+
+    def is_beyond(commit: TableCommit) -> bool:
+        return commit.txns.get(app_id, -1) > batch_id or not commit.txns.keys().isdisjoint(later)
+
+    first = next((i for i, c in enumerate(lineage) if is_beyond(c)), len(lineage))
+    rollback, obstacle = _rollback(history, lineage[:first], lineage[first:], {app_id, *later}, app_id, batch_id)
     return SinkReport(
         kind="delta",
         uri=history.uri,
         verdict=Verdict.WILL_SKIP if skips else Verdict.WILL_DUPLICATE,
-        reasons=_reasons(batch_id, held, memory, skips=skips, holds=holds),
+        reasons=_reasons(batch_id, held, memory, skips=skips, holds=holds)
+        if skips or holds
+        else (f"the query that took the place of {app_id} has written rows into the table: its input is read again",),
         batch_id=held,
         remembered=memory,
         rollback=rollback,
@@ -98,12 +113,18 @@ def _reasons(batch_id: int, held: int | None, memory: int | None, *, skips: bool
 
 
 def _rollback(
-    history: TableHistory, before: Sequence[TableCommit], after: Sequence[TableCommit], app_id: str, batch_id: int
+    history: TableHistory,
+    before: Sequence[TableCommit],
+    after: Sequence[TableCommit],
+    own: Collection[str | None],
+    app_id: str,
+    batch_id: int,
 ) -> tuple[SinkRollback | None, str | None]:
     """Find the version to go back to.
 
     :param before: the table's lineage up to the target batch.
     :param after: the rest of it.
+    :param own: the ids under which the stream has written.
     """
     known = [c.txns[app_id] for c in before if app_id in c.txns]
     first_own = next((c.txns[app_id] for c in after if app_id in c.txns), None)
@@ -120,7 +141,7 @@ def _rollback(
         target = history.newest
     if target < 0:
         return None, f"the table was created by a batch after {batch_id}: there is no version to go back to"
-    foreign = [c for c in after if app_id not in c.txns]
+    foreign = [c for c in after if c.txns.keys().isdisjoint(own)]
     beyond = sorted(history.features - RESTORED_WITHOUT_SPARK)
     rows = [c.rows for c in after]
     return (
