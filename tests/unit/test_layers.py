@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 #: What lies above the core, and may import Airflow.
 ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
-ABOVE |= {"sensors", "triggers"}
+ABOVE |= {"sensors", "task_groups", "triggers"}
 #: What is loaded when all of the core is: each is small and talks to no network by itself (fsspec loads lz4 where it is there).
 MAY_LOAD = {"cramjam", "fsspec", "lz4"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.

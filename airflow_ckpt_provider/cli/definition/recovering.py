@@ -13,6 +13,7 @@ from airflow_ckpt_provider.cli.options import (
     PARTITIONS,
     QUIET_FOR,
     REASON,
+    REPOSITORY,
     RESTORABLE_BATCH,
     SINK,
     STOP_RUNNING,
@@ -89,6 +90,11 @@ VERBS = (
             ),
             NAME,
             Option(
+                ("--backup",),
+                "go back to a batch of this backup, also where the checkpoint still has it: all is as it was then",
+                {"type": filled, "metavar": "ID"},
+            ),
+            Option(
                 ("--fresh",),
                 "plan the next batch anew, instead of running it again over exactly the same data",
                 FLAG,
@@ -130,6 +136,23 @@ VERBS = (
         ),
         ("checkpoint", "repository", "sink"),
         "rewind",
+    ),
+    Verb(
+        "upgrade",
+        "Show the newest upgrade of a stream, or end one whose run is gone",
+        (
+            REPOSITORY,
+            NAME,
+            Option(
+                ("--checkpoint",),
+                "the checkpoint, to be told where it stands",
+                {"type": filled, "metavar": "CHECKPOINT"},
+            ),
+            Option(("--end",), "leave the stream to the next upgrade; changes nothing else", FLAG),
+            REASON,
+        ),
+        ("repository", "checkpoint"),
+        "upgrade",
     ),
     Verb(
         "reset",

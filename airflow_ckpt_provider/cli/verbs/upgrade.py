@@ -1,0 +1,54 @@
+"""``upgrade``: where the newest upgrade of a stream stands, and the end of one whose run is gone."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.recovery.upgrade.outcome import outcome_of
+from airflow_ckpt_provider.recovery.upgrade.record import Event, Upgrade, newest_upgrade, note, streams_upgraded
+
+
+def upgrade(call: Call) -> Answer:
+    """Show the newest upgrade; with ``--end``, end it."""
+    args = call.args
+    repository = Repository.open(call.places(args.repository, role="repository"))
+    name = args.name or _only(repository)
+    if args.end and not args.reason:
+        raise UsageError("an upgrade is ended for a reason", hint="say it: --reason TEXT")
+    found = newest_upgrade(repository, name)
+    if found is None:
+        if call.screen:
+            call.screen.print(f"{name} has had no upgrade", markup=False)
+        return Answer({"name": name, "upgrade": None})
+    if args.end:
+        found = note(repository, found, Event.ENDED, kind="ended by hand", reason=args.reason, made_by=call.made_by)
+    place = call.places(args.checkpoint, role="checkpoint") if args.checkpoint else None
+    outcome = outcome_of(found, Checkpoint.at(place)) if place else None
+    if call.screen:
+        state = "under way" if found.is_open else "ended"
+        call.screen.print(terminal.title(f"Upgrade of {found.name}, {state}: {found.upgrade_id}"))
+        call.screen.print(terminal.facts([(str(facts["at"])[:19], event.value) for event, facts in _in_order(found)]))
+        if outcome:
+            call.screen.print(terminal.plan(outcome.to_markdown()))
+    return Answer(
+        {
+            "name": name,
+            "upgrade": found.upgrade_id,
+            "open": found.is_open,
+            "events": [{"event": event.value, **facts} for event, facts in _in_order(found)],
+            "outcome": outcome.to_json() if outcome else None,
+        }
+    )
+
+
+def _only(repository: Repository) -> str:
+    names = streams_upgraded(repository)
+    if len(names) == 1:
+        return names[0]
+    raise UsageError(f"which stream? upgraded here: {', '.join(names) or 'none'}", hint="give --name")
+
+
+def _in_order(found: Upgrade) -> list[tuple[Event, dict[str, object]]]:
+    return sorted(((event, dict(facts)) for event, facts in found.events.items()), key=lambda item: str(item[1]["at"]))

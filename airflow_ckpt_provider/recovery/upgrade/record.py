@@ -1,0 +1,193 @@
+"""What an upgrade has done so far, kept in the repository of its backups.
+
+It outlives workers, retries and cleared tasks, and it is the lock: a stream has one upgrade at a time. Each step is a new
+file, numbered in the order in which they came, created only where none is; whoever comes second sees who was first::
+
+    upgrades/<name>/<nnnnnn>.json      {"event": "begun" | "sealed" | …, "upgrade": …, "at": …, …}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError
+from airflow_ckpt_provider.json_text import load_json
+
+_UPGRADES = "upgrades"
+
+
+class Event(StrEnum):
+    """A step of an upgrade."""
+
+    BEGUN = "begun"
+    #: No Spark starts from the checkpoint, old code or new.
+    SEALED = "sealed"
+    #: The new code may start: whatever lies beyond the drained batch is its own.
+    RELEASED = "released"
+    #: A way back was refused, with nothing changed; the next try is another plan.
+    REFUSED = "refused"
+    #: The checkpoint, and the sink, are what they were before the new code.
+    BACK = "back"
+    KEPT = "kept"
+    #: The stream is free for another upgrade.
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """One upgrade, as far as it has come.
+
+    :param name: name of the stream in the repository.
+    :param upgrade_id: the run that carries it out.
+    :param number: of its newest event, counted over all upgrades of the stream.
+    :param events: event -> what was noted of it, with ``at``.
+    """
+
+    name: str
+    upgrade_id: str
+    number: int
+    events: Mapping[Event, Mapping[str, Any]]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended yet."""
+        return Event.ENDED not in self.events
+
+    def has(self, event: Event) -> bool:
+        """Whether a step was done."""
+        return event in self.events
+
+    def fact(self, event: Event, key: str) -> Any:
+        """What was noted of a step; ``None`` where it was not done or nothing was noted."""
+        return self.events.get(event, {}).get(key)
+
+    def plan_id(self, *, back: bool) -> str:
+        """The id of its seal: on the way forward, or back; the same for every attempt, until one is refused."""
+        return self._plan_id(f"back {self._refused}" if back else "forward")
+
+    @property
+    def plan_ids(self) -> tuple[str, ...]:
+        """The ids of all its seals, newest first."""
+        return *(self._plan_id(f"back {i}") for i in range(self._refused, -1, -1)), self._plan_id("forward")
+
+    @property
+    def _refused(self) -> int:
+        return int(self.fact(Event.REFUSED, "times") or 0)
+
+    def _plan_id(self, what: str) -> str:
+        begun = self.events[Event.BEGUN]["at"]
+        return hashlib.sha256(f"{self.upgrade_id} {begun} {what}".encode()).hexdigest()[:8]
+
+
+def begin_upgrade(repository: Repository, name: str, upgrade_id: str, **facts: Any) -> Upgrade:
+    """Begin an upgrade, or find the one that this run has begun.
+
+    :param name: name of the stream in the repository.
+    :param upgrade_id: the run that carries it out.
+    :param facts: what is known at its beginning.
+    :raises RefusedError: another run upgrades the stream.
+    """
+    while True:
+        newest = newest_upgrade(repository, name)
+        if newest and newest.is_open:
+            if newest.upgrade_id != upgrade_id:
+                raise RefusedError(
+                    f"{name} is being upgraded by {newest.upgrade_id}, since {newest.events[Event.BEGUN]['at']}",
+                    hint="let that run end, or clear it; where it was deleted: "
+                    f"`airflow-ckpt upgrade {repository.location} --name {name} --end --reason …`",
+                )
+            return newest
+        number = newest.number if newest else 0
+        if _write(repository, name, number + 1, Event.BEGUN, upgrade_id, facts):
+            found = newest_upgrade(repository, name)
+            if found and found.upgrade_id == upgrade_id:
+                return found
+
+
+def newest_upgrade(repository: Repository, name: str) -> Upgrade | None:
+    """The newest upgrade of a stream, ended or not; ``None`` where there was none.
+
+    :raises RepositoryError: one of its notes cannot be read.
+    """
+    directory = f"{_UPGRADES}/{checked_name(name)}"
+    paths = sorted((file.path for file in repository.location.list(directory).files), reverse=True)
+    events: dict[Event, Mapping[str, Any]] = {}
+    for path in paths:
+        try:
+            value = load_json(repository.location.read(path))
+            event = Event(value.pop("event"))
+            events.setdefault(event, value)
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise RepositoryError(
+                f"{path} cannot be read: {e}", hint="it is a note of an upgrade; delete or mend it by hand"
+            ) from e
+        if event is Event.BEGUN:
+            newest = int(paths[0].rpartition("/")[2].removesuffix(".json"))
+            return Upgrade(name, str(value["upgrade"]), newest, events)
+    return None
+
+
+def streams_upgraded(repository: Repository) -> tuple[str, ...]:
+    """Names of the streams that have had an upgrade."""
+    return repository.location.list(_UPGRADES).directories
+
+
+def upgrade_of(repository: Repository, name: str, upgrade_id: str) -> Upgrade:
+    """The upgrade that a run has under way.
+
+    :raises RefusedError: it has none: it ended, or never began.
+    """
+    found = newest_upgrade(repository, name)
+    if found is None or found.upgrade_id != upgrade_id or not found.is_open:
+        ended = found is not None and found.upgrade_id == upgrade_id
+        raise RefusedError(
+            f"{upgrade_id} has no upgrade of {name} under way{': it has ended' if ended else ''}",
+            hint="clear the run from its first task on, or start a new one",
+        )
+    return found
+
+
+def note_refusal(repository: Repository, upgrade: Upgrade) -> Upgrade:
+    """Note that a way back was refused."""
+    return _noted(repository, upgrade, Event.REFUSED, {"times": int(upgrade.fact(Event.REFUSED, "times") or 0) + 1})
+
+
+def note(repository: Repository, upgrade: Upgrade, event: Event, **facts: Any) -> Upgrade:
+    """Note a step; one that is noted already stays as it is.
+
+    :return: the upgrade with it.
+    :raises RefusedError: the upgrade is not the newest any more.
+    """
+    return upgrade if upgrade.has(event) else _noted(repository, upgrade, event, facts)
+
+
+def _noted(repository: Repository, upgrade: Upgrade, event: Event, facts: Mapping[str, Any]) -> Upgrade:
+    if not _write(repository, upgrade.name, upgrade.number + 1, event, upgrade.upgrade_id, facts):
+        # Another attempt of the same task was faster, or somebody has ended this upgrade.
+        now = upgrade_of(repository, upgrade.name, upgrade.upgrade_id)
+        return note(repository, now, event, **facts)
+    found = newest_upgrade(repository, upgrade.name)
+    if found is None or not found.has(event):
+        raise RepositoryError(f"the note {event} of {upgrade.upgrade_id} is gone", hint="see who deletes files there")
+    return found
+
+
+def _write(
+    repository: Repository, name: str, number: int, event: Event, upgrade_id: str, facts: Mapping[str, Any]
+) -> bool:
+    head = {"event": event.value, "upgrade": upgrade_id, "at": datetime.now(UTC).isoformat()}
+    try:
+        repository.location.create(
+            f"{_UPGRADES}/{checked_name(name)}/{number:06d}.json", json.dumps({**head, **facts}).encode()
+        )
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Groups of tasks, ready to be wired into a DAG."""

@@ -1,0 +1,444 @@
+"""Upgrade a stateful stream: rehearse, approve, deploy, observe, and go back by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
+from airflow_ckpt_provider.operators.kafka_retention_guard import (
+    KafkaRetentionGuardOperator,
+    KafkaRetentionRestoreOperator,
+)
+from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
+from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
+from airflow_ckpt_provider.operators.upgrade import (
+    UpgradeBeginOperator,
+    UpgradeKeepOperator,
+    UpgradePlanOperator,
+    UpgradeReportOperator,
+)
+from airflow_ckpt_provider.operators.upgrade_switch import (
+    UpgradeGateOperator,
+    UpgradeReleaseOperator,
+    UpgradeRestoreOperator,
+    UpgradeSealOperator,
+)
+from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
+from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
+
+#: Makes a task of yours, given its id.
+MakeTask = Callable[[str], BaseOperator]
+
+SAVEPOINT, LAST_STATE, STATELESS, SHADOW = "savepoint", "last-state", "stateless", "shadow"
+MODES = (SAVEPOINT, LAST_STATE, STATELESS, SHADOW)
+
+#: A task that hangs does not keep an upgrade for ever; the seal stops the stream whatever the stop did.
+_STOP_WITHIN = timedelta(minutes=10)
+
+
+def safe_upgrade(
+    group_id: str = "safe_upgrade",
+    *,
+    checkpoint: str,
+    repository: str,
+    stop: MakeTask | None,
+    deploy: MakeTask,
+    start: MakeTask,
+    roll_back_code: MakeTask,
+    mode: str = SAVEPOINT,
+    name: str | None = None,
+    version: str | None = None,
+    reason: str | None = None,
+    checkpoint_conn_id: str | None = None,
+    repository_conn_id: str | None = None,
+    sink: str | None = None,
+    sink_conn_id: str | None = None,
+    sink_exit: str = "rollback",
+    sink_settings: Mapping[str, Any] | None = None,
+    accept_foreign_loss: bool | str = False,
+    kafka_config_id: str | None = None,
+    planned_downtime: str = "30m",
+    preflight: str | None = "fail",
+    raise_retention_to_at_most: str | None = None,
+    description: str | None = None,
+    old_description: str | None = None,
+    fail_on: str | None = "forbidden",
+    rehearse: MakeTask | None = None,
+    shadow: MakeTask | None = None,
+    rehearsal_report: str | None = None,
+    accept_rehearsal: str | None = None,
+    report_conn_id: str | None = None,
+    approval: bool = True,
+    approval_timeout: timedelta = timedelta(hours=4),
+    reset: Mapping[str, Any] | None = None,
+    stop_new: MakeTask | None = None,
+    start_old: MakeTask | None = None,
+    checks: MakeTask | None = None,
+    health: Mapping[str, Any] | None = None,
+    quiet_for: float = 5.0,
+    rest_timeout: float = 1800.0,
+    stuck_after: float = 120.0,
+    deferrable: bool = False,
+    retries: int = 2,
+    retry_delay: timedelta = timedelta(seconds=30),
+) -> TaskGroup:
+    """Make the tasks of an upgrade. Call it inside a DAG.
+
+    Your own tasks stop, deploy, start and roll back the code: any operator. Each is given as a function that makes it, because a
+    stop and a start are needed twice::
+
+        safe_upgrade(
+            checkpoint="s3://lake/checkpoints/orders", repository="s3://lake/backups", sink="s3://lake/tables/orders",
+            stop=lambda task_id: BashOperator(task_id=task_id, bash_command="…"), …
+        )
+
+    Until the task ``stop`` nothing is changed. From it to ``start`` the checkpoint is sealed: no cluster manager, retry or
+    colleague starts either version, and a stream that its own stop did not stop ends at its batch boundary. Whatever fails
+    from then on is taken back: the new code is stopped, checkpoint, state and sink become what they were, the old code is put
+    in place and started, and the task ``report`` fails with what happened. Every task can be cleared: the run goes on from there.
+
+    .. seealso:: :doc:`/howto/safe-upgrade`
+
+    :param group_id: id of the group.
+    :param checkpoint: URI of the checkpoint. (templated)
+    :param repository: URI of the repository for backups and the record of the upgrade. (templated)
+    :param stop: makes the task that stops the stream; ``None`` in the mode ``last-state``.
+    :param deploy: makes the task that puts the new code in place.
+    :param start: makes the task that starts whatever code is in place; it returns once the driver runs.
+    :param roll_back_code: makes the task that puts the old code back in place, whether or not the new one was deployed.
+    :param mode: ``"savepoint"``: stop, drain, back up. ``"last-state"``: the job is dead already; from the newest committed
+        batch. ``"stateless"``: a new checkpoint at the kept position. ``"shadow"``: as ``savepoint``, after the new code has
+        run beside the old one until it was level with it and gave equal rows.
+    :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
+    :param version: what is deployed, in words. (templated)
+    :param reason: why, for the audit record. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach the checkpoint; ``None``: the environment's own credentials.
+        (templated)
+    :param repository_conn_id: Airflow connection to reach the repository; ``None`` likewise. (templated)
+    :param sink: what the stream writes to, as for
+        :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`. (templated)
+    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
+    :param sink_exit: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"accept"`` leaves
+        them. (templated)
+    :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``.
+    :param accept_foreign_loss: go back though rows that others wrote leave the table too. (templated)
+    :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: whether Kafka keeps the data is not known. (templated)
+    :param planned_downtime: how long the stream may stand still: less than the sources keep what it has not read. (templated)
+    :param preflight: ``"fail"`` where the sources would not outlast that, or it is not known; ``"warn"``: only say so on the
+        plan; ``None``: not asked.
+    :param raise_retention_to_at_most: raise ``retention.ms`` of the topics for the downtime, to no more than this, such as
+        ``"7d"``, and put it back at the end; ``None``: leave it. (templated)
+    :param description: URI of the description of the new code (``jobs/describe_query.py``); ``None``: not compared. (templated)
+    :param old_description: URI of the description of the old code. (templated)
+    :param fail_on: what the comparison fails on, as for
+        :class:`~airflow_ckpt_provider.operators.compatibility.CompatibilityOperator`. (templated)
+    :param rehearse: makes the task that runs ``jobs/rehearse.py`` on the newest backup; ``None``: not rehearsed.
+    :param shadow: makes the task that runs it with ``--follow``, in the mode ``shadow``.
+    :param rehearsal_report: URI of the report that these write, shown for approval. (templated)
+    :param accept_rehearsal: verdict of the rehearsal that is accepted beside ``SAFE``. (templated)
+    :param report_conn_id: Airflow connection to reach descriptions and report. (templated)
+    :param approval: ask a person, with the plan and the rehearsal in the form.
+    :param approval_timeout: after this nobody has approved, and nothing is changed.
+    :param reset: in the mode ``stateless``: more for
+        :class:`~airflow_ckpt_provider.operators.reset.CheckpointResetOperator`, such as ``sources``. The reader options of the
+        new query are the result ``plan`` of the task ``positions``, which ``deploy`` and ``start`` can take from XCom.
+    :param stop_new: makes the task that stops the new code; ``None``: as ``stop``, or by the seal alone.
+    :param start_old: makes the task that starts the old code; ``None``: as ``start``.
+    :param checks: makes the task with your own checks of the new rows, after the health gate; it fails where they do.
+    :param health: what :class:`~airflow_ckpt_provider.sensors.stream_health.StreamHealthSensor` is given: ``new_batches``,
+        ``warm_up``, ``duration_within``, ``input_within``, ``progress_log``, ``timeout``, ….
+    :param quiet_for: seconds without a change after which the stopped stream is drained.
+    :param rest_timeout: seconds in which it has to be.
+    :param stuck_after: seconds without a write after which a batch that was begun is given up: longer than the longest batch,
+        should your stop not work. Counts on the way back, and in the mode ``last-state``.
+    :param deferrable: wait in the triggerer.
+    :param retries: of the tasks that this group makes itself.
+    :param retry_delay: of these.
+    :raises RefusedError: the parameters do not go together.
+    """
+    _check_mode(mode, stop, shadow)
+    raises = raise_retention_to_at_most is not None
+    ours = _Ours(
+        where={"checkpoint": checkpoint, "checkpoint_conn_id": checkpoint_conn_id},
+        kept={"repository": repository, "repository_conn_id": repository_conn_id, "name": name},
+        every={"retries": retries, "retry_delay": retry_delay},
+    )
+    kafka = kafka_config_id or "kafka_default"
+    rest = {"condition": "drained", "quiet_for": quiet_for, "poll_interval": quiet_for, "timeout": rest_timeout}
+    health = {"timeout": 3600.0, **(health or {})}
+    anew = {"way": "keep-position", "sink": sink, "sink_conn_id": sink_conn_id, **(reset or {})}
+    with TaskGroup(group_id, tooltip=f"upgrade, {mode}") as group:
+
+        def result(task_id: str, key: str) -> str:
+            return f"ti.xcom_pull(task_ids='{group_id}.{task_id}')['{key}']"
+
+        before = _one_after_the_other(
+            ours.keep(
+                UpgradeBeginOperator,
+                "begin",
+                mode=mode,
+                version=version,
+                skipped=_skipped(preflight, description, rehearse or shadow, approval, checks, sink),
+            ),
+            preflight
+            and ours.look(
+                RecoveryPreflightOperator,
+                "preflight",
+                kafka_config_id=kafka_config_id,
+                # A retention that is raised later on need not be long enough yet.
+                max_downtime=None if raises else planned_downtime,
+                on_finding=preflight,
+            ),
+            ours.keep(CheckpointBackupOperator, "backup", kafka_config_id=kafka_config_id, reason="before an upgrade"),
+            description
+            and ours.look(
+                CompatibilityOperator,
+                "compatible",
+                description=description,
+                old_description=old_description,
+                description_conn_id=report_conn_id,
+                fail_on=fail_on,
+            ),
+            rehearse and rehearse("rehearse"),
+            shadow and shadow("shadow"),
+            ours.keep(
+                UpgradePlanOperator,
+                "plan",
+                rehearsal_report=rehearsal_report,
+                rehearsal_conn_id=report_conn_id,
+                accept=accept_rehearsal,
+                steps=_steps(mode, sink_exit, raises=raises, checks=bool(checks)),
+            ),
+            approval
+            and ApprovalOperator(
+                task_id="approve",
+                subject=f"Upgrade {checkpoint}?",
+                body=f"{{{{ {result('plan', 'markdown')} }}}}",
+                defaults="Reject",
+                response_timeout=approval_timeout,
+            ),
+            raises
+            and ours.look(
+                KafkaRetentionGuardOperator,
+                "raise_retention",
+                kafka_config_id=kafka,
+                max_downtime=planned_downtime,
+                raise_retention=True,
+                raise_retention_to_at_most=raise_retention_to_at_most,
+            ),
+            EmptyOperator(task_id="go"),
+        )
+        # From the seal on a failure is taken back.
+        switch = _one_after_the_other(
+            ours.stopped(before[-1], stop, "stop", "seal"),
+            ours.look(
+                CommitGapSensor,
+                "drained",
+                deferrable=deferrable,
+                # A dead stream may have left a batch, which the new code ends.
+                on_stuck="pass" if mode == LAST_STATE else "fail",
+                stuck_after=stuck_after if mode == LAST_STATE else 1800.0,
+                **rest,
+            ),
+            ours.keep(
+                CheckpointBackupOperator,
+                "final_backup",
+                kafka_config_id=kafka_config_id,
+                tags={"upgrade": "{{ dag.dag_id }}/{{ run_id }}", "drained": "true"},
+                reason="drained, before an upgrade",
+            ),
+            mode == STATELESS
+            and ours.keep(
+                CheckpointResetOperator,
+                "positions",
+                mode="plan",
+                under=f"{{{{ {result('seal', 'plan_id')} }}}}",
+                **anew,
+            ),
+            deploy("deploy"),
+            ours.keep(
+                UpgradeReleaseOperator,
+                "release",
+                backup_id=f"{{{{ {result('final_backup', 'backup_id')} }}}}",
+                lift=mode != STATELESS,
+            ),
+            mode == STATELESS
+            and ours.keep(
+                CheckpointResetOperator,
+                "new_checkpoint",
+                mode="apply",
+                under=f"{{{{ {result('seal', 'plan_id')} }}}}",
+                quiet_for=quiet_for,
+                **anew,
+            ),
+            start("start"),
+            ours.look(
+                StreamHealthSensor,
+                "healthy",
+                deferrable=deferrable,
+                baseline=f"{{{{ {result('release', 'baseline')} | tojson }}}}",
+                **health,
+            ),
+            checks and checks("checks"),
+            ours.keep(UpgradeKeepOperator, "keep"),
+        )
+        take_back = ours.keep(UpgradeGateOperator, "take_back", trigger_rule=TriggerRule.ONE_FAILED)
+        switch >> take_back
+        way_back = _one_after_the_other(
+            ours.stopped(take_back, stop_new or stop, "stop_new", "seal_again"),
+            ours.look(
+                CommitGapSensor,
+                "at_rest",
+                deferrable=deferrable,
+                # Whatever the new code has left behind goes, and it may have left nothing.
+                on_stuck="pass",
+                stuck_after=stuck_after,
+                missing_ok=True,
+                **rest,
+            ),
+            roll_back_code("roll_back_code"),
+            ours.keep(
+                UpgradeRestoreOperator,
+                "restore",
+                sink=sink,
+                sink_conn_id=sink_conn_id,
+                sink_exit=sink_exit,
+                accept_foreign_loss=accept_foreign_loss,
+                quiet_for=quiet_for,
+                **(sink_settings or {}),
+            ),
+            (start_old or start)("start_old"),
+            ours.look(
+                StreamHealthSensor,
+                "healthy_old",
+                deferrable=deferrable,
+                baseline=f"{{{{ {result('restore', 'baseline')} | tojson }}}}",
+                **health,
+            ),
+        )
+        ends = [switch[-1], take_back, way_back[-1]]
+        report = ours.keep(UpgradeReportOperator, "report", reason=reason)
+        ends >> report
+        if raises:
+            back = KafkaRetentionRestoreOperator(
+                task_id="retention_back",
+                raised=f"{{{{ ti.xcom_pull(task_ids='{group_id}.raise_retention', key='raised') }}}}",
+                kafka_config_id=kafka,
+                trigger_rule=TriggerRule.ALL_DONE,
+                **ours.every,
+            )
+            ends >> back >> report
+    return group
+
+
+def _check_mode(mode: str, stop: MakeTask | None, shadow: MakeTask | None) -> None:
+    if mode not in MODES:
+        raise RefusedError(f"mode is {mode!r}", hint=f"give one of {', '.join(MODES)}")
+    if (stop is None) != (mode == LAST_STATE):
+        raise RefusedError(
+            f"mode is {mode!r}, and {'no task stops the stream' if stop is None else 'a task is to stop it'}",
+            hint="last-state is for a stream that is dead, and every other mode stops one that runs",
+        )
+    if (shadow is None) != (mode != SHADOW):
+        raise RefusedError(
+            f"mode is {mode!r}, and shadow is {'not ' if shadow is None else ''}given",
+            hint="mode='shadow' and shadow=… go together: the task runs jobs/rehearse.py with --follow",
+        )
+
+
+@dataclass(frozen=True)
+class _Ours:
+    """Makes the tasks of this package, with what they have in common.
+
+    :param where: of the checkpoint.
+    :param kept: of the repository.
+    :param every: what each of them is given.
+    """
+
+    where: Mapping[str, Any]
+    kept: Mapping[str, Any]
+    every: Mapping[str, Any]
+
+    def look(self, operator: type[BaseOperator], task_id: str, **more: Any) -> BaseOperator:
+        """One that knows the checkpoint alone."""
+        return operator(task_id=task_id, **self.where, **more, **self.every)
+
+    def keep(self, operator: type[BaseOperator], task_id: str, **more: Any) -> BaseOperator:
+        """One that knows the repository too."""
+        return operator(task_id=task_id, **self.where, **self.kept, **more, **self.every)
+
+    def stopped(self, after: BaseOperator, stop: MakeTask | None, stop_id: str, seal_id: str) -> BaseOperator:
+        """A stop that may fail, and the seal that stops the stream all the same; returns the seal."""
+        seal = self.keep(UpgradeSealOperator, seal_id)
+        after >> seal
+        if stop:
+            task = stop(stop_id)
+            task.execution_timeout = task.execution_timeout or _STOP_WITHIN
+            # Runs where the stop ran, however it ended; not where nobody has allowed it.
+            seal.trigger_rule = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+            after >> task >> seal
+        return seal
+
+
+def _one_after_the_other(*tasks: Any) -> list[BaseOperator]:
+    """Wire what is there, in this order; what is left out is ``None``, ``False`` or empty."""
+    there = [task for task in tasks if task]
+    for task, following in pairwise(there):
+        task >> following
+    return there
+
+
+def _skipped(
+    preflight: str | None,
+    description: str | None,
+    rehearse: MakeTask | None,
+    approval: bool,
+    checks: MakeTask | None,
+    sink: str | None,
+) -> Sequence[str]:
+    """What is left out, and what that means."""
+    parts = {
+        "preflight: whether the sources keep what is unread for the downtime": preflight,
+        "comparison: whether Spark takes the change": description,
+        "rehearsal: whether the new code starts on this checkpoint, and which rows it gives": rehearse,
+        "approval: nobody is asked": approval,
+        "checks of the new rows: wrong rows are not noticed": checks,
+        "sink: what the new code has written cannot be taken out of it on the way back": sink,
+    }
+    return [words for words, given in parts.items() if not given]
+
+
+def _steps(mode: str, sink_exit: str, *, raises: bool, checks: bool) -> Sequence[str]:
+    """What happens after the approval, in words."""
+    start = (
+        "put a new checkpoint in place at the kept position, lift the seal, start"
+        if mode == STATELESS
+        else "lift the seal, start"
+    )
+    steps = [
+        *(["raise the retention of the topics"] if raises else []),
+        "seal the checkpoint"
+        if mode == LAST_STATE
+        else "stop the stream; seal the checkpoint, which stops it where the stop did not",
+        "wait until nothing is written any more; back up the checkpoint",
+        f"deploy; {start}",
+        f"health gate{'; your checks of the new rows' if checks else ''}",
+        "keep; or, where any of this fails: stop, seal, put the old code, the checkpoint and its state back"
+        + (
+            ", take the new code's rows out of the sink"
+            if sink_exit == "rollback"
+            else ", leave the new code's rows in the sink"
+        )
+        + ", start",
+    ]
+    return [*steps, "put the retention back"] if raises else steps

@@ -1,0 +1,328 @@
+"""The record, the fence and the way back of an upgrade: as it was, whatever new code has done, stopped after every write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.sealing import seal, unseal
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError, SealedError
+from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
+from airflow_ckpt_provider.recovery.upgrade.fence import fence, release
+from airflow_ckpt_provider.recovery.upgrade.going_back import WayBack, go_back, is_needed
+from airflow_ckpt_provider.recovery.upgrade.outcome import outcome_of
+from airflow_ckpt_provider.recovery.upgrade.record import (
+    Event,
+    Upgrade,
+    begin_upgrade,
+    newest_upgrade,
+    note,
+    upgrade_of,
+)
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import stream
+from tests.unit.backup.test_restore import loud_seal
+from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
+from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
+from tests.unit.recovery.test_rewind import append, batches_in, delta_table
+
+DRAINED = 3
+RUN = "upgrade_orders/run 1"
+NEW_ID = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def place() -> Iterator[Location]:
+    yield in_memory()
+    forget_all()
+
+
+@pytest.fixture
+def orders(place: Location) -> Location:
+    return plant(place / "orders", stream(DRAINED))
+
+
+@pytest.fixture
+def kept(place: Location) -> Repository:
+    return Repository.open_or_create(place / "backups")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Location:
+    return delta_table(tmp_path / "table", range(DRAINED + 1))
+
+
+def backed_up(orders: Location, kept: Repository) -> dict[str, bytes]:
+    """What the backup of the drained checkpoint holds."""
+    return {entry.path: kept.location.read(entry.object) for entry in kept.manifest(name="orders").files_of(DRAINED)}
+
+
+def begun(kept: Repository, run: str = RUN) -> Upgrade:
+    return begin_upgrade(kept, "orders", run, baseline={})
+
+
+def released(orders: Location, kept: Repository, run: str = RUN, *, lift: bool = True) -> Upgrade:
+    checkpoint, upgrade = Checkpoint.at(orders), begun(kept, run)
+    fence(checkpoint, kept, upgrade)
+    manifest = create_backup(checkpoint, kept, name="orders").manifest
+    upgrade = upgrade_of(kept, "orders", run)
+    return release(checkpoint, kept, upgrade, backup_id=manifest.backup_id, lift=lift)
+
+
+def new_code_runs(orders: Location, table: Location, *, rewrites: bool = True) -> None:
+    """Two batches of the new code, the last one half-done; it leaves another schema behind, as an upgrade may."""
+    for path, data in stream(DRAINED + 2).items():
+        if path not in orders.walk() and path != f"commits/{DRAINED + 2}":
+            orders.replace(path, data)
+    if rewrites:
+        orders.replace(f"commits/{DRAINED}", b'v1\n{"nextBatchWatermarkMs":99}')
+        orders.replace("state/0/_metadata/schema", b"another")
+    append(table.uri, DRAINED + 1)
+    append(table.uri, DRAINED + 2)
+
+
+def taken_back(orders: Location, kept: Repository, table: Location | None, run: str = RUN, **options: bool) -> WayBack:
+    checkpoint = Checkpoint.at(orders)
+    fence(checkpoint, kept, upgrade_of(kept, "orders", run))
+    return go_back(
+        checkpoint,
+        kept,
+        upgrade_of(kept, "orders", run),
+        sink=Sink(place=table) if table else Sink(kind="foreachBatch"),
+        sink_exit=SinkExit.ROLLBACK if table else SinkExit.ACCEPT,
+        quiet_for=0,
+        **options,
+    )
+
+
+class TestTheRecord:
+    def test_one_at_a_time(self, kept: Repository) -> None:
+        begun(kept)
+        with pytest.raises(RefusedError, match=r"orders is being upgraded by upgrade_orders/run 1"):
+            begun(kept, "other/run")
+        assert begun(kept).number == 1  # the same run, tried again
+        note(kept, begun(kept), Event.ENDED)
+        assert begun(kept, "other/run").upgrade_id == "other/run"
+
+    def test_who_comes_second_sees_who_was_first(self, kept: Repository, place: Location) -> None:
+        """Both have seen that nobody upgrades; the other one writes first."""
+
+        def meddle(operation: str, path: str) -> None:
+            if operation == "create" and "upgrades/" in path and not done:
+                done.append(path)
+                begun(kept, "other/run")
+
+        done: list[str] = []
+        slow, _ = watched(kept.location, meddle)
+        with pytest.raises(RefusedError, match="is being upgraded by other/run"):
+            begun(Repository.open(slow))
+
+    def test_a_step_is_noted_once(self, kept: Repository) -> None:
+        upgrade = note(kept, begun(kept), Event.SEALED, plan_id="a")
+        assert note(kept, upgrade, Event.SEALED, plan_id="b").fact(Event.SEALED, "plan_id") == "a"
+        # An attempt that has not seen it.
+        assert note(kept, begun_before(upgrade), Event.SEALED, plan_id="c").fact(Event.SEALED, "plan_id") == "a"
+
+    def test_streams_do_not_know_each_other(self, kept: Repository) -> None:
+        begun(kept)
+        assert begin_upgrade(kept, "invoices", "other/run").name == "invoices"
+        assert newest_upgrade(kept, "payments") is None
+
+    def test_one_that_cannot_be_read(self, kept: Repository) -> None:
+        begun(kept)
+        kept.location.replace("upgrades/orders/000001.json", b"{")
+        with pytest.raises(RepositoryError, match=r"upgrades/orders/000001\.json cannot be read"):
+            begun(kept)
+
+    def test_what_has_ended_is_not_gone_on_with(self, kept: Repository) -> None:
+        note(kept, begun(kept), Event.ENDED)
+        with pytest.raises(RefusedError, match="has no upgrade of orders under way: it has ended"):
+            upgrade_of(kept, "orders", RUN)
+
+
+def begun_before(upgrade: Upgrade) -> Upgrade:
+    return Upgrade(upgrade.name, upgrade.upgrade_id, 1, {Event.BEGUN: upgrade.events[Event.BEGUN]})
+
+
+class TestTheFence:
+    def test_it_is_put_once(self, orders: Location, kept: Repository) -> None:
+        checkpoint, upgrade = Checkpoint.at(orders), begun(kept)
+        mark = fence(checkpoint, kept, upgrade)
+        assert fence(checkpoint, kept, upgrade_of(kept, "orders", RUN)).plan_id == mark.plan_id
+        assert loud_seal(orders)
+
+    def test_somebody_elses_stays(self, orders: Location, kept: Repository) -> None:
+        seal(Checkpoint.at(orders), reason="maintenance", plan_id="other")
+        with pytest.raises(SealedError, match="sealed by plan other"):
+            fence(Checkpoint.at(orders), kept, begun(kept))
+        assert not is_needed(upgrade_of(kept, "orders", RUN))
+
+    def test_one_that_was_lifted_by_hand(self, orders: Location, kept: Repository) -> None:
+        """Somebody may have started the stream: what was backed up is not what is there."""
+        upgrade = begun(kept)
+        mark = fence(Checkpoint.at(orders), kept, upgrade)
+        backup_id = create_backup(Checkpoint.at(orders), kept, name="orders").manifest.backup_id
+        unseal(Checkpoint.at(orders), plan_id=mark.plan_id)
+        with pytest.raises(RefusedError, match="is not sealed any more"):
+            release(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", RUN), backup_id=backup_id)
+
+    def test_after_the_way_back_new_code_is_not_let_start(
+        self, orders: Location, kept: Repository, table: Location
+    ) -> None:
+        upgrade = released(orders, kept)
+        taken_back(orders, kept, table)
+        with pytest.raises(RefusedError, match="was taken back"):
+            release(
+                Checkpoint.at(orders),
+                kept,
+                upgrade_of(kept, "orders", RUN),
+                backup_id=upgrade.fact(Event.RELEASED, "backup_id"),
+            )
+
+
+class TestTheWayBack:
+    def test_nothing_was_started(self, orders: Location, kept: Repository, table: Location) -> None:
+        before = contents(orders)
+        fence(Checkpoint.at(orders), kept, begun(kept))
+        assert taken_back(orders, kept, table) == WayBack(False, None, None)
+        assert contents(orders) == before
+        assert outcome_of(upgrade_of(kept, "orders", RUN), Checkpoint.at(orders)).kind == "taken_back"
+
+    def test_what_the_old_code_left_undone_stays(self, place: Location, kept: Repository) -> None:
+        """It was stopped in the middle of a batch, and the new code never started: the old one ends that batch."""
+        orders = plant(place / "orders", stream(DRAINED))
+        orders.delete(f"commits/{DRAINED}")
+        before = contents(orders)
+        fence(Checkpoint.at(orders), kept, begun(kept))
+        taken_back(orders, kept, None)
+        assert contents(orders) == before
+
+    @pytest.mark.parametrize("rewrites", [False, True])
+    def test_the_new_code_has_run(self, orders: Location, kept: Repository, table: Location, rewrites: bool) -> None:
+        released(orders, kept)
+        new_code_runs(orders, table, rewrites=rewrites)
+        way = taken_back(orders, kept, table)
+        assert (way.restored, way.batch_id) == (True, DRAINED)
+        assert contents(orders) == backed_up(orders, kept)
+        assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
+        assert outcome_of(upgrade_of(kept, "orders", RUN), Checkpoint.at(orders)).kind == "taken_back"
+
+    def test_the_new_code_began_anew(self, orders: Location, kept: Repository, table: Location) -> None:
+        """A new checkpoint, under a new query id, whose batches count from nought."""
+        upgrade = released(orders, kept, lift=False)
+        for path in orders.walk():
+            orders.delete(path)
+        plant(orders, stream(1))
+        orders.replace("metadata", f'{{"id":"{NEW_ID}"}}'.encode())
+        for batch in (0, 1):
+            append(table.uri, batch, app_id=NEW_ID, value=50)
+        assert upgrade.fact(Event.RELEASED, "query_id") == QUERY_ID
+        taken_back(orders, kept, table)
+        assert contents(orders) == backed_up(orders, kept)
+        assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
+
+    def test_the_new_code_left_nothing(self, orders: Location, kept: Repository, table: Location) -> None:
+        """It died before it had written its first file into the new, empty place."""
+        released(orders, kept, lift=False)
+        for path in orders.walk():
+            orders.delete(path)
+        taken_back(orders, kept, table)
+        assert contents(orders) == backed_up(orders, kept)
+
+    def test_rows_of_others(self, orders: Location, kept: Repository, table: Location) -> None:
+        released(orders, kept)
+        new_code_runs(orders, table)
+        append(table.uri, 77, app_id=None)
+        with pytest.raises(RefusedError, match="others have written"):
+            taken_back(orders, kept, table)
+        assert loud_seal(orders)
+        upgrade = upgrade_of(kept, "orders", RUN)
+        outcome = outcome_of(upgrade, Checkpoint.at(orders))
+        assert outcome.kind == "half_way"
+        assert outcome.commands[0].startswith(f"airflow-ckpt unseal {orders} --plan ")
+        taken_back(orders, kept, table, accept_foreign_loss=True)
+        assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
+
+    def test_it_is_done_once(self, orders: Location, kept: Repository, table: Location) -> None:
+        released(orders, kept)
+        new_code_runs(orders, table)
+        taken_back(orders, kept, table)
+        plant(orders, stream(DRAINED + 1))  # the old code goes on
+        after = contents(orders)
+        way = go_back(
+            Checkpoint.at(orders),
+            kept,
+            upgrade_of(kept, "orders", RUN),
+            sink=Sink(place=table),
+            sink_exit=SinkExit.ROLLBACK,
+            quiet_for=0,
+        )
+        assert way.restored
+        assert contents(orders) == after
+
+    def test_the_seal_was_lifted_by_hand(self, orders: Location, kept: Repository, table: Location) -> None:
+        released(orders, kept)
+        new_code_runs(orders, table)
+        before = contents(orders)
+        with pytest.raises(RefusedError, match="not sealed any more"):
+            go_back(
+                Checkpoint.at(orders),
+                kept,
+                upgrade_of(kept, "orders", RUN),
+                sink=Sink(place=table),
+                sink_exit=SinkExit.ROLLBACK,
+                quiet_for=0,
+            )
+        assert contents(orders) == before
+
+    def test_stopped_anywhere(self, place: Location, tmp_path: Path) -> None:
+        """After every single write: no Spark starts, or nothing has begun, or all is done; the same again ends it."""
+        for writes in range(200):
+            orders = plant(place / f"k{writes}" / "orders", stream(DRAINED))
+            table = delta_table(tmp_path / f"t{writes}", range(2, DRAINED + 1))
+            kept = Repository.open_or_create(place / f"k{writes}" / "backups")
+            released(orders, kept)
+            before = backed_up(orders, kept)
+            new_code_runs(orders, table)
+            begun_with = contents(orders)
+            life = Life(writes)
+            dying, _ = watched(orders, life.before)
+            held, _ = watched(kept.location, life.before)
+            try:
+                taken_back(dying, Repository.open(held), table)
+                assert writes > 15
+                break
+            except Killed:
+                pass
+            assert loud_seal(orders) or contents(orders) in (begun_with, before), f"after write {writes}"
+            taken_back_unless_done(orders, kept, table)
+            assert contents(orders) == before
+            assert batches_in(table) == [2, 2, 3, 3]
+        else:
+            pytest.fail("it never ended")
+
+
+def taken_back_unless_done(orders: Location, kept: Repository, table: Location) -> None:
+    """As the tasks do when they are run again: the seal has its own, which is not run once it was successful."""
+    upgrade = upgrade_of(kept, "orders", RUN)
+    checkpoint = Checkpoint.at(orders)
+    if not upgrade.has(Event.BACK) and checkpoint.progress().seal is None and not _was_sealed(kept, upgrade):
+        fence(checkpoint, kept, upgrade)
+    go_back(
+        checkpoint,
+        kept,
+        upgrade_of(kept, "orders", RUN),
+        sink=Sink(place=table),
+        sink_exit=SinkExit.ROLLBACK,
+        quiet_for=0,
+    )
+
+
+def _was_sealed(kept: Repository, upgrade: Upgrade) -> bool:
+    return kept.kept_plan(upgrade.plan_id(back=True)) is not None
