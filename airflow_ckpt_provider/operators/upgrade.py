@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -19,7 +19,7 @@ from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.upgrade.outcome import HALF_WAY, KEPT, UNTOUCHED, downtime_of, outcome_of
 from airflow_ckpt_provider.recovery.upgrade.record import Event, begin_upgrade, newest_upgrade, note, upgrade_of
-from airflow_ckpt_provider.sensors.stream_health import stream_baseline
+from airflow_ckpt_provider.sensors.stream_health import mark_baseline, stream_baseline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,9 +35,19 @@ class UpgradeOperator(BaseOperator):
     :param repository: URI of the repository that keeps the backups and the record of the upgrade. (templated)
     :param repository_conn_id: Airflow connection to reach it; ``None`` likewise. (templated)
     :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
+    :param driver_logs: where the driver says how it goes, as :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline`
+        takes it: ``progress_log``, ``error_log``, ``progress_log_conn_id``; what they say by now is no fault of what is started
+        next. (templated)
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id", "repository", "repository_conn_id", "name")
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "checkpoint_conn_id",
+        "repository",
+        "repository_conn_id",
+        "name",
+        "driver_logs",
+    )
     ui_color = "#dae8fc"
 
     def __init__(
@@ -48,6 +58,7 @@ class UpgradeOperator(BaseOperator):
         checkpoint_conn_id: str | None = None,
         repository_conn_id: str | None = None,
         name: str | None = None,
+        driver_logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("multiple_outputs", True)
@@ -57,6 +68,7 @@ class UpgradeOperator(BaseOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
         self.repository_conn_id = repository_conn_id
         self.name = name
+        self.driver_logs = driver_logs
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
@@ -68,6 +80,15 @@ class UpgradeOperator(BaseOperator):
 
     def _name(self, checkpoint: Checkpoint) -> str:
         return checked_name(text(self.name) or checkpoint.location.name)
+
+    def _baseline(self, upgrade: Upgrade, batch_id: int | None, *, anew: bool = False) -> dict[str, Any]:
+        """The pace that was measured before the upgrade, for the batches that come next."""
+        measured: dict[str, Any] = dict(upgrade.fact(Event.BEGUN, "baseline"))
+        measured["batch_id"] = -1 if anew or batch_id is None else batch_id
+        if anew:
+            # Of a new checkpoint every batch is a new one, under an id that Spark makes.
+            measured["query_id"] = None
+        return mark_baseline(measured, **(self.driver_logs or {}))
 
     def _upgrade(self, repository: Repository, checkpoint: Checkpoint, context: Context) -> Upgrade:
         return upgrade_of(repository, self._name(checkpoint), upgrade_id(context))
@@ -117,7 +138,7 @@ class UpgradeBeginOperator(UpgradeOperator):
                     hint="let that plan finish, or lift its seal: "
                     f"`airflow-ckpt unseal {checkpoint.location} --plan {mark.plan_id}`",
                 )
-            baseline = stream_baseline(self.checkpoint, text(self.checkpoint_conn_id))
+            baseline = stream_baseline(self.checkpoint, text(self.checkpoint_conn_id), **(self.driver_logs or {}))
             begun = begin_upgrade(
                 repository, name, run, mode=self.mode, version=text(self.version) or "", baseline=baseline
             )

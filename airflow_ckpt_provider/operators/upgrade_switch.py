@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -20,8 +19,6 @@ from airflow_ckpt_provider.recovery.upgrade.record import Event, newest_upgrade
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_ckpt_provider.recovery.upgrade.record import Upgrade
 
 _EXITS = tuple(exit_.value for exit_ in SinkExit if exit_ is not SinkExit.FORWARD)
 
@@ -71,9 +68,11 @@ class UpgradeReleaseOperator(UpgradeOperator):
                 checkpoint, repository, upgrade, backup_id=required(self.backup_id, "backup_id"), lift=self.lift
             )
         batch_id = upgrade.fact(Event.RELEASED, "batch_id")
-        # Of a new checkpoint every batch is a new one, under an id that Spark makes.
-        baseline = _baseline(upgrade, batch_id, anew=not self.lift)
-        return {"batch_id": batch_id, "backup_id": upgrade.fact(Event.RELEASED, "backup_id"), "baseline": baseline}
+        return {
+            "batch_id": batch_id,
+            "backup_id": upgrade.fact(Event.RELEASED, "backup_id"),
+            "baseline": self._baseline(upgrade, batch_id, anew=not self.lift),
+        }
 
 
 class UpgradeGateOperator(UpgradeOperator):
@@ -163,14 +162,4 @@ class UpgradeRestoreOperator(UpgradeOperator, SinkOperator):
             )
             progress = checkpoint.progress()
         self.log.info("%s: the old code goes on after batch %s", checkpoint.location, progress.latest_committed)
-        return {**way.to_json(), "baseline": _baseline(upgrade, progress.latest_committed, anew=False)}
-
-
-def _baseline(upgrade: Upgrade, batch_id: int | None, *, anew: bool) -> dict[str, Any]:
-    """The pace that was measured before the upgrade, from the batch on that comes next."""
-    measured: dict[str, Any] = dict(upgrade.fact(Event.BEGUN, "baseline"))
-    measured["batch_id"] = -1 if anew or batch_id is None else batch_id
-    if anew:
-        measured["query_id"] = None
-    measured["at"] = datetime.now(UTC).isoformat()
-    return measured
+        return {**way.to_json(), "baseline": self._baseline(upgrade, progress.latest_committed)}

@@ -176,6 +176,7 @@ def safe_upgrade(
     kafka = kafka_config_id or "kafka_default"
     rest = {"condition": "drained", "quiet_for": quiet_for, "poll_interval": quiet_for, "timeout": rest_timeout}
     health = {"timeout": 3600.0, **(health or {})}
+    logs = {key: health[key] for key in ("progress_log", "error_log", "progress_log_conn_id") if key in health}
     anew = {"way": "keep-position", "sink": sink, "sink_conn_id": sink_conn_id, **(reset or {})}
     with TaskGroup(group_id, tooltip=f"upgrade, {mode}") as group:
 
@@ -188,6 +189,7 @@ def safe_upgrade(
                 "begin",
                 mode=mode,
                 version=version,
+                driver_logs=logs,
                 skipped=_skipped(preflight, description, rehearse or shadow, approval, checks, sink),
             ),
             preflight
@@ -271,6 +273,7 @@ def safe_upgrade(
                 "release",
                 backup_id=f"{{{{ {result('final_backup', 'backup_id')} }}}}",
                 lift=mode != STATELESS,
+                driver_logs=logs,
             ),
             mode == STATELESS
             and ours.keep(
@@ -315,6 +318,7 @@ def safe_upgrade(
                 sink_exit=sink_exit,
                 accept_foreign_loss=accept_foreign_loss,
                 quiet_for=quiet_for,
+                driver_logs=logs,
                 **(sink_settings or {}),
             ),
             (start_old or start)("start_old"),

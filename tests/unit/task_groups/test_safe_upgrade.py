@@ -1,0 +1,128 @@
+"""How an upgrade is wired: what runs when something before it failed, was refused or is left out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, BaseOperator, TriggerRule
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.task_groups.safe_upgrade import MODES, safe_upgrade
+
+FORWARD = ["seal", "drained", "final_backup", "deploy", "release", "start", "healthy", "keep"]
+BACK = ["take_back", "stop_new", "seal_again", "at_rest", "roll_back_code", "restore", "start_old", "healthy_old"]
+
+
+def mine(task_id: str) -> BaseOperator:
+    return EmptyOperator(task_id=task_id)
+
+
+def upgrade(**given: Any) -> dict[str, Any]:
+    """Task id within the group -> task."""
+    mode = given.get("mode")
+    settings: dict[str, Any] = {
+        "checkpoint": "s3://lake/checkpoints/orders",
+        "repository": "s3://lake/backups",
+        "stop": None if mode == "last-state" else mine,
+        "start": mine,
+        "deploy": mine,
+        "roll_back_code": mine,
+        "shadow": mine if mode == "shadow" else None,
+        **given,
+    }
+    with DAG("orders_upgrade") as dag:
+        safe_upgrade(**settings)
+    return {task_id.removeprefix("safe_upgrade."): task for task_id, task in dag.task_dict.items()}
+
+
+def follows(tasks: dict[str, Any], task_id: str) -> set[str]:
+    return {t.removeprefix("safe_upgrade.") for t in tasks[task_id].downstream_task_ids}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_stops_seals_and_can_go_back(mode: str) -> None:
+    tasks = upgrade(mode=mode)
+    order = [t for t in tasks if t in FORWARD]
+    assert order == FORWARD
+    assert ("stop" in tasks) is (mode != "last-state")
+    assert ("shadow" in tasks) is (mode == "shadow")
+    assert ("new_checkpoint" in tasks) is (mode == "stateless")
+    assert {t for t in BACK if t not in tasks} == ({"stop_new"} if mode == "last-state" else set())
+    # Whatever fails once the stream may be stopped is taken back.
+    assert all("take_back" in follows(tasks, t) for t in FORWARD)
+    assert tasks["take_back"].trigger_rule == TriggerRule.ONE_FAILED
+    assert tasks["report"].trigger_rule == TriggerRule.ALL_DONE
+
+
+def test_nothing_before_the_approval_can_start_the_way_back() -> None:
+    tasks = upgrade(rehearse=mine, description="s3://lake/d.json", raise_retention_to_at_most="7d", kafka_config_id="k")
+    for task_id in (
+        "begin",
+        "preflight",
+        "backup",
+        "compatible",
+        "rehearse",
+        "plan",
+        "approve",
+        "raise_retention",
+        "stop",
+    ):
+        assert "take_back" not in follows(tasks, task_id)
+
+
+def test_the_seal_is_put_whatever_the_stop_did() -> None:
+    tasks = upgrade()
+    assert {t for t in tasks if "seal" in follows(tasks, t)} == {"go", "stop"}
+    assert tasks["seal"].trigger_rule == TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+    assert tasks["stop"].execution_timeout.total_seconds() == 600
+
+
+def test_a_stop_has_its_own_deadline() -> None:
+    tasks = upgrade(stop=lambda task_id: EmptyOperator(task_id=task_id, execution_timeout=timedelta(hours=1)))
+    assert tasks["stop"].execution_timeout == timedelta(hours=1)
+
+
+def test_what_is_left_out_is_said() -> None:
+    assert [words.partition(":")[0] for words in upgrade(preflight=None, approval=False)["begin"].skipped] == [
+        "preflight",
+        "comparison",
+        "rehearsal",
+        "approval",
+        "checks of the new rows",
+        "sink",
+    ]
+    everything = upgrade(
+        description="d", rehearse=mine, checks=mine, sink="s3://lake/tables/orders", kafka_config_id="kafka"
+    )
+    assert everything["begin"].skipped == ()
+
+
+def test_the_form_has_the_plan() -> None:
+    tasks = upgrade()
+    assert tasks["approve"].body == "{{ ti.xcom_pull(task_ids='safe_upgrade.plan')['markdown'] }}"
+    assert tasks["approve"].defaults == ["Reject"]
+
+
+def test_the_retention_is_put_back_whatever_happened() -> None:
+    tasks = upgrade(raise_retention_to_at_most="7d", kafka_config_id="kafka")
+    assert tasks["retention_back"].trigger_rule == TriggerRule.ALL_DONE
+    assert {t for t in tasks if "retention_back" in follows(tasks, t)} == {"keep", "take_back", "healthy_old"}
+    assert tasks["preflight"].max_downtime is None
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"mode": "blue-green"}, "mode is 'blue-green'"),
+        ({"stop": None}, "no task stops the stream"),
+        ({"mode": "last-state", "stop": mine}, "a task is to stop it"),
+        ({"mode": "shadow", "shadow": None}, "shadow is not given"),
+        ({"shadow": mine}, "shadow is given"),
+    ],
+)
+def test_what_does_not_go_together(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(RefusedError, match=says):
+        upgrade(**given)
