@@ -33,7 +33,7 @@ def upgrade(**given: Any) -> dict[str, Any]:
         "shadow": mine if mode == "shadow" else None,
         **given,
     }
-    with DAG("orders_upgrade") as dag:
+    with DAG("orders_upgrade", schedule=None) as dag:
         safe_upgrade(**settings)
     return {task_id.removeprefix("safe_upgrade."): task for task_id, task in dag.task_dict.items()}
 
