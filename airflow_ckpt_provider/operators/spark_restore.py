@@ -32,7 +32,7 @@ def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: A
         hook = SparkSubmitHook(conn_id=conn_id, application_args=arguments, name="roll table back", **settings)
         try:
             hook.submit(APPLICATION)
-        except AirflowException as e:
+        except (AirflowException, OSError) as e:
             raise StorageError(
                 f"Spark did not restore {target.table} to version {target.version}: {e}",
                 hint="the task's log has what Spark said; the next attempt goes on from here",

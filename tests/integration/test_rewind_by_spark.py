@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
 from airflow_ckpt_provider.recovery.situation import situation_of
 from tests.integration.rewinding import Story, difference
@@ -21,6 +24,17 @@ from tests.integration.streams.spark_host import SparkHost, coordinates
 from tests.unit.checkpoint.stores import Killed, Life, watched
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+SETTINGS = {
+    "spark.jars.ivy": str(Path(".cache/ivy").absolute()),
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A table of a few rows: by the defaults it would take longer to plan than to do.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.ui.enabled": "false",
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +59,9 @@ def story(host: SparkHost, tmp_path: Path) -> Story:
 
 @pytest.fixture(scope="module")
 def spark_submit() -> str:
-    settings = {
-        "spark.jars.ivy": str(Path(".cache/ivy").absolute()),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # A table of a few rows: by the defaults it would take longer to plan than to do.
-        "spark.sql.shuffle.partitions": "1",
-        "spark.databricks.delta.snapshotPartitions": "1",
-        "spark.ui.enabled": "false",
-    }
     words = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     words += ["--packages", ",".join(coordinates("spark-jars.txt"))]
-    return shlex.join([*words, *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}"))])
+    return shlex.join([*words, *(word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}"))])
 
 
 def query_id(story: Story) -> str:
@@ -126,5 +131,35 @@ def test_killed_after_spark_has_restored(story: Story, spark_submit: str) -> Non
     assert len(asked) == 1
     again = situation_of(story.ckpt, story.repository).commands[0]
     assert main([*shlex.split(again)[1:], "--spark-submit", "false"]) == 0, "Spark is not needed any more"
+    story.run(1)
+    assert difference(story.reference(), story.rows()) == (0, 0)
+
+
+def test_by_an_airflow_connection(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the operator runs it: by Airflow's own hook; a Spark that is not there leaves it sealed."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_HERE", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    gone = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark3-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_GONE", json.dumps(gone))
+
+    def rewind(conn_id: str) -> dict[str, Any]:
+        operator = CheckpointRewindOperator(
+            task_id="rewind",
+            checkpoint=str(story.checkpoint),
+            to="to_batch",
+            value=3,
+            sink=str(story.out),
+            sink_exit="rollback",
+            spark_conn_id=conn_id,
+            spark_settings={"packages": ",".join(coordinates("spark-jars.txt")), "conf": SETTINGS},
+            mode="apply",
+            quiet_for=0.1,
+        )
+        return operator.execute({})
+
+    with pytest.raises(StorageError, match="Spark did not restore"):
+        rewind("spark_gone")
+    assert story.ckpt.progress().seal is not None
+    assert rewind("spark_here")["outcome"]["batch_id"] == 3
     story.run(1)
     assert difference(story.reference(), story.rows()) == (0, 0)
