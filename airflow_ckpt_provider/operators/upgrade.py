@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.recovery.upgrade.record import Upgrade
 
+_NO_SINK = "sink: what the new code has written cannot be taken out of it on the way back"
+
 
 class UpgradeOperator(BaseOperator):
     """Base of the steps of an upgrade: the places, and the record of the upgrade.
@@ -112,15 +114,25 @@ class UpgradeBeginOperator(UpgradeOperator):
 
     :param mode: how, for the record. (templated)
     :param version: what is deployed, in words, for the record and the plan. (templated)
+    :param sink: what the stream writes to; ``None``: not known, which is told. (templated)
     :param skipped: parts of the upgrade that are left out, as ``what: why it matters``.
     """
 
-    template_fields: Sequence[str] = (*UpgradeOperator.template_fields, "mode", "version")
+    template_fields: Sequence[str] = (*UpgradeOperator.template_fields, "mode", "version", "sink")
 
-    def __init__(self, *, mode: str, version: str | None = None, skipped: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        mode: str,
+        version: str | None = None,
+        sink: str | None = None,
+        skipped: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.mode = mode
         self.version = version
+        self.sink = sink
         self.skipped = tuple(skipped)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -142,13 +154,14 @@ class UpgradeBeginOperator(UpgradeOperator):
             begun = begin_upgrade(
                 repository, name, run, mode=self.mode, version=text(self.version) or "", baseline=baseline
             )
-        self.log.info("%s is upgraded by %s; what is left out: %s", name, run, "; ".join(self.skipped) or "nothing")
+        skipped = [*self.skipped, *([] if text(self.sink) else [_NO_SINK])]
+        self.log.info("%s is upgraded by %s; what is left out: %s", name, run, "; ".join(skipped) or "nothing")
         return {
             "upgrade_id": run,
             "name": name,
             "mode": self.mode,
             "version": begun.fact(Event.BEGUN, "version"),
-            "skipped": list(self.skipped),
+            "skipped": skipped,
             "baseline": begun.fact(Event.BEGUN, "baseline"),
         }
 

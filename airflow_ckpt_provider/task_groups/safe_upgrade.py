@@ -189,8 +189,9 @@ def safe_upgrade(
                 "begin",
                 mode=mode,
                 version=version,
+                sink=sink,
                 driver_logs=logs,
-                skipped=_skipped(preflight, description, rehearse or shadow, approval, checks, sink),
+                skipped=_skipped(preflight, description, rehearse or shadow, approval, checks),
             ),
             preflight
             and ours.look(
@@ -408,7 +409,6 @@ def _skipped(
     rehearse: MakeTask | None,
     approval: bool,
     checks: MakeTask | None,
-    sink: str | None,
 ) -> Sequence[str]:
     """What is left out, and what that means."""
     parts = {
@@ -417,7 +417,6 @@ def _skipped(
         "rehearsal: whether the new code starts on this checkpoint, and which rows it gives": rehearse,
         "approval: nobody is asked": approval,
         "checks of the new rows: wrong rows are not noticed": checks,
-        "sink: what the new code has written cannot be taken out of it on the way back": sink,
     }
     return [words for words, given in parts.items() if not given]
 

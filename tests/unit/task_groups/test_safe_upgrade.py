@@ -92,7 +92,6 @@ def test_what_is_left_out_is_said() -> None:
         "rehearsal",
         "approval",
         "checks of the new rows",
-        "sink",
     ]
     everything = upgrade(
         description="d", rehearse=mine, checks=mine, sink="s3://lake/tables/orders", kafka_config_id="kafka"
