@@ -60,6 +60,23 @@ def test_plan_apply_undo(checkpoint: Path, table: Path) -> None:
     assert "had been taken back before" in run("undo", checkpoint, "--sink", table).out
 
 
+def test_everything_from_a_backup(checkpoint: Path, repository: Path) -> None:
+    """Other code has changed what the checkpoint still has of that batch."""
+    backup_id = answer("backups", repository)["backups"][-1]["backup_id"]
+    commit = checkpoint / "commits" / str(NEWEST)
+    before = commit.read_bytes()
+    commit.write_bytes(b'v1\n{"nextBatchWatermarkMs":99}')
+    (checkpoint / "commits" / f".{NEWEST}.crc").unlink(missing_ok=True)
+    asked = ("rewind", checkpoint, "--to-batch", NEWEST, "--repository", repository, "--sink", "foreachBatch")
+    assert answer(*asked)["already_done"]
+    plan = answer(*asked, "--backup", backup_id)
+    assert (plan["from"], [entry["path"] for entry in plan["writes"]]) == (backup_id, [f"commits/{NEWEST}"])
+    accepted = ("--sink-exit", "accept", "--accept-source-loss", "--quiet-for", 0)
+    answer(*asked, "--backup", backup_id, "--apply", *accepted)
+    assert commit.read_bytes() == before
+    assert run(*asked, "--backup", "nonsense").code == 1
+
+
 @pytest.mark.parametrize("options", [(), ("--to-batch", "1", "--to-earliest"), ("--shift-by=-1", "--to-latest")])
 def test_where_to_is_said_exactly_once(checkpoint: Path, options: tuple[str, ...]) -> None:
     finished = run("rewind", checkpoint, *options)
