@@ -37,8 +37,8 @@ CASES = {
         "MALFORMED_LOG_FILE|UnsupportedLogVersion|maximum supported log version",
     ),
     "commit_log_v3": ("rocks_ckptv2_agg", NEEDS, "MALFORMED_LOG_FILE|maximum supported log version|v3"),
-    "rocks_rowchecksum": ("rocks_changelog_agg", NEEDS, "."),
-    "rocks_ssjoin_v4": ("rocks_ssjoin_v2", NEEDS, "."),
+    "rocks_rowchecksum": ("rocks_changelog_agg", NEEDS, "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE"),
+    "rocks_ssjoin_v4": ("rocks_ssjoin_v2", NEEDS, r"stateFormatVersion is invalid\. Valid versions are 1 and 2"),
 }
 
 
