@@ -1,6 +1,16 @@
-# Airflow with this package and the clients the deployment needs.
+# Airflow with this package, the clients of what the example DAGs work on, and Spark's own client (with its Java): `spark-submit`, and
+# with it the driver of a job or of the example stream, run in this image, on Airflow's Python.
+FROM apache/spark:4.0.0-scala2.13-java17-python3-ubuntu AS spark
+
 FROM apache/airflow:3.3.2-python3.12
+COPY --from=spark /opt/java/openjdk /opt/java/openjdk
+COPY --from=spark /opt/spark /opt/spark
+ENV JAVA_HOME=/opt/java/openjdk SPARK_HOME=/opt/spark PATH="${PATH}:/opt/spark/bin:/opt/java/openjdk/bin"
 COPY --chown=airflow:0 pyproject.toml README.md LICENSE CHANGELOG.md /opt/airflow-ckpt-provider/
 COPY --chown=airflow:0 airflow_ckpt_provider /opt/airflow-ckpt-provider/airflow_ckpt_provider
-# Airflow itself stays at the version of the image.
-RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" "/opt/airflow-ckpt-provider[amazon,delta,kafka]"
+# Airflow itself stays at the version of the image, and the Spark provider's client at that of the cluster.
+RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" "pyspark-client==4.0.0" \
+    "/opt/airflow-ckpt-provider[amazon,databricks,delta,encryption,kafka,spark]"
+# The example stream and its producer.
+COPY --chown=airflow:0 demo /opt/airflow-ckpt-provider/demo
+ENV PYTHONPATH=/opt/airflow-ckpt-provider PYTHONUNBUFFERED=1

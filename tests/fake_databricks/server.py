@@ -144,14 +144,15 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(workspace: FakeWorkspace, port: int = 0) -> Iterator[int]:
+def serving(workspace: FakeWorkspace, port: int = 0, address: str = "127.0.0.1") -> Iterator[int]:
     """Serve until the block ends.
 
     :param port: 0 takes one that is free.
+    :param address: where it listens.
     :returns: the port.
     """
     handler = type("Handler", (_Handler,), {"workspace": workspace})
-    server = _Server(("127.0.0.1", port), handler)
+    server = _Server((address, port), handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

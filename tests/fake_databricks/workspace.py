@@ -29,10 +29,15 @@ class FakeWorkspace:
 
     :param start: time of its clock at the start.
     :param port: 0 takes one that is free.
+    :param address: where it listens; by default only this machine reaches it.
+    :param token: the one that is good.
     """
 
-    def __init__(self, start: datetime | None = None, port: int = 0) -> None:
+    def __init__(
+        self, start: datetime | None = None, port: int = 0, *, address: str = "127.0.0.1", token: str = TOKEN
+    ) -> None:
         self._asked_port = port
+        self._address = address
         self.port = 0
         self.lock = threading.RLock()
         self.clock = Clock(start)
@@ -45,7 +50,7 @@ class FakeWorkspace:
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         #: Tokens that are good.
-        self.tokens = {TOKEN}
+        self.tokens = {token}
         #: Tokens that were good once.
         self.expired: set[str] = set()
         #: Pipelines that the caller may look at and not run.
@@ -53,7 +58,7 @@ class FakeWorkspace:
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
-        self.port = self._exit.enter_context(serving(self, self._asked_port))
+        self.port = self._exit.enter_context(serving(self, self._asked_port, self._address))
         return self
 
     def __exit__(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from airflow_ckpt_provider import __version__
 
@@ -22,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-COMPOSE = (ROOT / "docker-compose.yml").read_text()
 
 
 def locked() -> dict[str, str]:
@@ -114,7 +112,7 @@ def test_every_marker_make_asks_for_is_declared_and_left_out_of_make_test() -> N
     options = PROJECT["tool"]["pytest"]["ini_options"]
     declared = {line.partition(":")[0] for line in options["markers"]}
     asked = set(re.findall(r"pytest -m (\w+)", MAKEFILE))
-    assert asked == {"soak", "seal_soak", "rewind_soak", "slow", "s3a", "other_spark"}
+    assert asked == {"soak", "seal_soak", "rewind_soak", "slow", "stores", "s3a", "other_spark"}
     assert asked <= declared
     assert asked <= set(re.findall(r"\w+", options["addopts"][-1]))
 
@@ -195,41 +193,3 @@ def test_a_shim_without_a_python_behind_it_is_passed_over(
     done = machine("find-python.sh", python3="echo 'no such version' >&2; exit 127", **{"python3.11": "exit 0"})
     assert done.returncode == 0
     assert Path(done.stdout.strip()).name == "python3.11"
-
-
-# --- the deployment ---
-
-
-def test_compose_asks_for_every_secret_and_the_example_names_each() -> None:
-    asked = set(re.findall(r"\$\{(\w+)", COMPOSE))
-    example = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert asked == set(example)
-    assert set(example.values()) == {""}
-    assert re.findall(r"\$\{\w+(?!\w|:\?)", COMPOSE) == []
-
-
-def test_compose_runs_every_part_of_airflow_with_one_configuration() -> None:
-    services = yaml.safe_load(COMPOSE)["services"]
-    parts = ["api-server", "scheduler", "dag-processor", "triggerer"]
-    assert [services[part]["command"] for part in parts] == [[part] for part in parts]
-    shared = services["api-server"]["environment"]
-    assert [services[part]["environment"] for part in parts] == [shared] * len(parts)
-    assert shared["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://api-server:8080/execution/"
-
-
-def test_compose_publishes_ports_on_this_machine_only() -> None:
-    services = yaml.safe_load(COMPOSE)["services"]
-    ports = [port for service in services.values() for port in service.get("ports", [])]
-    assert ports
-    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
-
-
-def test_one_version_of_each_part_is_used_everywhere() -> None:
-    conf = (ROOT / "docker" / "spark-defaults.conf").read_text()
-    dockerfile = (ROOT / "docker" / "airflow.Dockerfile").read_text()
-    listed = "".join((ROOT / "dev" / name).read_text() for name in ("spark-jars.txt", "s3a-jars.txt"))
-    packages = re.search(r"^spark\.jars\.packages\s+(\S+)$", conf, re.MULTILINE)[1].split(",")  # type: ignore[index]
-    assert set(re.findall(r"^[^#\s]+", listed, re.MULTILINE)) <= set(packages)
-    assert f"org.apache.spark:spark-sql-kafka-0-10_2.13:{locked()['pyspark']}" in packages
-    assert yaml.safe_load(COMPOSE)["services"]["spark"]["image"].startswith(f"apache/spark:{locked()['pyspark']}-")
-    assert f"FROM apache/airflow:{locked()['apache-airflow']}-" in dockerfile

@@ -1,0 +1,159 @@
+"""Every example DAG: it can be imported, its form can be filled in, and nothing of the form is missing or for nothing."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
+from jinja2 import nodes
+from jsonschema import Draft202012Validator
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "dags").glob("*.py"))
+#: What a DAG file reads from the environment to make all of its DAGs.
+ENVIRONMENT = {"CKPT_WATCHED_CHECKPOINT": "/checkpoints/orders"}
+
+every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+
+@cache
+def loaded(file: Path) -> tuple[DAG, ...]:
+    """The DAGs of a file, as the DAG processor loads it."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in ENVIRONMENT.items():
+            patched.setenv(name, value)
+        bag = DagBag(dag_folder=str(file))
+    assert bag.import_errors == {}
+    return tuple(bag.dags.values())
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every string in a field of an operator."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from texts(each)
+    elif isinstance(value, list | tuple | set):
+        for each in value:
+            yield from texts(each)
+
+
+def params_of_templates(dag: DAG) -> set[str]:
+    """Names of the params that the templates of the tasks read; a template that Jinja cannot read is an error."""
+    env = dag.get_template_env()
+    found = set()
+    for task in dag.tasks:
+        given = getattr(task, "partial_kwargs", None) or {}
+        for name in task.template_fields:
+            for text in texts(getattr(task, name, None) or given.get(name)):
+                tree = env.parse(text)
+                found |= {n.attr for n in tree.find_all(nodes.Getattr) if _is_params(n.node)}
+                found |= {n.arg.as_const() for n in tree.find_all(nodes.Getitem) if _is_params(n.node)}
+    return found
+
+
+def _is_params(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Name) and node.name == "params"
+
+
+def params_of_functions(file: Path) -> set[str]:
+    """Names of the params that the functions of a file read: ``params["x"]``, also by way of ``form = params or {}``."""
+    tree = ast.parse(file.read_text())
+    names = {"params"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _names(node.value) & {"params"} and isinstance(node.targets[0], ast.Name):
+            names.add(node.targets[0].id)
+    return {
+        node.slice.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _names(node.value) & names
+    }
+
+
+def _names(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Name):
+        return {node.id}
+    return {each.id for each in node.values if isinstance(each, ast.Name)} if isinstance(node, ast.BoolOp) else set()
+
+
+def has_to_be_filled_in(param: Any) -> bool:
+    """Whether a field of the form is left empty on purpose: nobody can guess what belongs there."""
+    return param.value == "" and param.schema.get("minLength", 0) > 0
+
+
+@every_file
+def test_it_is_imported(file: Path) -> None:
+    dags = loaded(file)
+    assert file.stem in {dag.dag_id for dag in dags}
+    for dag in dags:
+        assert dag.tags
+        assert dag.doc_md == ast.get_docstring(ast.parse(file.read_text()), clean=False)
+        assert dag.tasks
+
+
+@every_file
+def test_its_form(file: Path) -> None:
+    for dag in loaded(file):
+        for name in dag.params:
+            param = dag.params.get_param(name)
+            where = f"{dag.dag_id}: {name}"
+            Draft202012Validator.check_schema(param.schema)
+            assert param.schema.get("title"), where
+            assert "type" in param.schema or "enum" in param.schema, where
+            if has_to_be_filled_in(param):
+                # A run that nobody asked for has nobody to fill it in.
+                assert dag.schedule is None, where
+                with pytest.raises(ParamValidationError):
+                    param.resolve()
+            else:
+                assert param.resolve() == param.value, where
+
+
+@every_file
+def test_a_form_that_is_filled_in_is_taken_and_a_wrong_one_refused(file: Path) -> None:
+    for dag in loaded(file):
+        params = copy.deepcopy(dag.params)  # what is resolved is kept in them
+        filled = {
+            name: "x" if has_to_be_filled_in(params.get_param(name)) else params.get_param(name).value
+            for name in params
+        }
+        for name, value in filled.items():
+            param = params.get_param(name)
+            assert param.resolve(value) == value, f"{dag.dag_id}: {name}"
+            with pytest.raises(ParamValidationError):
+                param.resolve({"neither": "a choice", "nor": "a field"} if param.schema.get("type") != "object" else 1)
+
+
+@every_file
+def test_every_param_of_a_template_is_in_the_form_and_every_field_of_the_form_is_used(file: Path) -> None:
+    by_functions = params_of_functions(file)
+    fields: set[str] = set()
+    for dag in loaded(file):
+        by_templates = params_of_templates(dag)
+        assert by_templates <= set(dag.params), dag.dag_id
+        assert set(dag.params) <= by_templates | by_functions, dag.dag_id
+        fields |= set(dag.params)
+    assert by_functions <= fields
+
+
+@every_file
+def test_it_is_run_under_dag_test_and_shown_in_a_howto(file: Path) -> None:
+    test = ROOT / "tests" / "system" / f"test_{file.stem}.py"
+    assert test.exists()
+    text = test.read_text()
+    # By the fixture, or by a demo: `demo.dag_runner` calls `dag.test()` in a process of its own.
+    assert re.search(r"\brun_dag\(|\.test\(|\bdemo\.\w+\.main\b", text)
+    assert file.stem in text
+    howtos = "".join(howto.read_text() for howto in (ROOT / "docs" / "howto").glob("*.md"))
+    assert f"<!-- include: dags/{file.name} " in howtos
