@@ -33,6 +33,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.doctor",
                     "airflow_ckpt_provider.operators.expire",
                     "airflow_ckpt_provider.operators.file_source_guard",
+                    "airflow_ckpt_provider.operators.fleet",
                     "airflow_ckpt_provider.operators.kafka_retention_guard",
                     "airflow_ckpt_provider.operators.pipeline_refresh",
                     "airflow_ckpt_provider.operators.pipeline_rewind",
@@ -50,6 +51,8 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.starting_positions",
                     "airflow_ckpt_provider.operators.table_check",
                     "airflow_ckpt_provider.operators.undo",
+                    "airflow_ckpt_provider.operators.upgrade",
+                    "airflow_ckpt_provider.operators.upgrade_switch",
                     "airflow_ckpt_provider.operators.verify",
                 ],
             }

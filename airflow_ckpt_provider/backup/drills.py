@@ -68,17 +68,15 @@ def record_drill(repository: Repository, report: dict[str, Any]) -> Drill:
 
 
 def last_drill(repository: Repository, name: str, *, backup_id: str | None = None) -> Drill | None:
-    """The newest proof of a stream, or of one of its backups; ``None``: it was never proven.
+    """The newest proof of a stream, or of one of its backups: one listing and a read. ``None``: it was never proven.
 
     :raises RefusedError: the file of the newest proof is damaged.
     """
-    base = f"{_DRILLS}/{checked_name(name)}"
-    ids = [backup_id] if backup_id else list(repository.location.list(base).directories)
+    base = f"{_DRILLS}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
     found = [
-        (file.path.rpartition("/")[2], one, file.path)
-        for one in ids
-        for file in repository.location.list(f"{base}/{one}").files
-        if file.path.endswith(".json")
+        (path.rpartition("/")[2], path.split("/")[-2], path)
+        for path in repository.location.walk(base)
+        if path.endswith(".json") and "/." not in path
     ]
     if not found:
         return None
@@ -91,3 +89,8 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
             f"{repository.location}/{path} is no record of a drill ({type(e).__name__}: {e})",
             hint="delete this file; the next drill writes another",
         ) from e
+
+
+def drilled_names(repository: Repository) -> frozenset[str]:
+    """Names of the streams of which a backup was ever proven."""
+    return frozenset(repository.location.list(_DRILLS).directories)

@@ -177,10 +177,14 @@ def record_verification(repository: Repository, report: VerifyReport) -> None:
             continue
 
 
-def verifications(repository: Repository, name: str) -> dict[str, Verified]:
-    """The most that is known since the last damage was found, from the names of the notes: backup id -> what."""
+def verifications(repository: Repository, name: str, *, backup_id: str | None = None) -> dict[str, Verified]:
+    """The most that is known since the last damage was found, from the names of the notes: backup id -> what.
+
+    :param backup_id: the only one to ask about; ``None``: all of the stream's.
+    """
     found: dict[str, Verified] = {}
-    for path in sorted(repository.location.walk(f"{_VERIFIED}/{checked_name(name)}")):
+    directory = f"{_VERIFIED}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
+    for path in sorted(repository.location.walk(directory)):
         backup_id = path.split("/")[-2]
         outcome = path.rpartition("-")[2].removesuffix(".json")
         if outcome not in set(Verified):
@@ -188,6 +192,11 @@ def verifications(repository: Repository, name: str) -> dict[str, Verified]:
         if found.get(backup_id) is not Verified.CONTENTS or outcome == Verified.DAMAGED:
             found[backup_id] = Verified(outcome)
     return found
+
+
+def verified_names(repository: Repository) -> frozenset[str]:
+    """Names of the streams of which a backup was ever verified."""
+    return frozenset(repository.location.list(_VERIFIED).directories)
 
 
 def forget_notes(repository: Repository, name: str, backup_ids: Iterable[str]) -> None:

@@ -13,6 +13,8 @@
     plans/<plan id>.json                   a plan that was begun, with all that going on with it needs
     set-aside/<name>/<plan id>/…           what a restore replaced and could not back up, or a rewind, reset or repair took away
     audit/<time>-<plan id>.json            what was changed, by whom, why
+    upgrades/<name>/<nnnnnn>.json          what an upgrade of a stream has done so far
+    drills/<name>/<backup id>/…            when a backup was last restored and run on
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from airflow_ckpt_provider.errors import NoSuchBackupError, RepositoryError, Sto
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import Listing
 
 LATEST = "latest"
 #: In the place of a manifest: a prune has given up the backup that was going to write it. See
@@ -130,6 +133,10 @@ class Repository:
 
     def backup_ids(self, name: str) -> tuple[str, ...]:
         """Ids of a stream's backups, oldest first."""
+        return self.ids(name)[0]
+
+    def ids(self, name: str) -> tuple[tuple[str, ...], frozenset[str]]:
+        """Ids of a stream's backups, oldest first, and :meth:`taken_ids`, by one listing."""
 
         def is_given_up(backup_id: str) -> bool:
             try:
@@ -138,7 +145,8 @@ class Repository:
                 return False  # whoever wants to read it will say so
 
         sizes = self._manifests(name)
-        return tuple(sorted(i for i, size in sizes.items() if size != len(GIVEN_UP) or not is_given_up(i)))
+        found = sorted(i for i, size in sizes.items() if size != len(GIVEN_UP) or not is_given_up(i))
+        return tuple(found), frozenset(sizes)
 
     def taken_ids(self, name: str) -> frozenset[str]:
         """Ids that no new backup can have: those of backups, and those that a prune took from backups it gave up."""
@@ -249,6 +257,20 @@ class Repository:
     def audit(self, made_by: str) -> dict[str, Any] | None:
         """The newest audit record of a run, or ``None``; lets a retried task find its own work."""
         return next((record for record in self.records() if record.get("made_by") == made_by), None)
+
+
+def is_repository(location: Location, listing: Listing) -> bool:
+    """Whether a directory is a repository, of whatever version; asks only where its listing has a file of that name.
+
+    :param location: the directory.
+    :param listing: what it holds.
+    """
+    if all(file.path != _MARKER for file in listing.files):
+        return False
+    try:
+        return _FORMAT.encode() in location.read(_MARKER)
+    except FileNotFoundError:
+        return False
 
 
 def _plan_path(plan_id: str) -> str:

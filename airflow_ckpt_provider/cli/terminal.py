@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.filesize import decimal
-from rich.markdown import Markdown, MarkdownElement, TableElement
 from rich.table import Table
 from rich.text import Text
 
 from airflow_ckpt_provider.plan import Verdict
 
 if TYPE_CHECKING:
+    from rich.markdown import Markdown
+
     from airflow_ckpt_provider.backup.transfer import CopyProgress, OnProgress
 
 #: Columns where nobody looks through a window: in a file, a mail, a log.
@@ -118,27 +119,10 @@ def ago(time: datetime) -> str:
 
 def plan(markdown: str) -> Markdown:
     """Lay out a plan."""
-    return _Plan(markdown)
+    # rich's Markdown takes as long to load as all else: only for those who are shown a plan.
+    from airflow_ckpt_provider.cli.plan_layout import Plan
 
-
-class _Facts(TableElement):
-    """A table whose header is empty is one of names and values, and needs no room for the header."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        header = self.header.row.cells if self.header and self.header.row else []
-        if self.body is None or any(str(cell.content).strip() for cell in header):
-            yield from super().__rich_console__(console, options)
-            return
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for row in self.body.rows:
-            grid.add_row(Text("  ") + row.cells[0].content, row.cells[1].content)
-        yield grid
-
-
-class _Plan(Markdown):
-    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "table_open": _Facts}
+    return Plan(markdown)
 
 
 @contextmanager
@@ -176,3 +160,20 @@ def progress_bar(doing: str) -> Iterator[OnProgress | None]:
             )
 
         yield on_progress
+
+
+@contextmanager
+def counting_bar(doing: str, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on standard error while things are looked at; nothing where that is no terminal.
+
+    :param what: the things, in the plural.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn(what))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total: bar.update(task, total=total, completed=done)

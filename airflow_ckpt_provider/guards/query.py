@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset,
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
-from airflow_ckpt_provider.guards.report import GuardReport, Judgement
+from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
 
@@ -66,16 +67,19 @@ def _kind(source: GuardedSource) -> str:
     return (source.start.offset or source.end or OpaqueOffset("")).kind
 
 
-def from_checkpoint(location: Location, *, known: Mapping[str, Any] | None = None) -> GuardedQuery:
+def from_checkpoint(
+    location: Location, *, known: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> GuardedQuery:
     """What a query will read first when it is started from its checkpoint as it is.
 
     :param location: the checkpoint. A seal is looked through: it will be lifted before the start.
     :param known: ``facts`` of a backup's manifest, to compare the sources with; without them a source that was replaced
         under its name can go unnoticed.
+    :param progress: how far it is, where that was read just now.
     :raises NotACheckpointError: there is no checkpoint.
     :raises UnreadableLogError: a log entry that Spark will read cannot be parsed.
     """
-    progress = read_progress(location)
+    progress = progress or read_progress(location)
     resume = read_resume_point(location, dataclasses.replace(progress, seal=None))
     judgements = [Judgement(resume.verdict, reason) for reason in resume.reasons]
     if progress.seal:
@@ -149,7 +153,19 @@ def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequenc
     :raises SourceError: a source could not be asked.
     """
     asked = installed_guards(settings) if guards is None else guards
-    reports = tuple(judge_source(source, asked) for source in query.sources)
+    kinds: dict[str, list[GuardedSource]] = {}
+    for source in query.sources:
+        kinds.setdefault(_kind(source), []).append(source)
+
+    def judged(sources: list[GuardedSource]) -> list[tuple[str, SourceReport]]:
+        return [(source.name, judge_source(source, asked)) for source in sources]
+
+    if len(kinds) < 2:
+        found = dict(judged(list(query.sources)))
+    else:  # different systems at once, for each is waited for; one system's sources one after the other
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            found = dict(report for of_kind in pool.map(judged, kinds.values()) for report in of_kind)
+    reports = tuple(found[source.name] for source in query.sources)
     return GuardReport(query.subject, reports, query.judgements, query.batch_id)
 
 

@@ -26,7 +26,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 GROUP = "airflow_ckpt_provider.guards"
 #: Kinds of sources that keep no data anywhere, so that none can be gone.
-_MAKES_ITS_OWN_ROWS = frozenset({"rate", "rate-micro-batch"})
+MAKES_ITS_OWN_ROWS = frozenset({"rate", "rate-micro-batch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _own_guards(settings: GuardSettings) -> list[Guard]:
 def judge_source(source: GuardedSource, guards: Sequence[Guard]) -> SourceReport:
     """Have a source judged by the first guard that recognises it; ``UNKNOWN`` where none does."""
     guard = next((guard for guard in guards if guard.recognises(source)), None)
-    if guard is None and source.start.kind in _MAKES_ITS_OWN_ROWS:
+    if guard is None and source.start.kind in MAKES_ITS_OWN_ROWS:
         return SourceReport(source.name, source.start.kind)
     if guard is None:
         return not_guarded(source, _unguarded(source, guards))

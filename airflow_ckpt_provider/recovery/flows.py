@@ -19,7 +19,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 CHECKPOINTS = "_checkpoints"
 #: Catalog, database, table or sink, flow.
-_DEPTH = 4
+FLOW_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def flows_of(storage: Location) -> list[Flow]:
     :raises RefusedError: no pipeline keeps its checkpoints there.
     """
     root = storage / CHECKPOINTS
-    paths = sorted(_directories(root, "", _DEPTH))
+    paths = sorted(_directories(root, "", FLOW_DEPTH))
     if not paths:
         raise RefusedError(
             f"{storage} holds no flows of Spark Declarative Pipelines: no {CHECKPOINTS}/<catalog>/<database>/<table>/<flow>",

@@ -36,7 +36,7 @@ class LocalStore(Store):
             try:
                 with os.scandir(path) as entries:
                     for entry in entries:
-                        if entry.is_dir():
+                        if _is_directory(entry):
                             directories.append(entry.name)
                         elif (file := _stored_file(entry)) is not None:
                             files.append(file)
@@ -59,6 +59,12 @@ class LocalStore(Store):
         """Return the content of a file."""
         with _translated(f"read {path}"):
             return Path(path).read_bytes()
+
+    def read_part(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file."""
+        with _translated(f"read {path}"), open(path, "rb") as file:
+            file.seek(start)
+            return file.read(length)
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file: whole, exclusive, on the disk when this returns."""
@@ -152,11 +158,26 @@ def _flush_directory(path: str) -> None:
         os.close(descriptor)
 
 
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except PermissionError:  # a symbolic link to a place that may not be entered: whoever does is told so, by its name
+        return True
+    except OSError as e:
+        if e.errno == errno.ELOOP:  # a symbolic link to itself leads nowhere, as one to a missing place does
+            return False
+        raise
+
+
 def _stored_file(entry: os.DirEntry[str]) -> StoredFile | None:
     try:
         status = entry.stat()
     except FileNotFoundError:  # deleted between the listing and the look
         return None
+    except OSError as e:
+        if e.errno == errno.ELOOP:
+            return None
+        raise
     return StoredFile(
         path=entry.path,
         size=status.st_size,

@@ -10,6 +10,7 @@ from rich.text import Text
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.guard_options import options_of_guards
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.query import guard_query
@@ -46,12 +47,7 @@ def guard(call: Call) -> Answer:
 
 def _settings(call: Call) -> GuardSettings:
     args = call.args
-    options: dict[str, dict[str, Any]] = {}
-    for key, value in args.option:
-        kind, dot, name = key.partition(".")
-        if not dot or not name:
-            raise UsageError(f"--option {key} is not KIND.KEY=VALUE", hint="such as --option kinesis.region=eu-west-1")
-        options.setdefault(kind, {})[name] = value
+    options = options_of_guards(args.option)
     kafka = options.setdefault("kafka", {})
     if args.kafka_config:
         kafka["config"] = configuration(args.kafka_config)

@@ -16,6 +16,7 @@ from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetention
 from airflow_ckpt_provider.operators.doctor import CheckpointDoctorOperator
 from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
 from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
+from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator
 from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionGuardOperator,
     KafkaRetentionRestoreOperator,
@@ -56,6 +57,8 @@ PLACES = {
     CheckpointExpireOperator: ("repository", "keep"),
     CheckpointRepositoryCheckOperator: ("repository",),
     CheckpointCopyOperator: ("repository", "target"),
+    DiscoverCheckpointsOperator: ("directories",),
+    FleetReportOperator: ("repository",),
 }
 #: Not templated, because they are no question of what is done but of how fast.
 NOT_TEMPLATED = {"timeout", "workers", "quiet_for", "poll_interval", "deferrable"}
@@ -116,5 +119,6 @@ def test_results_can_be_taken_key_by_key(operator: type[BaseOperator]) -> None:
         CheckpointVerifyOperator,
         CheckpointUnsealOperator,
         CheckpointRepositoryCheckOperator,
+        DiscoverCheckpointsOperator,
     )
     assert _make(operator).multiple_outputs is (operator not in whole)

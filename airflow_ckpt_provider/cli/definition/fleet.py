@@ -1,0 +1,85 @@
+"""Verbs for many streams at once."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.cli.options import (
+    FLAG,
+    KAFKA_CONFIG,
+    REPOSITORY,
+    Option,
+    filled,
+    length_of_time,
+    number_from,
+    pair,
+)
+from airflow_ckpt_provider.cli.verb import Verb
+
+_LOOKING = (
+    Option(
+        ("--depth",),
+        "how many levels below each ROOT are looked at (default: %(default)s)",
+        {"type": number_from(0), "default": 8, "metavar": "N"},
+    ),
+    Option(
+        ("--workers",),
+        "directories and streams looked at at the same time (default: %(default)s)",
+        {"type": number_from(1), "default": 16, "metavar": "N"},
+    ),
+)
+
+VERBS = (
+    Verb(
+        "discover",
+        "Find the checkpoints below a place, and say how each stands",
+        (Option(("ROOT",), "where to look: paths or URIs", {"type": filled, "nargs": "+"}), *_LOOKING),
+        ("root",),
+        "discover",
+    ),
+    Verb(
+        "fleet",
+        "How all streams stand against a repository: last backup, gap, time to loss, size, last drill",
+        (
+            REPOSITORY,
+            Option(("ROOT",), "where the checkpoints are looked for: paths or URIs", {"type": filled, "nargs": "*"}),
+            Option(
+                ("--checkpoints",),
+                "list of checkpoints, instead of ROOT or besides: one address a line, a tab before its name; or what "
+                "discover --json printed",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            *_LOOKING,
+            Option(
+                ("--max-age",),
+                "the oldest that the last good backup of a stream may be, such as 26h",
+                {"type": length_of_time, "metavar": "TIME"},
+            ),
+            Option(
+                ("--max-gap",),
+                "the most batches that may be between the newest logged and the newest committed one",
+                {"type": number_from(0), "metavar": "N"},
+            ),
+            Option(
+                ("--min-time-to-loss",),
+                "the least time for which the sources must still have what the next start reads, such as 24h",
+                {"type": length_of_time, "metavar": "TIME"},
+            ),
+            KAFKA_CONFIG,
+            Option(
+                ("--option",),
+                "option of a guard, for all streams or, behind its name and a colon, for one: orders:delta.table.0=s3://lake/t; "
+                "repeatable; without one, and without --kafka-config, the time to loss is UNKNOWN",
+                {"type": pair, "action": "append", "default": [], "metavar": "[STREAM:]KIND.KEY=VALUE"},
+            ),
+            Option(("--size",), "list all files of each checkpoint for its size too, not only of its backup", FLAG),
+            Option(
+                ("--prometheus",),
+                "write metrics to a file, for the textfile collector of a node exporter",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            Option(("--csv",), "print CSV", FLAG),
+            Option(("--markdown",), "print Markdown, for a ticket or a chat", FLAG),
+        ),
+        ("repository", "root"),
+        "fleet",
+    ),
+)

@@ -1,0 +1,126 @@
+"""``fleet``: how all streams stand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.guard_options import options_of_guards
+from airflow_ckpt_provider.cli.kafka_config import configuration
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.recovery.fleet import tables
+from airflow_ckpt_provider.recovery.fleet.discovery import Discovery, discover
+from airflow_ckpt_provider.recovery.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.recovery.fleet.metrics import to_openmetrics
+from airflow_ckpt_provider.recovery.fleet.stream import Limits
+from airflow_ckpt_provider.storage.local_store import LocalStore
+
+
+def fleet(call: Call) -> Answer:
+    """Look at all streams; a limit that is broken, or cannot be judged, is a finding."""
+    args = call.args
+    if not (args.root or args.checkpoints):
+        raise UsageError("no streams were given", hint="give ROOT, or --checkpoints FILE")
+    if args.json + args.csv + args.markdown > 1:
+        raise UsageError("--json, --csv and --markdown exclude each other", hint="give one of them")
+    settings, own = _settings(call)
+    repository = Repository.open(call.places(args.repository, role="repository"))
+    streams = _streams(call)
+    with terminal.counting_bar("Looking", "streams") as on_progress:
+        found = look_at_fleet(
+            streams,
+            repository,
+            limits=Limits(args.max_age, args.max_gap, args.min_time_to_loss),
+            guards=installed_guards if settings.options or own else None,
+            settings=settings,
+            options=own,
+            sizes=args.size,
+            workers=args.workers,
+            on_progress=on_progress,
+        )
+    if args.prometheus:
+        LocalStore().replace(os.path.abspath(args.prometheus), to_openmetrics(found).encode())
+    if call.screen and (args.csv or args.markdown):
+        call.screen.file.write(tables.to_csv(found) if args.csv else tables.to_markdown(found))
+    elif call.screen:
+        _show(found, call.screen)
+    return Answer(found.to_json(), findings=bool(found.problems()))
+
+
+def _streams(call: Call) -> Discovery:
+    args = call.args
+    roots = [call.places(uri, role="root") for uri in args.root]
+    with terminal.counting_bar("Looking", "directories") as on_progress:
+        found = discover(roots, depth=args.depth, workers=args.workers, on_progress=on_progress)
+    listed = read_list(args.checkpoints) if args.checkpoints else []
+    given = [(call.places(uri, role="root"), name) for uri, name in listed]
+    return discovered(found, given, workers=args.workers)
+
+
+def read_list(file: str) -> list[tuple[str, str | None]]:
+    """Read addresses and names of checkpoints.
+
+    :raises RefusedError: the file cannot be read, or is no such list.
+    """
+    try:
+        text = Path(file).read_text()
+        if text.lstrip().startswith(("{", "[")):
+            document = load_json(text)
+            rows = document["checkpoints"] if isinstance(document, dict) else document
+            return [(r, None) if isinstance(r, str) else (str(r["checkpoint"]), r.get("name")) for r in rows]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise RefusedError(
+            f"--checkpoints {file} cannot be read: {type(e).__name__}: {e}",
+            hint="give one address a line, or what `airflow-ckpt discover --json` printed",
+        ) from e
+    lines = (line.strip().partition("\t") for line in text.splitlines())
+    return [(uri.strip(), name.strip() or None) for uri, _, name in lines if uri and not uri.startswith("#")]
+
+
+def _settings(call: Call) -> tuple[GuardSettings, dict[str, dict[str, dict[str, Any]]]]:
+    """What guards are told of all streams, and of single ones."""
+    given = [(key.rpartition(":"), value) for key, value in call.args.option]
+    common = options_of_guards((key, value) for (stream, _, key), value in given if not stream)
+    if call.args.kafka_config:
+        common.setdefault("kafka", {})["config"] = configuration(call.args.kafka_config)
+    names = {stream for (stream, _, _), _ in given if stream}
+    own = {
+        name: options_of_guards((key, value) for (stream, _, key), value in given if stream == name) for name in names
+    }
+    return GuardSettings(options=common), own
+
+
+def _show(fleet: Fleet, screen: Console) -> None:
+    ages = ("backup!", "verified!", "size>", "time to loss!", "drill!")
+    shown = terminal.table("stream", "batch>", "gap>", *ages, "state!")
+    for stream in fleet.streams:
+        size = stream.size if stream.size is not None else stream.backup.size if stream.backup else None
+        wrong = stream.problems(fleet.limits)
+        shown.add_row(
+            Text(stream.name, style="bold red" if wrong else ""),
+            tables.batch(stream),
+            tables.gap(stream),
+            tables.backup_age(stream),
+            tables.verified(stream),
+            "" if size is None else terminal.size(size),
+            tables.time_left(stream),
+            tables.drill_age(stream),
+            tables.status(stream),
+        )
+    screen.print(shown)
+    if fleet.too_deep:
+        screen.print()
+        screen.print(f"not looked below (see --depth): {', '.join(fleet.too_deep[:5])}", style="yellow", markup=False)
+    problems = fleet.problems()
+    if problems:
+        screen.print()
+        screen.print(terminal.findings(f"{uri}: {'; '.join(found)}" for uri, found in problems.items()))

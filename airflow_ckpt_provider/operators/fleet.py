@@ -1,0 +1,259 @@
+"""Many streams at once: find their checkpoints for mapped tasks, and report how all of them stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.durations import seconds_of
+from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
+from airflow_ckpt_provider.operators.guard_result import REACTIONS
+from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.recovery.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
+from airflow_ckpt_provider.recovery.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.recovery.fleet.metrics import gauges
+from airflow_ckpt_provider.recovery.fleet.stream import Limits
+from airflow_ckpt_provider.recovery.fleet.tables import to_markdown
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.storage.location import Location
+
+#: Problems named in the error; the report has all of them.
+_SHOWN = 10
+
+
+class DiscoverCheckpointsOperator(BaseOperator):
+    """Find the checkpoints below some places, for mapped tasks: one backup for each.
+
+    The result is a list of ``{"checkpoint": …, "name": …}``, for ``expand_kwargs``; with these names all go into one repository.
+    Streams without a committed batch are left out, for there is nothing to back up; torn ones are not: their backup fails,
+    and says why. A directory that cannot be listed is logged, and is a problem of the fleet's report.
+
+    .. seealso:: :doc:`/howto/fleet`
+
+    :param directories: URIs below which checkpoints are looked for, as a list or separated by commas. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach them; ``None``: the environment's own credentials. (templated)
+    :param depth: how many levels below each of them. (templated)
+    :param workers: directories looked at at the same time.
+    """
+
+    template_fields: Sequence[str] = ("directories", "checkpoint_conn_id", "depth")
+    ui_color = "#e1d5e7"
+
+    def __init__(
+        self,
+        *,
+        directories: Sequence[str] | str,
+        checkpoint_conn_id: str | None = None,
+        depth: int | str = DEPTH,
+        workers: int = WORKERS,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.directories = directories
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.depth = depth
+        self.workers = workers
+
+    def execute(self, context: Context) -> list[dict[str, str]]:
+        """Return address and name of each checkpoint."""
+        with no_retry_when_refused():
+            places = _places(self.directories, self.checkpoint_conn_id)
+            if not places:
+                raise RefusedError(
+                    "directories is empty", hint="give directories, or check the template that it comes from"
+                )
+            found = discover(places, depth=_depth(self.depth), workers=self.workers)
+        for unread in found.unread:
+            self.log.warning("What is below %s is not known: %s", unread.uri, unread.message)
+        for uri in found.too_deep:
+            self.log.warning("Below %s was not looked: see depth", uri)
+        chosen = [each for each in found.found if each.state is not State.NO_BATCH]
+        for each in found.found:
+            self.log.info("%s (%s): %s %s", each.place, each.name, each.state.value, each.message)
+        self.log.info("%d checkpoints, %d of them with a committed batch", len(found.found), len(chosen))
+        return [{"checkpoint": each.place.uri, "name": each.name} for each in chosen]
+
+
+class FleetReportOperator(BaseOperator):
+    """Say how many streams stand: last good backup, gap, time to loss, size, last drill, half-done rewinds.
+
+    The result is the report, as a dictionary and key by key: ``streams``, ``problems``, ``unread``, ``markdown``. A limit that is
+    broken, or that cannot be judged because something is not known, is a problem. Before the task fails, without retries, the
+    report is pushed as the XCom ``report``.
+
+    The numbers of each stream also go to Airflow's own metrics, as gauges ``ckpt.stream.<number>`` with the tag ``stream``, and
+    ``ckpt.stream.<stream>.<number>`` for StatsD without tags.
+
+    .. seealso:: :doc:`/howto/fleet`
+
+    :param repository: URI of the repository with the backups. (templated)
+    :param repository_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
+    :param directories: URIs below which checkpoints are looked for, as a list or separated by commas. (templated)
+    :param checkpoints: checkpoints one by one, besides: a list of URIs, or of ``{"checkpoint": …, "name": …}``. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach all of them; ``None`` likewise. (templated)
+    :param depth: how many levels below each of them. (templated)
+    :param max_age: the oldest that the last good backup may be, such as ``"26h"``; ``None``: not judged. (templated)
+    :param max_gap: the most batches between the newest logged and the newest committed one; ``None`` likewise. (templated)
+    :param min_time_to_loss: the least time for which the sources must have what is read next; ``None`` likewise. (templated)
+    :param kafka_config_id: Airflow connection of type ``kafka``; without it and options, no guard is asked. (templated)
+    :param options: what else guards need, by kind of source, for all streams. (templated)
+    :param stream_options: the same for single streams: ``{"orders": {"delta": {"table.0": "s3://lake/t"}}}``. (templated)
+    :param sizes: list all files of each checkpoint for its size too, not only of its backup. (templated)
+    :param on_finding: ``"fail"`` the task where there are problems, or ``"warn"``. (templated)
+    :param workers: streams looked at at the same time.
+    """
+
+    template_fields: Sequence[str] = (
+        "repository",
+        "repository_conn_id",
+        "directories",
+        "checkpoints",
+        "checkpoint_conn_id",
+        "depth",
+        "max_age",
+        "max_gap",
+        "min_time_to_loss",
+        "kafka_config_id",
+        "options",
+        "stream_options",
+        "sizes",
+        "on_finding",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "options": "json",
+        "stream_options": "json",
+        "checkpoints": "json",
+    }
+    ui_color = "#fff2cc"
+
+    def __init__(
+        self,
+        *,
+        repository: str,
+        repository_conn_id: str | None = None,
+        directories: Sequence[str] | str = (),
+        checkpoints: Sequence[str | Mapping[str, str]] | str = (),
+        checkpoint_conn_id: str | None = None,
+        depth: int | str = DEPTH,
+        max_age: str | None = None,
+        max_gap: int | str | None = None,
+        min_time_to_loss: str | None = None,
+        kafka_config_id: str | None = None,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        stream_options: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        sizes: bool | str = False,
+        on_finding: str = "fail",
+        workers: int = WORKERS,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.repository = repository
+        self.repository_conn_id = repository_conn_id
+        self.directories = directories
+        self.checkpoints = checkpoints
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.depth = depth
+        self.max_age = max_age
+        self.max_gap = max_gap
+        self.min_time_to_loss = min_time_to_loss
+        self.kafka_config_id = kafka_config_id
+        self.options = options
+        self.stream_options = stream_options
+        self.sizes = sizes
+        self.on_finding = on_finding
+        self.workers = workers
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the report; problems fail the task, unless they are only to be told."""
+        with no_retry_when_refused():
+            reaction = one_of(self.on_finding, "on_finding", REACTIONS)
+            limits = self._limits()
+            settings = GuardSettings(options={kind: dict(values) for kind, values in (self.options or {}).items()})
+            own = mapping(self.stream_options, "stream_options")
+            kafka = text(self.kafka_config_id)
+            place = open_place(required(self.repository, "repository"), text(self.repository_conn_id))
+            fleet = look_at_fleet(
+                self._streams(),
+                Repository.open(place),
+                limits=limits,
+                guards=(lambda told: guards_with_kafka(told, kafka)) if kafka or settings.options or own else None,
+                settings=settings,
+                options=own,
+                sizes=flag(self.sizes, "sizes"),
+                workers=self.workers,
+            )
+            _send(fleet)
+            return self._conclude(fleet, reaction, context)
+
+    def _limits(self) -> Limits:
+        age, left = text(self.max_age), text(self.min_time_to_loss)
+        return Limits(
+            seconds_of(age, field="max_age") if age else None,
+            whole_number(self.max_gap, "max_gap"),
+            seconds_of(left, field="min_time_to_loss") if left else None,
+        )
+
+    def _streams(self) -> Discovery:
+        conn_id = text(self.checkpoint_conn_id)
+        roots = _places(self.directories, conn_id)
+        given = self.checkpoints.split(",") if isinstance(self.checkpoints, str) else self.checkpoints or ()
+        listed = [(c, None) if isinstance(c, str) else (c["checkpoint"], c.get("name")) for c in given]
+        if not (roots or listed):
+            raise RefusedError(
+                "no streams were given", hint="give directories or checkpoints, or check their templates"
+            )
+        found = discover(roots, depth=_depth(self.depth), workers=self.workers)
+        return discovered(
+            found,
+            [(open_place(uri, conn_id), name) for each, name in listed if (uri := text(each))],
+            workers=self.workers,
+        )
+
+    def _conclude(self, fleet: Fleet, reaction: str, context: Context) -> dict[str, Any]:
+        markdown = to_markdown(fleet)
+        result = {**fleet.to_json(), "markdown": markdown}
+        problems = fleet.problems()
+        (self.log.warning if problems else self.log.info)("%s", markdown)
+        if not problems or reaction == "warn":
+            return result
+        if "ti" in context:
+            context["ti"].xcom_push(key="report", value=result)
+        lines = [f"{uri}: {'; '.join(found)}" for uri, found in problems.items()]
+        more = [f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        raise RefusedError(
+            "\n".join([f"problems with {len(lines)} of {len(fleet.streams)} streams", *lines[:_SHOWN], *more]),
+            hint="the report is in the log and in the XCom `report`; on_finding='warn' only tells",
+        )
+
+
+def _places(directories: Sequence[str] | str, conn_id: str | None) -> list[Location]:
+    given = directories.split(",") if isinstance(directories, str) else directories or ()
+    return [open_place(uri, text(conn_id)) for each in given if (uri := text(each))]
+
+
+def _depth(value: int | str) -> int:
+    depth = whole_number(value, "depth")
+    return DEPTH if depth is None else depth
+
+
+def _send(fleet: Fleet) -> None:
+    """Tell Airflow's metrics, wherever they are sent to."""
+    from airflow.sdk.observability import stats
+
+    for gauge in gauges(fleet):
+        if gauge.name == "unknown":
+            continue
+        stream = gauge.labels["stream"]
+        stats.gauge(f"ckpt.stream.{gauge.name}", gauge.value, tags={"stream": stream})
+        stats.gauge(f"ckpt.stream.{stats.normalize_name_for_stats(stream, False)}.{gauge.name}", gauge.value)

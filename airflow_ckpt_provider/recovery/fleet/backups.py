@@ -1,0 +1,170 @@
+"""The last good backup of each of many streams in one repository."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_ckpt_provider.backup.drills import Drill, drilled_names, last_drill
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import Verified, verifications, verified_names
+from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.storage.location import Location
+
+#: How far back a good one is looked for behind damaged ones.
+_BACK = 20
+#: By how much the clock of whoever took a backup may be ahead of ours.
+_CLOCKS = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class LastBackup:
+    """The newest backup of a stream that can be read and was not found damaged.
+
+    Of the manifest only this is kept: those of a fleet together would fill the memory with names of files.
+
+    :param name: name of the stream.
+    :param backup_id: its id.
+    :param batch_id: the newest batch that it can restore.
+    :param created: when it was finished, in UTC.
+    :param checkpoint: URI of the checkpoint that it was taken of.
+    :param query_id: the streaming query's id.
+    :param files: number of its files.
+    :param size: their bytes.
+    :param facts: what its manifest says of the sources, for the guards.
+    :param verified: what verifying it found; ``None``: nobody has looked.
+    :param damaged: ids of newer ones that are damaged.
+    """
+
+    name: str
+    backup_id: str
+    batch_id: int
+    created: datetime
+    checkpoint: str
+    query_id: str
+    files: int
+    size: int
+    facts: Mapping[str, Any]
+    verified: Verified | None = None
+    damaged: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, m: Manifest, verified: Verified | None, damaged: Sequence[str]) -> LastBackup:
+        """Take what is needed of a manifest."""
+        about = (m.name, m.backup_id, m.batch_id, m.created, m.checkpoint, m.query_id)
+        return cls(*about, len(m.files), m.bytes, m.facts, verified, tuple(damaged))
+
+    def age(self, now: datetime) -> float | None:
+        """Seconds since it was finished; ``None`` if a clock says that it will be."""
+        passed = now - self.created
+        return None if passed < -_CLOCKS else max(passed.total_seconds(), 0.0)
+
+    def to_json(self, now: datetime) -> dict[str, Any]:
+        """The backup in a few plain values."""
+        age = self.age(now)
+        return {
+            "name": self.name,
+            "backup_id": self.backup_id,
+            "batch_id": self.batch_id,
+            "created": self.created.astimezone(UTC).isoformat(),
+            "age_seconds": None if age is None else round(age, 3),
+            "verified": self.verified.value if self.verified else None,
+            "files": self.files,
+            "bytes": self.size,
+            "damaged": list(self.damaged),
+        }
+
+
+class BackupsOfFleet:
+    """Finds the backups of streams: by the name they were given, else by the checkpoint that manifests say they are of.
+
+    Three listings at the start. Each stream then costs a listing of its backups, a listing of what verifying the newest found
+    (where one was ever verified), and a read of its manifest; two more of each for a newer one that is damaged. Names that no
+    stream has are looked through the same way, once, when there is a stream without backups under its own.
+
+    :param repository: the repository.
+    :param names: the names that streams were given.
+    """
+
+    def __init__(self, repository: Repository, names: Collection[str]) -> None:
+        self._repository = repository
+        self._there = frozenset(repository.names())
+        self._verified = verified_names(repository)
+        self._drilled = drilled_names(repository)
+        self.others = tuple(sorted(n for n in self._there - set(names) if not n.endswith(SAFETY_SUFFIX)))
+        self._by_checkpoint: dict[str, LastBackup] | None = None
+        self._lock = threading.Lock()
+
+    def last_good(self, name: str, checkpoint: Location, *, query_id: str | None) -> LastBackup | None:
+        """The last good backup of a stream; ``None``: there is none.
+
+        :param name: its name.
+        :param checkpoint: its checkpoint. A backup of another one is not this one's, be it under its name.
+        :param query_id: id of its query, to say whether that other one is a copy of it.
+        :raises RefusedError: those under its name are of another stream; or all that were looked at are damaged.
+        """
+        found = self._newest(name)
+        canonical = checkpoint.store.canonical
+        if found and canonical(found.checkpoint) == canonical(checkpoint.uri):
+            return found
+        other = self._elsewhere().get(checkpoint.uri)
+        if other is None and found is not None:
+            same = query_id is not None and query_id == found.query_id
+            whose = "the same query in another place" if same else "another stream"
+            raise RefusedError(
+                f"the backups named {name!r} are of {whose}: of {found.checkpoint}",
+                hint="back it up from where it is now" if same else "back this one up under a name of its own",
+            )
+        return other
+
+    def last_drill(self, name: str) -> Drill | None:
+        """The newest proof that a stream's backup could be run on; ``None``: there is none.
+
+        :raises RefusedError: the record is damaged.
+        """
+        return last_drill(self._repository, name) if name in self._drilled else None
+
+    def _elsewhere(self) -> dict[str, LastBackup]:
+        """By the checkpoint, the last good backups under names that no stream was given."""
+        with self._lock:
+            if self._by_checkpoint is None:
+                found = in_parallel(self._readable, self.others, workers=16)
+                self._by_checkpoint = {each.checkpoint: each for each in found if each}
+            return self._by_checkpoint
+
+    def _readable(self, name: str) -> LastBackup | None:
+        try:
+            return self._newest(name)
+        except RefusedError:
+            return None
+
+    def _newest(self, name: str) -> LastBackup | None:
+        if name not in self._there:
+            return None
+        ids = self._repository.backup_ids(name)
+        damaged: list[str] = []
+        for backup_id in reversed(ids[-_BACK:]):
+            try:
+                verified = None
+                if name in self._verified:
+                    verified = verifications(self._repository, name, backup_id=backup_id).get(backup_id)
+                if verified is not Verified.DAMAGED:
+                    return LastBackup.of(self._repository.read_manifest(name, backup_id), verified, damaged)
+            except NoSuchBackupError:
+                continue  # expired since it was listed
+            except DamagedBackupError:
+                pass
+            damaged.append(backup_id)
+        if damaged:
+            raise RefusedError(
+                f"the newest {len(damaged)} backups named {name!r} are damaged"
+                if len(damaged) > 1
+                else f"the only backup named {name!r} is damaged",
+                hint=f"take a new one, and see `airflow-ckpt check {self._repository.location}`",
+            )
+        return None
