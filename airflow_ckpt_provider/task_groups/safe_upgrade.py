@@ -202,7 +202,13 @@ def safe_upgrade(
                 max_downtime=None if raises else planned_downtime,
                 on_finding=preflight,
             ),
-            ours.keep(CheckpointBackupOperator, "backup", kafka_config_id=kafka_config_id, reason="before an upgrade"),
+            ours.keep(
+                CheckpointBackupOperator,
+                "backup",
+                kafka_config_id=kafka_config_id,
+                current=True,
+                reason="before an upgrade",
+            ),
             description
             and ours.look(
                 CompatibilityOperator,
@@ -257,6 +263,8 @@ def safe_upgrade(
                 CheckpointBackupOperator,
                 "final_backup",
                 kafka_config_id=kafka_config_id,
+                # Cleared after the stream has gone on, it takes another one.
+                current=True,
                 tags={"upgrade": "{{ dag.dag_id }}/{{ run_id }}", "drained": "true"},
                 reason="drained, before an upgrade",
             ),

@@ -54,8 +54,8 @@ def release(
     :param backup_id: the backup of the drained checkpoint, which a way back goes to.
     :param lift: lift the seal; not where a new checkpoint is put in place under it first.
     :return: the upgrade with the step.
-    :raises RefusedError: the upgrade was taken back already; or its seal is not there any more, so that somebody may have
-        started the stream.
+    :raises RefusedError: the upgrade was taken back already; its seal is not there any more, so that somebody may have
+        started the stream; the backup is of another batch.
     """
     if upgrade.has(Event.BACK):
         raise RefusedError(
@@ -69,6 +69,12 @@ def release(
             hint="see who lifted the seal; clear the run from its task `seal` on",
         )
     manifest = repository.manifest(backup_id, name=upgrade.name)
+    newest = checkpoint.progress().latest_committed
+    if manifest.batch_id != newest and not upgrade.has(Event.RELEASED):
+        raise RefusedError(
+            f"backup {backup_id} is of batch {manifest.batch_id}, and {checkpoint.location} stands at {newest}",
+            hint="clear the run from its task `final_backup` on",
+        )
     commit = list_logs(checkpoint.location).commits.get(manifest.batch_id)
     ended = commit.modified.isoformat() if commit and commit.modified else None
     # Noted first: killed in between, the way back finds that new code may have started.

@@ -126,7 +126,6 @@ def _rewind(
         name=upgrade.name,
         exact_replay=False,
         backup=str(upgrade.fact(Event.RELEASED, "backup_id")),
-        guards=(),
         under=mark.plan_id,
     )
     log.info("\n%s", plan.to_markdown())

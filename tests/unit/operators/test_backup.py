@@ -49,6 +49,23 @@ def test_backup(checkpoint: Path, repository: Path, run: Run) -> None:
     assert manifest.made_by == "dag/manual__1/task/-1"
 
 
+def test_a_cleared_task_takes_another_one_where_the_stream_has_gone_on(
+    checkpoint: Path, repository: Path, run: Run
+) -> None:
+    """The task of an upgrade is cleared hours later: what it backed up then is no place to go back to now."""
+    newest = [*checkpoint.glob(f"*/{NEWEST}"), *checkpoint.glob(f"*/.{NEWEST}.crc")]
+    kept = {path: path.read_bytes() for path in newest}
+    for path in newest:
+        path.unlink()
+    first = _operator(checkpoint, repository, current=True).execute(run())
+    assert first["batch_id"] == NEWEST - 1
+    assert _operator(checkpoint, repository, current=True).execute(run(try_number=2))["already_done"]
+    for path, data in kept.items():
+        path.write_bytes(data)
+    second = _operator(checkpoint, repository, current=True).execute(run(try_number=3))
+    assert (second["batch_id"], second["already_done"]) == (NEWEST, False)
+
+
 def test_backup_into_memory(checkpoint: Path, run: Run) -> None:
     first = _operator(checkpoint, "memory://operators/backups", name="one").execute(run())
     second = _operator(checkpoint, "memory://operators/backups", name="one").execute(run())

@@ -172,6 +172,14 @@ class TestTheFence:
         with pytest.raises(RefusedError, match="is not sealed any more"):
             release(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", RUN), backup_id=backup_id)
 
+    def test_a_backup_of_another_batch(self, orders: Location, kept: Repository) -> None:
+        """Of a task that was not run again."""
+        old = create_backup(Checkpoint.at(orders), kept, name="orders").manifest.backup_id
+        plant(orders, stream(DRAINED + 1))
+        fence(Checkpoint.at(orders), kept, begun(kept))
+        with pytest.raises(RefusedError, match=r"is of batch 3, and .* stands at 4"):
+            release(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", RUN), backup_id=old)
+
     def test_after_the_way_back_new_code_is_not_let_start(
         self, orders: Location, kept: Repository, table: Location
     ) -> None:
