@@ -11,7 +11,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo test lint format lock fake-databricks soak seal-soak rewind-soak reset-soak slow s3a doctor samples bench airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock fake-databricks soak seal-soak rewind-soak reset-soak slow stores s3a doctor samples bench bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -19,6 +19,9 @@ help: ## Show this list
 
 demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, compare row by row
 	@$(PY) -m demo.main $(ARGS)
+
+demo-upgrade: java venv jars ## Upgrade a live stream with the DAG safe_upgrade, once well and once badly (BAD=kind)
+	@$(PY) -m demo.upgrade.main $(if $(BAD),--bad $(BAD)) $(ARGS)
 
 test: java venv jars ## Run the tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest $(ARGS)
@@ -53,6 +56,9 @@ reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and ki
 slow: java venv jars ## The proofs that take minutes: every kind, source, damage and change (an hour and more)
 	@$(PY) -m pytest -m slow $(ARGS)
 
+stores: java venv ## Stores against emulators of Azure and Google, an HDFS and a FUSE mount, fetched on first use
+	@$(PY) -m pytest -m stores $(ARGS)
+
 s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a real S3 server
 	@$(PY) -m pytest -m s3a $(ARGS)
 
@@ -64,6 +70,9 @@ samples: java venv jars ## Start Spark 3.5 to 4.3 from the closures of the sampl
 
 bench: venv ## Measure backups against s5cmd, rclone, aws s3 sync and plain copies
 	@$(PY) -m benchmarks.main $(ARGS)
+
+bench-latency: venv ## Measure inspect, guard and sensors on a store that is 20, 50 and 100 ms away
+	@$(PY) -m benchmarks.latency $(ARGS)
 
 venv: ## Make .venv as requirements.lock says
 	@dev/venv.sh

@@ -22,8 +22,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from airflow_ckpt_provider.storage.opening import open_location
+from benchmarks.page import write_part
 from benchmarks.sample_tree import SampleTree
-from benchmarks.tools import ALL, AT_ONCE, HOME, NotAvailableError, OursFromShell, OursInProcess, Tool
+from benchmarks.tools import ALL, AT_ONCE, NotAvailableError, OursFromShell, OursInProcess, Tool
 from tests.s3_server import S3Server, running_s3_server
 
 CHANGED = 0.01
@@ -39,6 +40,10 @@ class Times:
     #: Processor time of the tool alone, which other programs on the machine do not lengthen.
     first_cpu: list[float] = field(default_factory=list)
     second_cpu: list[float] = field(default_factory=list)
+    third: list[float] = field(default_factory=list)
+    third_cpu: list[float] = field(default_factory=list)
+    restore: list[float] = field(default_factory=list)
+    restore_cpu: list[float] = field(default_factory=list)
 
     def of_first(self, work: Callable[[], object]) -> None:
         """Run and time a full copy."""
@@ -47,6 +52,14 @@ class Times:
     def of_second(self, work: Callable[[], object]) -> None:
         """Run and time a second run."""
         _timed(work, self.second, self.second_cpu)
+
+    def of_third(self, work: Callable[[], object]) -> None:
+        """Run and time a third run, when nothing has changed."""
+        _timed(work, self.third, self.third_cpu)
+
+    def of_restore(self, work: Callable[[], object]) -> None:
+        """Run and time the way back."""
+        _timed(work, self.restore, self.restore_cpu)
 
 
 def main() -> None:
@@ -71,7 +84,7 @@ def main() -> None:
     report = _report(times, tools, notes, files=files, size=size, rounds=arguments.rounds, load=load)
     print(report)
     if not arguments.no_report:
-        (HOME / "docs" / "benchmarks.md").write_text(report)
+        write_part("benchmarks.main", report)
 
 
 def _tools(server: S3Server, only: list[str] | None) -> tuple[list[Tool], list[str]]:
@@ -118,12 +131,20 @@ def _round(
         target = targets[tool.name]
         times[tool.name].of_second(lambda tool=tool, target=target: tool.update(source, target))
         _check(server, tool, source, target)
+        times[tool.name].of_third(lambda tool=tool, target=target: tool.update(source, target))
+    for tool in order:
+        elsewhere = server.make_bucket("restored")
+        server.filesystem().pipe_file(f"{elsewhere}/warm", b"x")
+        back, target = f"{elsewhere}/orders", targets[tool.name]
+        times[tool.name].of_restore(lambda tool=tool, target=target, back=back: tool.restore(target, back))
+        targets[f"{tool.name}, restored"] = back
     fs = server.filesystem()
     for target in targets.values():
         fs.rm(target.partition("/")[0], recursive=True)
     for tool in order:
         seconds = times[tool.name]
-        print(f"round {number + 1}: {tool.name:26} {seconds.first[-1]:7.2f} s {seconds.second[-1]:7.2f} s", flush=True)
+        runs = (seconds.first, seconds.second, seconds.third, seconds.restore)
+        print(f"round {number + 1}: {tool.name:26} " + " ".join(f"{run[-1]:7.2f} s" for run in runs), flush=True)
 
 
 def _timed(work: Callable[[], object], seconds: list[float], cpu: list[float]) -> None:
@@ -176,12 +197,15 @@ def _report(
         "",
         f"A checkpoint of {files:,} files and {size / 1e6:.0f} MB (one stateful operator, RocksDB with changelogs, files"
         f" of 0.3 to 60 KB) is copied from one bucket to another bucket of one S3 server; then {CHANGED:.0%} of the files"
-        f" are replaced and every tool runs a second time. Medians of {rounds} rounds in one run, every round in another"
+        f" are replaced and every tool runs a second time, and a third time with nothing changed; then what was copied is copied"
+        " back to an empty bucket (ours: restored, under the seal and checked)."
+        f" Medians of {rounds} rounds in one run, every round in another"
         f" order, {AT_ONCE} requests at once for every tool that lets itself be told. What was copied is compared"
         " with the source after every run.",
         "",
-        "| tool | full copy | range | to the fastest other | CPU of the tool | second run | CPU of the tool | second run is |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
+        "| tool | full copy | range | to the fastest other | CPU of the tool | second run | CPU of the tool | nothing changed"
+        " | CPU of the tool | back | second run is |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     others = [first for name, (first, _) in medians.items() if name not in OURS]
     for name, (first, second) in sorted(medians.items(), key=lambda item: item[1][0]):
@@ -189,12 +213,19 @@ def _report(
         ratio = f"{first / min(others):.2f}" if others else ""
         lines.append(
             f"| {name} | {first:.2f} s | {spread} | {ratio} | {statistics.median(times[name].first_cpu):.2f} s"
-            f" | {second:.2f} s | {statistics.median(times[name].second_cpu):.2f} s | {again[name]} |"
+            f" | {second:.2f} s | {statistics.median(times[name].second_cpu):.2f} s"
+            f" | {statistics.median(times[name].third):.2f} s | {statistics.median(times[name].third_cpu):.2f} s"
+            f" | {statistics.median(times[name].restore):.2f} s | {again[name]} |"
         )
     for name in OURS:
         if name in medians and others:
             ratios = [f"{n} 1/{f / medians[name][1]:.1f}" for n, (f, _) in medians.items() if n not in OURS]
             lines += ["", f"The second run of `{name}` beside a full copy with the others: {', '.join(ratios)}."]
+            nothing, back = statistics.median(times[name].third), statistics.median(times[name].restore)
+            lines += [
+                f"With nothing changed it is 1/{min(others) / nothing:.1f} of the fastest full copy; the way back takes"
+                f" {back / medians[name][0]:.2f} of its own first copy and {back / min(others):.2f} of the fastest other's."
+            ]
     lines += ["", *(f"{note}\n" for note in notes)]
     lines += [
         "What is not alike: ours lists, copies, compares every checksum with the listed one, keeps the two files of the log"

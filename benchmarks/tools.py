@@ -48,6 +48,10 @@ class Tool(ABC):
         """Copy what has changed since, as far as the tool knows how to."""
         self.copy(source, target)
 
+    def restore(self, source: str, target: str) -> None:
+        """Copy ``bucket/prefix``, as :meth:`copy` left it, back to an empty ``bucket/prefix``."""
+        self.copy(source, target)
+
     def run(self, *command: str | Path) -> None:
         """Run a command to its end."""
         done = subprocess.run(
@@ -74,6 +78,16 @@ class OursInProcess(Tool):
         checkpoint = Checkpoint.at(open_location(f"s3://{source}", storage_options=options))
         create_backup(checkpoint, Repository.open_or_create(repository), made_by="benchmark")
 
+    def restore(self, source: str, target: str) -> None:
+        from airflow_ckpt_provider.backup.repository import Repository
+        from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
+        from airflow_ckpt_provider.storage.opening import open_location
+
+        options = self.server.options()
+        repository = Repository.open(open_location(f"s3://{source}", storage_options=options))
+        place = open_location(f"s3://{target}", storage_options=options)
+        apply_restore(plan_restore(repository, repository.manifest("latest"), place))
+
 
 class OursFromShell(Tool):
     """``airflow-ckpt backup``, start of Python included."""
@@ -84,6 +98,10 @@ class OursFromShell(Tool):
     def copy(self, source: str, target: str) -> None:
         program = Path(sys.executable).with_name("airflow-ckpt")
         self.run(program, "backup", f"s3://{source}", f"s3://{target}", "--json")
+
+    def restore(self, source: str, target: str) -> None:
+        program = Path(sys.executable).with_name("airflow-ckpt")
+        self.run(program, "restore", f"s3://{source}", "latest", f"s3://{target}", "--apply", "--json")
 
 
 class S5cmd(Tool):

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.backup.claims import Claim, claimed, given_up
+from airflow_ckpt_provider.backup.engine import Engine, Threads
 from airflow_ckpt_provider.backup.lease import lease
 from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name, new_backup_id
-from airflow_ckpt_provider.backup.objects import Objects, Stored
+from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel, side_by_side
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -44,7 +45,6 @@ from airflow_ckpt_provider.errors import (
     UnreadableLogError,
 )
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +121,7 @@ def create_backup(
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
     observe: ObserveSources | None = None,
+    engine: Engine | None = None,
 ) -> BackupResult:
     """Back up a checkpoint into a repository.
 
@@ -135,6 +136,7 @@ def create_backup(
     :param on_progress: called after each file.
     :param observe: asked for what tells the live sources of the pinned batch from others of the same name; it goes into
         the manifest. It may not answer: the backup is taken all the same.
+    :param engine: who carries out the copies; by default ``workers`` threads of this process.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: nothing was committed yet; the name cannot be one; the repository lies inside the checkpoint or
         the checkpoint inside the repository.
@@ -150,13 +152,14 @@ def create_backup(
     name = _checked(checkpoint, repository.location, name)
     place = repository.location
     with lease(place, name, made_by=made_by), claimed(place, name, what="backup", made_by=made_by) as claim:
-        marks = read_marks(place, name)  # after the claim, and before anything is looked at that they may name
-        objects = Objects(place, name, vouched=_vouched(repository, name), marks=marks)
-        tree, closures, stored = _copy(checkpoint, objects, restorable_batches, workers, on_progress)
+        seen, (objects, taken) = side_by_side(lambda: _see(checkpoint), lambda: _objects(repository, name))
+        tree, closures, stored = _copy(
+            checkpoint, seen, objects, restorable_batches, engine or Threads(workers), on_progress
+        )
         manifest = _manifest(checkpoint, name, tree, closures, stored, tags or {}, reason, made_by)
         if observe is not None:
             manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
-        manifest = write_manifest(repository, manifest, claim)
+        manifest = write_manifest(repository, manifest, claim, taken=taken)
     copied = [s.entry for s in stored if s.copied]
     return BackupResult(manifest, len(copied), sum(entry.size for entry in copied), time.monotonic() - began)
 
@@ -202,33 +205,53 @@ def _check_places(checkpoint: Location, repository: Location) -> None:
             raise RefusedError(f"{what}: {inner} in {outer}", hint="keep backups in a place of their own")
 
 
-def _vouched(repository: Repository, name: str) -> tuple[FileEntry, ...]:
-    """Files of the newest readable backup: nearly all of what does not change is in it."""
-    for backup_id in reversed(repository.backup_ids(name)):
+def _objects(repository: Repository, name: str) -> tuple[Objects, frozenset[str]]:
+    """What the repository has of a stream, and the ids that no new backup can have; the claim has been written."""
+    place = repository.location
+    marks = read_marks(place, name)  # before anything is looked at that they may name
+    listed, (vouched, taken) = side_by_side(lambda: list_objects(place, name), lambda: _vouched(repository, name))
+    return Objects(place, name, vouched=vouched, marks=marks, listed=listed), taken
+
+
+def _vouched(repository: Repository, name: str) -> tuple[tuple[FileEntry, ...], frozenset[str]]:
+    """Files of the newest readable backup: nearly all of what does not change is in it. And the ids that are taken."""
+    ids, taken = repository.ids(name)
+    for backup_id in reversed(ids):
         try:
-            return repository.read_manifest(name, backup_id).files
+            return repository.read_manifest(name, backup_id).files, taken
         except NoSuchBackupError:
             continue  # expired since it was listed
         except DamagedBackupError as e:
             log.warning("%s", e)
-    return ()
+    return (), taken
+
+
+def _see(checkpoint: Checkpoint, tree: Tree | None = None) -> tuple[int, Tree]:
+    """Pin the newest committed batch, and list what there is: in this order."""
+    return _newest_committed(checkpoint), checkpoint.tree(like=tree)
 
 
 def _copy(
-    checkpoint: Checkpoint, objects: Objects, batches: int, workers: int, on_progress: OnProgress | None
+    checkpoint: Checkpoint,
+    seen: tuple[int, Tree],
+    objects: Objects,
+    batches: int,
+    engine: Engine,
+    on_progress: OnProgress | None,
 ) -> tuple[Tree, list[Closure], list[Stored]]:
-    """Resolve and copy until one look at the checkpoint could be copied whole."""
-    tree: Tree | None = None
+    """Resolve and copy until one look at the checkpoint could be copied whole.
+
+    :param seen: the first look.
+    """
     copied: dict[str, Stored] = {}
-    pinned: int | None = None
+    before: int | None = None
     complaint: Exception | None = None
     same = 0
     for look in range(_LOOKS):
-        before, pinned = pinned, _newest_committed(checkpoint)
-        tree = checkpoint.tree(like=tree)
+        pinned, tree = seen if look == 0 else _see(checkpoint, seen[1])
         try:
             closures = _closures(tree, pinned, batches)
-            stored = _store(tree, closures, objects, copied, workers, on_progress)
+            stored = _store(tree, closures, objects, copied, engine, on_progress)
             _check_history(checkpoint.location, tree, pinned)
             return tree, closures, stored
         except (MissingFileError, UnreadableLogError, FileNotFoundError, HistoryRewrittenError, RefusedError) as e:
@@ -236,9 +259,10 @@ def _copy(
             same = same + 1 if pinned == before and str(e) == str(complaint) else 0
             if same == _SAME_COMPLAINTS:
                 raise _as_damage(e) from e
-            complaint = e
+            complaint, before, seen = e, pinned, (pinned, tree)
             log.info("look %d at %s (batch %s): %s; looking again", look + 1, checkpoint.location, pinned, e)
             time.sleep(_PAUSE * same)
+            objects.look()  # what was copied meanwhile is not copied again
     raise HistoryRewrittenError(
         f"{checkpoint.location} moved faster than it could be copied, {_LOOKS} times; the last time: {complaint}",
         hint="raise spark.sql.streaming.minBatchesToRetain or the trigger interval, or use more workers",
@@ -279,53 +303,62 @@ def _store(
     closures: list[Closure],
     objects: Objects,
     copied: dict[str, Stored],
-    workers: int,
+    engine: Engine,
     on_progress: OnProgress | None,
 ) -> list[Stored]:
     """Store every file of the closures; what an earlier look copied is in ``objects`` already."""
     files = {file.path: file for closure in closures for file in closure.files}
-    paths = {closure.batch_id: {file.path for file in closure.files} for closure in reversed(closures)}
-    needed_by = {path: tuple(b for b, needed in paths.items() if path in needed) for path in files}
     meter = Meter(on_progress, files=len(files), size=sum(file.size for file in files.values()))
 
-    def store(file: StoredFile) -> Stored:
-        result = objects.store(tree, file)
+    def done(result: Stored) -> None:
         if result.copied:
             copied[result.entry.object] = result
-        meter.add(file.size)
-        return result
+        meter.add(result.entry.size)
 
     held = {path: known for path, file in files.items() if (known := objects.held(file))}
     for known in held.values():
         meter.add(known.entry.size)
     missing = [file for path, file in files.items() if path not in held]
-    written = {s.entry.path: s for s in in_parallel(store, missing, workers=workers)}
+    written = {s.entry.path: s for s in engine.store(tree, objects, missing, done)}
     stored = [held.get(path) or written[path] for path in files]
     if any(s.unproven for s in stored):
         entries = objects.prove(tree, stored, files.values())
         stored = [replace(s, entry=entry) for s, entry in zip(stored, entries, strict=True)]
-    result = []
+    if len(closures) > 1:
+        stored = [replace(s, entry=entry) for s, entry in zip(stored, _needed_by(closures, stored), strict=True)]
+    return [
+        s if s.copied == (s.entry.object in copied) and not s.unproven else Stored(s.entry, s.entry.object in copied)
+        for s in stored
+    ]
+
+
+def _needed_by(closures: list[Closure], stored: list[Stored]) -> Iterator[FileEntry]:
+    """The entries, each with the batches that need it; without where all of them do."""
+    paths = {closure.batch_id: {file.path for file in closure.files} for closure in reversed(closures)}
     for s in stored:
-        batches = needed_by[s.entry.path]
-        entry = s.entry if len(batches) == len(closures) else replace(s.entry, batches=batches)
-        result.append(Stored(entry, copied=entry.object in copied))
-    return result
+        batches = tuple(batch for batch, needed in paths.items() if s.entry.path in needed)
+        yield s.entry if len(batches) == len(closures) else replace(s.entry, batches=batches)
 
 
 def _check_history(location: Location, tree: Tree, pinned: int) -> None:
     """See that the past is still the past: the same query, and the pinned batch as it was or purged by newer ones."""
-    for path in (METADATA_FILE, f"{OFFSETS}/{pinned}", f"{COMMITS}/{pinned}"):
+
+    def read(path: str) -> bytes | None:
+        try:
+            return location.read(path)
+        except FileNotFoundError:
+            return None
+
+    paths = (METADATA_FILE, f"{OFFSETS}/{pinned}", f"{COMMITS}/{pinned}")
+    for path, now in zip(paths, in_parallel(read, paths, workers=len(paths)), strict=True):
         file = tree.get(path)
         before = tree.content_in_hand(file) if file else None
-        try:
-            now = location.read(path)
-        except FileNotFoundError:
+        if now is None:
             if path == METADATA_FILE or _newest_batch(location, path.partition("/")[0]) <= pinned:
                 raise HistoryRewrittenError(
                     f"{location}/{path} disappeared while it was backed up", hint="somebody changes this checkpoint"
-                ) from None
-            continue
-        if before is not None and now != before:
+                )
+        elif before is not None and now != before:
             raise HistoryRewrittenError(
                 f"{location}/{path} was rewritten while it was backed up", hint="somebody changes this checkpoint"
             )
@@ -402,12 +435,12 @@ def _start_offsets(tree: Tree, closure: Closure) -> list[dict[str, Any]]:
     return [source.to_json() for source in parse_offsets(data, batch_id=before[-1]).sources]
 
 
-def write_manifest(repository: Repository, manifest: Manifest, claim: Claim) -> Manifest:
+def write_manifest(repository: Repository, manifest: Manifest, claim: Claim, *, taken: frozenset[str]) -> Manifest:
     """Write the manifest under an id that is free; two backups of one batch within a second get ids a second apart.
 
+    :param taken: ids that are not free, as listed since the claim was written.
     :raises BackupRunningError: another backup took the id at this moment, or a prune has given this one up.
     """
-    taken = repository.taken_ids(manifest.name)
     for second in range(60):
         created = manifest.created + timedelta(seconds=second)
         backup_id = new_backup_id(created, manifest.batch_id)

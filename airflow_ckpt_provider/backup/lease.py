@@ -14,11 +14,11 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_ckpt_provider.errors import BackupRunningError
+from airflow_ckpt_provider.errors import BackupRunningError, StorageError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
@@ -49,12 +49,17 @@ def lease(repository: Location, name: str, *, made_by: str) -> Iterator[None]:
 
 
 def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
-    try:
-        repository.create(path, _document(mine))
-    except FileExistsError:
+    held = None
+    with suppress(StorageError):  # to whoever may not list, S3 says of a file that is not there that it is forbidden
         held = _read(repository, path)
-        if held and not _is_free(held):
-            raise _running(held, path) from None
+    try:
+        if held is None:
+            repository.create(path, _document(mine))
+    except FileExistsError:  # taken at this moment, or damaged
+        held = _read(repository, path) or {"released": True}
+    if held is not None:
+        if not _is_free(held):
+            raise _running(held, path)
         repository.replace(path, _document(mine))
     held = _read(repository, path)
     if held and held["holder"] != mine["holder"]:  # another one took it at the same moment

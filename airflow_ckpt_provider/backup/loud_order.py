@@ -6,7 +6,7 @@ The seal is what keeps Spark from starting. This is the second belt, should some
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
@@ -45,14 +45,15 @@ def delete_files(location: Location, paths: Iterable[str], *, workers: int = WOR
         delete_file(location, path)
 
 
-def clear(location: Location, mark: Seal, *, workers: int = WORKERS) -> None:
+def clear(location: Location, mark: Seal, *, keep: Collection[str] = (), workers: int = WORKERS) -> None:
     """Delete all that is there but the seal, hidden files too: ``offsets/`` first, its newest entry last of these.
 
     :param location: the checkpoint.
     :param mark: its seal.
+    :param keep: what stays; nothing of the logs.
     :param workers: requests under way at once.
     """
-    going = {path for path in location.walk() if path != mark.path}
+    going = {path for path in location.walk() if path != mark.path and path not in keep}
     entries = newest_offsets_first(going)
     hidden = sorted(path for path in going - set(entries) if path.startswith(f"{OFFSETS}/"))
     for path in (*entries[1:], *hidden, *entries[:1]):

@@ -10,7 +10,9 @@ left alone, and the content gets another name. Nor is one used that a prune may 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.manifest import FileEntry
@@ -31,6 +33,15 @@ class Stored:
     unproven: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a stream's objects, as far as some files are concerned: plain values, for another process."""
+
+    listed: tuple[StoredFile, ...]
+    vouched: tuple[FileEntry, ...]
+    marks: Marks
+
+
 class Objects:
     """The objects of one stream.
 
@@ -38,28 +49,66 @@ class Objects:
     :param name: name of the stream.
     :param vouched: files of earlier backups.
     :param marks: what prunes are about to delete; read after the claim was written, and before this is made.
+    :param listed: what is there, where that was listed already.
     """
 
     def __init__(
-        self, repository: Location, name: str, *, vouched: Iterable[FileEntry], marks: Marks | None = None
+        self,
+        repository: Location,
+        name: str,
+        *,
+        vouched: Iterable[FileEntry],
+        marks: Marks | None = None,
+        listed: dict[str, StoredFile] | Iterable[StoredFile] | None = None,
     ) -> None:
         self.repository = repository
+        self.name = name
         self.directory = f"objects/{name}"
         self._listed: dict[str, StoredFile] = {}
-        entries = tuple(vouched)
-        self._by_identity = {(e.path, e.size, e.identity): e for e in entries if e.identity is not None}
-        self._by_content = {(mark, e.size): e for e in entries for mark in (e.sha256, e.checksum) if mark is not None}
+        self._entries = entries = tuple(vouched)
+        self._by_path = {e.path: e for e in entries}
+        self._by_content: dict[tuple[str, int], FileEntry] | None = None
         self._marks = marks or Marks()
-        self.look()
+        self._lock = threading.Lock()
+        if listed is None:
+            self.look()
+        else:
+            self._listed = listed if isinstance(listed, dict) else {file.path: file for file in listed}
 
     def look(self) -> None:
         """List what is there."""
-        self._listed = self.repository.walk(self.directory)
+        self._listed = list_objects(self.repository, self.name)
+
+    def known(self, groups: Iterable[Sequence[StoredFile]]) -> Iterator[Known]:
+        """For each group of files what :meth:`store` may want to know of them, for objects like these in another process.
+
+        Contents are only ever compared with contents of the same size. What is in the way of a content that was read shows
+        when it is created; a copy within the store writes over what it is not told of, so all that bears its name is told.
+        """
+        vouched: defaultdict[int, list[FileEntry]] = defaultdict(list)
+        for entry in self._entries:
+            vouched[entry.size].append(entry)
+        listed: defaultdict[int, list[StoredFile]] = defaultdict(list)
+        for file in self._listed.values():
+            listed[file.size].append(file)
+        for group in groups:
+            sizes = {file.size for file in group}
+            here = {file.path: file for size in sizes for file in listed.get(size, ())}
+            for file in group:
+                if file.checksum:
+                    here |= {taken.path: taken for taken in self._taken(self._copy_path(file, file.checksum))}
+            yield Known(
+                tuple(here.values()),
+                tuple(entry for size in sizes for entry in vouched.get(size, ())),
+                Marks(self._marks.generation, self._marks.condemned & here.keys()),
+            )
 
     def held(self, file: StoredFile) -> Stored | None:
         """The entry of a file whose content an earlier backup has, as far as its store can tell; ``None`` otherwise."""
-        known = self._by_identity.get((file.path, file.size, file.identity)) if file.identity else None
-        if known and self._is_whole(known):
+        known = self._by_path.get(file.path)
+        if not file.identity or known is None or (known.size, known.identity) != (file.size, file.identity):
+            return None
+        if self._is_whole(known):
             return Stored(replace(known, batches=None) if known.batches else known, copied=False)
         return None
 
@@ -108,16 +157,24 @@ class Objects:
 
     def _vouched_copy(self, mark: str, file: StoredFile) -> Stored | None:
         """The entry of a content that an earlier backup has, under whatever path and whatever name."""
-        known = self._by_content.get((mark, file.size))
+        known = self._contents_held().get((mark, file.size))
         if known is None or not self._is_whole(known):
             return None
         return Stored(replace(known, path=file.path, identity=file.identity, batches=None), copied=False)
 
+    def _contents_held(self) -> dict[tuple[str, int], FileEntry]:
+        """Made when it is first wanted: a backup with nothing new can do without."""
+        with self._lock:
+            if self._by_content is None:
+                self._by_content = {
+                    (mark, e.size): e for e in self._entries for mark in (e.sha256, e.checksum) if mark is not None
+                }
+            return self._by_content
+
     def _copy_within(self, source: Location, file: StoredFile, checksum: str) -> Stored:
         if known := self._vouched_copy(checksum, file):
             return known
-        key = checksum.replace(":", "-").replace("/", "_") + f"-{file.size}"
-        path = self._path(key)
+        path = self._copy_path(file, checksum)
         entry = FileEntry(file.path, file.size, path, checksum=checksum, identity=file.identity)
         if path in self._listed and self._is_whole(entry):
             return Stored(entry, copied=False)
@@ -181,9 +238,29 @@ class Objects:
         generation = f"-g{self._marks.generation}" if self._marks.generation else ""
         return f"{self.directory}/{shard}/{key}{generation}"
 
+    def _copy_path(self, file: StoredFile, checksum: str) -> str:
+        return self._path(checksum.replace(":", "-").replace("/", "_") + f"-{file.size}")
+
+    def _taken(self, path: str) -> Iterator[StoredFile]:
+        """What bears this name, and the ones after it that are taken as well."""
+        for candidate in _names(path):
+            if candidate not in self._listed:
+                return
+            yield self._listed[candidate]
+
     def _free(self, path: str) -> str:
         """A name for a content: its own, or another one where that is taken by something else."""
-        for candidate in (path, *(f"{path}.{number}" for number in range(1, 100))):
+        for candidate in _names(path):
             if candidate not in self._listed:
                 return candidate
         raise StorageError(f"{path}: a hundred damaged objects of this name", hint="use another repository")
+
+
+def list_objects(repository: Location, name: str) -> dict[str, StoredFile]:
+    """List the objects of a stream, by path."""
+    return repository.walk(f"objects/{name}")
+
+
+def _names(path: str) -> Iterator[str]:
+    yield path
+    yield from (f"{path}.{number}" for number in range(1, 100))

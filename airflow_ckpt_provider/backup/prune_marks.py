@@ -13,6 +13,7 @@ names is of an older generation.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,7 +57,12 @@ def read_marks(repository: Location, name: str) -> Marks:
 
 def write_mark(repository: Location, name: str, marks: Marks, objects: Collection[str], *, made_by: str) -> int:
     """Name the objects that will be deleted; return the number of the mark."""
-    document = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "made_by": made_by, "objects": sorted(objects)}
+    document = {
+        "id": uuid.uuid4().hex,  # no two marks are the same: a store that lost our answer is asked whose it has
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made_by": made_by,
+        "objects": sorted(objects),
+    }
     number = marks.generation
     while True:
         number += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from airflow_ckpt_provider.backup.safety import keep_what_is_there, kept_for
 from airflow_ckpt_provider.backup.sealing import remove_seal
 from airflow_ckpt_provider.backup.target import expect_files, look_at, wait_until_at_rest
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
-from airflow_ckpt_provider.backup.verify import check_contents, read_whole
+from airflow_ckpt_provider.backup.verify import check_contents, check_structure, content_damage, read_whole
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
@@ -40,6 +41,7 @@ class RestoreOutcome:
     """A restore that was carried out.
 
     :param kept: where what was replaced is kept, or ``None`` if there was nothing.
+    :param unchanged: how many of the files were there already, and stayed.
     :param already_done: nothing had to be done.
     """
 
@@ -51,6 +53,7 @@ class RestoreOutcome:
     bytes: int
     seconds: float
     kept: str | None
+    unchanged: int
     already_done: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def apply_restore(
     """
     began = time.monotonic()
     if plan.already_done:
-        return _outcome(plan, began, kept=None)
+        return _outcome(plan, began, kept=None, unchanged=len(plan.entries))
     if plan.sink and plan.sink[0] in (Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE) and not accept_sink:
         raise RefusedError(
             f"the sink says {plan.sink[0].value} for a start after batch {plan.batch_id}: {'; '.join(plan.sink[1])}",
@@ -95,22 +98,22 @@ def apply_restore(
 def _carry_out(
     plan: RestorePlan, began: float, made_by: str, reason: str, workers: int, on_progress: OnProgress | None
 ) -> RestoreOutcome:
-    problems = check_contents(plan.repository, list(plan.entries), workers=workers)
-    refuse_damage(plan.manifest, [damage.message for damage in problems])
+    _check_objects(plan, workers)
     seal = _seal(plan, made_by)
     kept = _keep(plan, made_by)
-    clear(plan.target.location, seal, workers=workers)
-    _write(plan, workers, on_progress)
+    unchanged = _unchanged(plan, workers)
+    clear(plan.target.location, seal, keep=unchanged, workers=workers)
+    _write(plan, unchanged, workers, on_progress)
     _check(plan, seal)
     facts = {"made_by": made_by, "reason": reason, "kept": kept, "plan": plan.to_json()}
     plan.repository.record(plan.plan_id, {"kind": "restore", **facts})
     # Performed last: until now no Spark could start from the target.
     remove_seal(plan.target.location, seal)
     log.info("%s restored to batch %d of %s; seal lifted", plan.target.location, plan.batch_id, plan.manifest.backup_id)
-    return _outcome(plan, began, kept=kept)
+    return _outcome(plan, began, kept=kept, unchanged=len(unchanged))
 
 
-def _outcome(plan: RestorePlan, began: float, *, kept: str | None) -> RestoreOutcome:
+def _outcome(plan: RestorePlan, began: float, *, kept: str | None, unchanged: int) -> RestoreOutcome:
     return RestoreOutcome(
         plan_id=plan.plan_id,
         backup_id=plan.manifest.backup_id,
@@ -120,8 +123,56 @@ def _outcome(plan: RestorePlan, began: float, *, kept: str | None) -> RestoreOut
         bytes=plan.bytes,
         seconds=time.monotonic() - began,
         kept=kept,
+        unchanged=unchanged,
         already_done=plan.already_done,
     )
+
+
+def _check_objects(plan: RestorePlan, workers: int) -> None:
+    """See that the backup is whole before anything is changed.
+
+    Objects that the store copies itself are compared by the checksum that it vouches for; what comes out of the copy is compared
+    again. All others are read.
+    """
+    entries = list(plan.entries)
+    damaged = check_structure(plan.repository, plan.manifest, entries)
+    missing = {damage.path for damage in damaged}
+    read = [e for e in entries if not _is_copied_within(plan, e) and e.path not in missing]
+    damaged += check_contents(plan.repository, read, workers=workers)
+    refuse_damage(plan.manifest, [damage.message for damage in damaged])
+
+
+def _is_copied_within(plan: RestorePlan, entry: FileEntry) -> bool:
+    """Whether the store copies an object to the target by itself."""
+    repository, target = plan.repository.location, plan.target.location
+    if entry.checksum is None or entry.path in plan.rewritten:
+        return False
+    return target.store.copies_within and target.store.same_as(repository.store)
+
+
+def _unchanged(plan: RestorePlan, workers: int) -> frozenset[str]:
+    """Files that are at the target already, to the letter, and need be neither deleted nor written.
+
+    Logs are always written: they are few, and their order is what keeps Spark from starting half-way.
+    """
+    visible = look_at(plan.target.location).visible
+    logs = (f"{OFFSETS}/", f"{COMMITS}/", METADATA_FILE)
+    wanted = [e for e in plan.entries if not e.path.startswith(logs) and e.path not in plan.rewritten]
+
+    def is_same(entry: FileEntry) -> bool:
+        file = visible[entry.path]
+        if file.checksum is not None and file.checksum in (entry.checksum, f"sha256:{entry.sha256}"):
+            return True
+        if entry.sha256 is None:
+            return False
+        try:
+            return content_damage(entry, plan.target.location.read(entry.path)) is None
+        except (FileNotFoundError, StorageError):
+            return False
+
+    like = [e for e in wanted if e.path in visible and visible[e.path].size == e.size]
+    same = in_parallel(is_same, like, workers=workers)
+    return frozenset(entry.path for entry, is_it in zip(like, same, strict=True) if is_it)
 
 
 def _seal(plan: RestorePlan, made_by: str) -> Seal:
@@ -156,7 +207,7 @@ def _keep(plan: RestorePlan, made_by: str) -> str | None:
     return kept
 
 
-def _write(plan: RestorePlan, workers: int, on_progress: OnProgress | None) -> None:
+def _write(plan: RestorePlan, unchanged: Collection[str], workers: int, on_progress: OnProgress | None) -> None:
     """Write the files in the order that is loud by itself: the entry that a start needs comes last."""
     meter = Meter(on_progress, files=len(plan.entries), size=plan.bytes)
     by_path = {entry.path: entry for entry in plan.entries}
@@ -165,7 +216,8 @@ def _write(plan: RestorePlan, workers: int, on_progress: OnProgress | None) -> N
     gates = [by_path.pop(path) for path in sorted(by_path) if path.startswith(f"{OFFSETS}/")]
 
     def write(entry: FileEntry) -> None:
-        _write_one(plan, entry)
+        if entry.path not in unchanged:
+            _write_one(plan, entry)
         meter.add(plan.size_of(entry))
 
     for entry in first:
@@ -182,7 +234,7 @@ def _write_one(plan: RestorePlan, entry: FileEntry) -> None:
     if rewritten is not None:
         target.replace(entry.path, rewritten)
         return
-    if entry.checksum is not None and target.store.copies_within and target.store.same_as(repository.store):
+    if _is_copied_within(plan, entry):
         target.store.copy((repository / entry.object).root, (target / entry.path).root, entry.size)
         return
     target.replace(entry.path, read_whole(plan.repository, entry, right_when="the restore began"))
@@ -192,11 +244,12 @@ def _check(plan: RestorePlan, seal: Seal) -> None:
     """Look at what was written: exactly the files of the plan, and for Spark a whole closure of the batch."""
     there = look_at(plan.target.location)
     wanted = {entry.path: plan.size_of(entry) for entry in plan.entries}
+    visible = there.visible
     expect_files(there, wanted, plan_id=plan.plan_id, what="what was written")
     for entry in plan.entries:
         # Copied by the store: its checksum has to be the object's, or else the content is read.
         copied = entry.checksum is not None and entry.path not in plan.rewritten
-        if copied and there.visible[entry.path].checksum != entry.checksum:
+        if copied and visible[entry.path].checksum != entry.checksum:
             copy, original = plan.target.location.read(entry.path), plan.repository.location.read(entry.object)
             if copy != original:
                 raise StorageError(

@@ -119,10 +119,11 @@ class RestorePlan:
             steps += [
                 f"{wait}, seal the target",
                 f"keep its {len(there.visible)} files: a safety backup, or a copy set aside if it is too broken",
-                f"delete its {len(there.visible)} files",
+                f"delete what differs of its {len(there.visible)} files",
             ]
+        what = "" if there.is_empty else ", but for what is there already"
         steps.append(
-            f"write {len(self.entries)} files, {self.bytes} bytes: offsets/{n}, metadata, commits/{n}, sources, state"
+            f"write {len(self.entries)} files, {self.bytes} bytes{what}: offsets/{n}, metadata, commits/{n}, sources, state"
             + (f", and last offsets/{n - 1}" if n else "")
         )
         if self.rewritten:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sized
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+One = TypeVar("One")
+Other = TypeVar("Other")
 
 #: Requests under way at once. Small objects dominate, so it is latency that has to be hidden.
 WORKERS = 64
@@ -48,21 +50,49 @@ class Meter:
                 self._on_progress(self._progress)
 
 
+def side_by_side(first: Callable[[], One], second: Callable[[], Other]) -> tuple[One, Other]:
+    """Do two things at once that wait for different answers."""
+    one, other = in_parallel(lambda work: work(), cast(list[Callable[[], Any]], [first, second]), workers=2)
+    return one, other
+
+
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int = WORKERS) -> list[Result]:
     """Apply ``work`` to all items, several at once; results in the order of the items.
 
-    The first error is raised after what was under way has ended; nothing new is begun after it.
+    The first error is raised after what was under way has ended; nothing new is begun after it. Items are taken as they are
+    worked on, so that a million of them need no more memory than their results.
     """
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        futures = [pool.submit(work, item) for item in items]
+    numbered = enumerate(items)
+    results: list[Any] = []
+    failed: list[BaseException] = []
+    lock = threading.Lock()
+
+    def take_turns() -> None:
+        while True:
+            with lock:
+                if failed:
+                    return
+                try:
+                    number, item = next(numbered)
+                except StopIteration:
+                    return
+                except BaseException as e:
+                    failed.append(e)
+                    return
+                results.append(None)
+            try:
+                results[number] = work(item)
+            except BaseException as e:
+                failed.append(e)
+                return
+
+    threads = min(workers, len(items)) if isinstance(items, Sized) else workers
+    with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
         try:
-            done, pending = wait(futures, return_when=FIRST_EXCEPTION)
-        except BaseException:  # Ctrl-C: what is queued must not run first
-            pool.shutdown(wait=False, cancel_futures=True)
+            wait([pool.submit(take_turns) for _ in range(threads)])
+        except BaseException as e:  # Ctrl-C: what has not begun must not
+            failed.append(e)
             raise
-        for future in pending:
-            future.cancel()
-    for future in done:
-        if error := future.exception():
-            raise error
-    return [future.result() for future in futures]
+    if failed:
+        raise failed[0]
+    return results

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fsspec import AbstractFileSystem
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.advice import advise
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
@@ -19,6 +20,12 @@ from airflow_ckpt_provider.checkpoint.usage import directory_usage, partition_us
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+#: How often a stream that purges what was just listed is looked at again.
+_LOOKS = 5
 
 
 class Checkpoint:
@@ -59,7 +66,16 @@ class Checkpoint:
         :raises NotACheckpointError: there is no checkpoint here.
         :raises UnreadableLogError: an entry that Spark will read cannot be parsed.
         """
-        return read_resume_point(self.location, self.progress())
+        return self._resume_point(self.progress())[1]
+
+    def _resume_point(self, progress: Progress) -> tuple[Progress, ResumePoint]:
+        """The resume point, and the look it was found by: another one where the stream has purged what was listed."""
+        for _ in range(_LOOKS - 1):
+            try:
+                return progress, read_resume_point(self.location, progress)
+            except FileNotFoundError:
+                progress = self.progress()
+        return progress, read_resume_point(self.location, progress)
 
     def closure(self, batch_id: int) -> Closure:
         """The smallest set of files that Spark needs to go on after a committed batch.
@@ -94,11 +110,14 @@ class Checkpoint:
         :raises UnreadableLogError: an entry that Spark will read cannot be parsed.
         """
         progress = self.progress()
-        resume = read_resume_point(self.location, progress)
-        tree = self.tree()
+        with ThreadPoolExecutor(1) as beside:
+            sweep = beside.submit(self.tree)
+            progress, resume = self._resume_point(progress)
+            tree = sweep.result()
         findings = list(resume.reasons)
-        # As the files were listed, which may be some batches later than what was read before.
-        committed = [batch for batch in tree.batches(COMMITS) if batch in tree.batches(OFFSETS)]
+        # As the files were listed, which may be some batches earlier or later than what was read.
+        logged = set(tree.batches(OFFSETS))
+        committed = [batch for batch in tree.batches(COMMITS) if batch in logged]
         closure = None
         if committed:
             try:

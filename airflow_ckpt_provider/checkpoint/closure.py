@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.operators import (
 )
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.sources import SOURCES, source_closure
-from airflow_ckpt_provider.checkpoint.state_closure import store_closure
+from airflow_ckpt_provider.checkpoint.state_closure import contents_needed, store_closure
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError
@@ -75,6 +75,7 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
     :raises MissingFileError: a needed file is not there. While the stream runs this can pass: look again.
     :raises UnreadableLogError: a file could not be parsed.
     """
+    tree.read_together(_small_files(tree, batch_id))
     entry = parse_offsets(_read(tree, f"{OFFSETS}/{batch_id}", batch_id), batch_id=batch_id)
     commit = parse_commit(_read(tree, f"{COMMITS}/{batch_id}", batch_id), batch_id=batch_id)
     metadata = _file(
@@ -101,6 +102,16 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
     files = [*logs, *source_closure(tree, last), *state, *_other_files(tree), *(f for c in closures for f in c.files)]
     by_path = {file.path: file for file in files}
     return Closure(batch_id, entry, commit, tuple(by_path[p] for p in sorted(by_path)), tuple(closures))
+
+
+def _small_files(tree: Tree, batch_id: int) -> list[StoredFile]:
+    """What tells which files a closure has: all of it is asked for at once, for each request waits for its answer."""
+    paths = [METADATA_FILE, f"{OFFSETS}/{batch_id}", f"{COMMITS}/{batch_id}", f"{OFFSETS}/{batch_id - 1}"]
+    files = [tree.get(path) for path in paths]
+    for operator in tree.numbered_directories(STATE):
+        files.append(metadata_file(tree, operator, batch_id=batch_id))
+        files.append(tree.get(f"{STATE}/{operator}/0/_metadata/schema"))
+    return [file for file in files if file is not None]
 
 
 def _read(tree: Tree, path: str, batch_id: int) -> bytes:
@@ -186,16 +197,33 @@ def _store_closures(tree: Tree, operator: int, entry: OffsetEntry, commit: Commi
     logged = len(ids) if ids else entry.state_partitions
     in_partitions = partitions(tree, operator, logged=logged)
     names = stores(tree, operator, in_partitions) or (DEFAULT_STORE,)
-    provider = entry.state_provider or ""
+    provider, codec = entry.state_provider or "", entry.state_codec
+    wanted = [
+        (partition, name, StateVersion(entry.batch_id + 1, ids[partition][index] if ids else None))
+        for partition in in_partitions
+        for index, name in enumerate(names)
+    ]
+    _read_together(tree, operator, wanted, provider, codec)
     closures = []
-    for partition in in_partitions:
-        for index, name in enumerate(names):
-            unique_id = ids[partition][index] if ids else None
-            version = StateVersion(entry.batch_id + 1, unique_id)
-            directory = store_directory(operator, partition, name)
-            files = store_closure(tree, directory, version, provider=provider, codec=entry.state_codec)
-            closures.append(StoreClosure(operator, partition, name, version, files))
+    for partition, name, version in wanted:
+        directory = store_directory(operator, partition, name)
+        files = store_closure(tree, directory, version, provider=provider, codec=codec)
+        closures.append(StoreClosure(operator, partition, name, version, files))
     return closures
+
+
+def _read_together(
+    tree: Tree, operator: int, stores: list[tuple[int, str, StateVersion]], provider: str, codec: str
+) -> None:
+    """Read the snapshots that name other files, of all stores at once; with lineages, what names the snapshots first."""
+    for _ in range(2 if any(version.unique_id for _, _, version in stores) else 1):
+        tree.read_together(
+            file
+            for partition, name, version in stores
+            for file in contents_needed(
+                tree, store_directory(operator, partition, name), version, provider=provider, codec=codec
+            )
+        )
 
 
 def _other_files(tree: Tree) -> list[StoredFile]:

@@ -69,6 +69,14 @@ def parse_file_log(data: bytes, *, path: str, log_id: int) -> list[LoggedFile]:
     return found
 
 
+def first_read(names: Collection[str]) -> list[str]:
+    """What :func:`read_file_log` reads of a log that is whole: the newest compacted file and all after it."""
+    compacted = [n for name in names if (n := batch_id_of(name.removesuffix(".compact"))) is not None and "." in name]
+    base = max(compacted, default=-1)
+    later = [name for name in names if (n := batch_id_of(name)) is not None and n > base]
+    return [*([f"{base}.compact"] if compacted else []), *later]
+
+
 def read_file_log(
     names: Collection[str], read: Callable[[str], bytes], last: int, *, directory: str = ""
 ) -> FileSourceLog:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
-from airflow_ckpt_provider.checkpoint.state_files import RESERVED, state_files
+from airflow_ckpt_provider.checkpoint.state_files import RESERVED, holds_state
 from airflow_ckpt_provider.checkpoint.state_schema import has_one_partition, parse_key_schema
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
@@ -93,7 +93,7 @@ def stores(tree: Tree, operator: int, in_partitions: tuple[int, ...]) -> tuple[s
     found: set[str] = set()
     for partition in in_partitions:
         directory = f"{STATE}/{operator}/{partition}"
-        if state_files(directory, tree.files(directory)).newest:
+        if holds_state(tree.files(directory)):
             found.add(DEFAULT_STORE)
         found.update(name for name in tree.directories(directory) if name not in RESERVED)
     # A join of formats 1 and 2 has all four, even where a torn copy shows none of one.

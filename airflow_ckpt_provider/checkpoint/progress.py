@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -104,9 +105,11 @@ def read_progress(location: Location) -> Progress:
 
 
 def _look(location: Location) -> Progress:
-    logs = list_logs(location)
+    with ThreadPoolExecutor(1) as beside:
+        asked = beside.submit(_query_id, location)
+        logs = list_logs(location)
+        query_id = asked.result()
     logged, committed = tuple(sorted(logs.offsets)), tuple(sorted(logs.commits))
-    query_id = _query_id(location)
     if not logged and not committed and query_id is None:
         raise NotACheckpointError(
             f"{location} is not a checkpoint: it has no {OFFSETS}/, no {COMMITS}/ and no {METADATA_FILE}",

@@ -6,6 +6,7 @@ L is the newest batch in ``offsets/``, K the newest in ``commits/``. The rules w
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,19 +62,12 @@ def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
     :raises UnreadableLogError: one of the log entries that Spark will read cannot be parsed.
     """
     batch_id, replay = _next_batch(progress)
-    operators = [o for o in map(batch_id_of, location.list(STATE).directories) if o is not None]
+    with ThreadPoolExecutor(1) as beside:
+        listing = beside.submit(lambda: location.list(STATE).directories)
+        start, watermark = _start(location, progress, batch_id, replay)
+        operators = [o for o in map(batch_id_of, listing.result()) if o is not None]
     verdict, reasons = _judge(progress, has_state=bool(operators))
     newest = progress.newest
-    start: tuple[SourceOffset, ...] = ()
-    watermark = newest.watermark_ms if newest else 0
-    if newest is not None and replay:
-        previous = _entry_before(location, progress, newest.batch_id)
-        start = previous.sources if previous else ()
-    elif newest is not None and batch_id - 1 in progress.logged:
-        last = _entry(location, newest, batch_id - 1)
-        commit = parse_commit(location.read(f"{COMMITS}/{batch_id - 1}"), batch_id=batch_id - 1)
-        start = last.sources
-        watermark = max(last.watermark_ms, commit.next_watermark_ms)
     return ResumePoint(
         batch_id=batch_id,
         replay=replay,
@@ -84,6 +78,19 @@ def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
         verdict=verdict,
         reasons=reasons,
     )
+
+
+def _start(location: Location, progress: Progress, batch_id: int, replay: bool) -> tuple[tuple[SourceOffset, ...], int]:
+    """Where the sources start, and the watermark."""
+    newest = progress.newest
+    if newest is not None and replay:
+        previous = _entry_before(location, progress, newest.batch_id)
+        return (previous.sources if previous else ()), newest.watermark_ms
+    if newest is not None and batch_id - 1 in progress.logged:
+        last = _entry(location, newest, batch_id - 1)
+        commit = parse_commit(location.read(f"{COMMITS}/{batch_id - 1}"), batch_id=batch_id - 1)
+        return last.sources, max(last.watermark_ms, commit.next_watermark_ms)
+    return (), newest.watermark_ms if newest else 0
 
 
 def _next_batch(progress: Progress) -> tuple[int, bool]:

@@ -36,6 +36,29 @@ def store_closure(
     return tuple(file for main in needed for file in _with_checksum_file(tree, main))
 
 
+def contents_needed(
+    tree: Tree, directory: str, version: StateVersion, *, provider: str, codec: str
+) -> list[StoredFile]:
+    """Files whose contents :func:`store_closure` will read next and that are not in hand yet; for reading them together."""
+    there = tree.files(directory)
+    if "RocksDB" not in provider or not (version.unique_id or any(name.endswith(".zip") for name in there)):
+        return []
+    files = state_files(directory, there)
+    wanted: StoredFile | None
+    if version.unique_id is None:
+        base = max((v for v in files.zips if v.unique_id is None and v <= version), default=None)
+        wanted = files.zips[base] if base else None
+    elif version in files.zips:
+        wanted = files.zips[version]
+    else:
+        wanted = files.changelogs.get(version)
+        content = tree.content_in_hand(wanted) if wanted else None
+        if wanted and content is not None:
+            before = lineage(content, codec=codec, path=wanted.path)
+            wanted = next((files.zips[v] for v in reversed(before) if v in files.zips), None)
+    return [wanted] if wanted and tree.content_in_hand(wanted) is None else []
+
+
 def _hdfs_backed(files: StateFiles, version: StateVersion) -> list[StoredFile]:
     base = max((v.number for v in files.snapshots if v.unique_id is None and v <= version), default=0)
     needed = [files.snapshots[StateVersion(base)]] if base else []

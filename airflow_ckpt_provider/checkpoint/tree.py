@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
+
+#: Requests under way at once.
+_READERS = 32
 
 
 @dataclass(slots=True)
@@ -35,18 +40,25 @@ class Tree:
         :param like: an older look at the same place; contents read then are not read again if they are the same files.
         """
         tree = cls(location, _contents=like._contents if like else {}, judged=like.judged if like else {})
-        tree._index(location.walk().values())
+        tree._index(location.sweep())
         return tree
 
     def _index(self, files: Iterable[StoredFile]) -> None:
         for file in files:
-            *parents, name = file.path.split("/")
-            if any(part.startswith(".") for part in (*parents, name)):
-                self.hidden[file.path] = file
+            path = file.path
+            if path.startswith(".") or "/." in path:
+                self.hidden[path] = file
                 continue
-            self._files.setdefault("/".join(parents), {})[name] = file
-            for depth, parent in enumerate(parents):
-                self._directories.setdefault("/".join(parents[:depth]), set()).add(parent)
+            directory, _, name = path.rpartition("/")
+            if directory not in self._files:
+                self._files[directory] = {}
+                self._add_parents(directory)
+            self._files[directory][name] = file
+
+    def _add_parents(self, directory: str) -> None:
+        while directory:
+            directory, _, name = directory.rpartition("/")
+            self._directories.setdefault(directory, set()).add(name)
 
     def without(self, paths: Collection[str]) -> Tree:
         """The same look with some files left out, as if they were not there."""
@@ -96,6 +108,22 @@ class Tree:
         if file.identity is None or key not in self._contents:
             self._contents[key] = self._read(file)
         return self._contents[key]
+
+    def read_together(self, files: Iterable[StoredFile]) -> None:
+        """Read the contents of several files at once, for :meth:`read` to have them in hand.
+
+        One that cannot be read is left for :meth:`read` to say so.
+        """
+        wanted = {f.path: f for f in files if f.identity is not None and self.content_in_hand(f) is None}
+        if len(wanted) < 2:
+            return
+
+        def read(file: StoredFile) -> None:
+            with suppress(Exception):
+                self.read(file)
+
+        with ThreadPoolExecutor(min(_READERS, len(wanted))) as pool:
+            list(pool.map(read, wanted.values()))
 
     def read_once(self, file: StoredFile) -> bytes:
         """Content of a file that may be big: it is not kept."""

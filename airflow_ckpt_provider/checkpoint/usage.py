@@ -13,7 +13,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.operators import DEFAULT_STORE, STATE, store_directory
 from airflow_ckpt_provider.checkpoint.rocksdb import key_count
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
-from airflow_ckpt_provider.checkpoint.state_files import RESERVED, state_files
+from airflow_ckpt_provider.checkpoint.state_files import RESERVED, holds_state, state_files
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -165,7 +165,7 @@ def partition_usage(tree: Tree, closure: Closure | None) -> tuple[PartitionUsage
 
 def _stores_in(tree: Tree, partition: str) -> list[str]:
     named = [name for name in tree.directories(partition) if name not in RESERVED]
-    return [*([DEFAULT_STORE] if state_files(partition, tree.files(partition)).newest else []), *named]
+    return [*([DEFAULT_STORE] if holds_state(tree.files(partition)) else []), *named]
 
 
 def _of_partition(

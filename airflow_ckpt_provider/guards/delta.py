@@ -292,11 +292,9 @@ class _Look:
                 Verdict.UNKNOWN,
                 f"{elsewhere:,} data files lie outside of the table's directory and were not looked for",
             )
-        there = {
-            f"{directory}/{file.path.rpartition('/')[2]}" if directory else file.path.rpartition("/")[2]
-            for directory in directories_of(file for _, file in wanted)
-            for file in self.log.table.list(directory).files
-        }
+        with ThreadPoolExecutor(_READERS) as pool:
+            listings = pool.map(self.log.table.list, directories_of(file for _, file in wanted))
+            there = {file.path for listing in listings for file in listing.files}
         missing: dict[str, list[AddedFile]] = {}
         for name, file in wanted:
             if not file.is_elsewhere and file.path not in there:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,9 @@ from airflow_ckpt_provider.storage.location import Location
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+#: Requests under way at once.
+_READERS = 16
 
 
 class UnreadableTableError(CkptError):
@@ -55,10 +59,13 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
     client = _client(f"{log.table}: reading a Delta table")
     with tempfile.TemporaryDirectory(prefix="airflow-ckpt-") as directory:
         place = Path(directory, DELTA_LOG)
-        for name in log.names_for(version):
-            file = place / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(log.table.read(f"{DELTA_LOG}/{name}"))
+        place.mkdir()
+
+        def copy(name: str) -> None:
+            place.joinpath(name).write_bytes(log.content(name))
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            list(pool.map(copy, log.names_for(version)))
         try:
             table = client.DeltaTable(directory, version=version)
             metadata = table.metadata()

@@ -78,11 +78,14 @@ class DeltaLog:
     :param table: the table's directory.
     :param commits: version -> when its file was written, ascending; those that are still there.
     :param checkpoints: versions that have a checkpoint, ascending.
+    :param names: names of all commits and checkpoints.
     """
 
     table: Location
     commits: dict[int, datetime | None]
     checkpoints: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    _contents: dict[str, bytes] = field(default_factory=dict)
     _read: dict[int, DeltaCommit] = field(default_factory=dict)
 
     @property
@@ -107,8 +110,20 @@ class DeltaLog:
         """
         if version not in self._read:
             path = commit_path(version)
-            self._read[version] = parse_commit(self.table.read(path), version=version, path=path)
+            held = self._contents.pop(path.rpartition("/")[2], None)
+            data = self.table.read(path) if held is None else held
+            self._read[version] = parse_commit(data, version=version, path=path)
         return self._read[version]
+
+    def content(self, name: str) -> bytes:
+        """Read a file of ``_delta_log``; a commit's is kept until :meth:`commit` wants it.
+
+        :raises FileNotFoundError: it is gone.
+        """
+        data = self.table.read(f"{DELTA_LOG}/{name}")
+        if _COMMIT.fullmatch(name):
+            self._contents[name] = data
+        return data
 
     def can_rebuild(self, version: int) -> bool:
         """Whether the state of the table at a version can be put together."""
@@ -118,9 +133,8 @@ class DeltaLog:
     def names_for(self, version: int) -> list[str]:
         """Names in ``_delta_log`` that the state at a version is put together from."""
         base = max((c for c in self.checkpoints if c <= version), default=-1)
-        names = (file.path.rpartition("/")[2] for file in self.table.list(DELTA_LOG).files)
         kept = []
-        for name in names:
+        for name in self.names:
             checkpoint, commit = _CHECKPOINT.fullmatch(name), _COMMIT.fullmatch(name)
             if (checkpoint and int(checkpoint[1]) == base) or (commit and base < int(commit[1]) <= version):
                 kept.append(name)
@@ -134,13 +148,17 @@ def read_delta_log(table: Location) -> DeltaLog:
     """
     commits: dict[int, datetime | None] = {}
     checkpoints = set()
+    names = []
     for file in table.list(DELTA_LOG).files:
         name = file.path.rpartition("/")[2]
         if match := _COMMIT.fullmatch(name):
             commits[int(match[1])] = file.modified
         elif match := _CHECKPOINT.fullmatch(name):
             checkpoints.add(int(match[1]))
-    return DeltaLog(table, dict(sorted(commits.items())), tuple(sorted(checkpoints)))
+        else:
+            continue
+        names.append(name)
+    return DeltaLog(table, dict(sorted(commits.items())), tuple(sorted(checkpoints)), tuple(names))
 
 
 def is_delta_table(table: Location) -> bool:

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
-from airflow_ckpt_provider.checkpoint.file_source_log import SEEDED, FileSourceLog, LoggedFile, read_file_log
+from airflow_ckpt_provider.checkpoint.file_source_log import (
+    SEEDED,
+    FileSourceLog,
+    LoggedFile,
+    first_read,
+    read_file_log,
+)
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
@@ -169,7 +175,13 @@ def _split(uri: str) -> tuple[str, str, str]:
 
 def _read(place: Location, last: int, *, directory: str) -> FileSourceLog:
     names = [file.path.rpartition("/")[2] for file in place.list().files]
-    return read_file_log(names, place.read, last, directory=directory)
+    with ThreadPoolExecutor(_READERS) as pool:
+        under_way = {name: pool.submit(place.read, name) for name in first_read(names)}
+
+        def read(name: str) -> bytes:
+            return under_way[name].result() if name in under_way else place.read(name)
+
+        return read_file_log(names, read, last, directory=directory)
 
 
 def _judge_log(log: FileSourceLog, last: int, listings: _Listings) -> list[Judgement]:

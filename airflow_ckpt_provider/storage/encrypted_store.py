@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import MissingExtraError, RepositoryError, StorageError
@@ -133,9 +133,9 @@ class EncryptedStore(Store):
         found = self._inner.list(path)
         return Listing(tuple(_plain(file) for file in found.files), found.directories)
 
-    def walk(self, path: str) -> tuple[StoredFile, ...]:
+    def walk(self, path: str) -> Iterable[StoredFile]:
         """List all files below ``path``, with the sizes before encryption."""
-        return tuple(_plain(file) for file in self._inner.walk(path))
+        return (_plain(file) for file in self._inner.walk(path))
 
     def read(self, path: str) -> bytes:
         """Return the content of a file.
@@ -175,6 +175,10 @@ class EncryptedStore(Store):
     def copy(self, source: str, target: str, size: int) -> None:
         """Not offered: a file is bound to its path."""
         raise NotImplementedError("EncryptedStore.copies_within is false")
+
+    def uri(self, path: str) -> str:
+        """A path of the store as people write it."""
+        return self._inner.uri(path)
 
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several."""

@@ -14,6 +14,8 @@ _CREDENTIALS = (
 )
 _NOT_ALLOWED = "check that these credentials may list, read and write there (some steps need only a part of that)"
 _UNREACHABLE = "check the address, the credentials and that the store is reachable, then run the same command again"
+#: Next step where a store refuses for a while.
+SLOWER = "the store is asked too much: see who else uses it, or its limits; then run the same command again"
 _FULL = "free some space, then run the same command again: what was copied already is used"
 
 #: Error code of a service -> next step. The codes are those of S3, Azure and GCS.
@@ -30,11 +32,20 @@ _HINTS = {
     "AuthorizationFailure": _NOT_ALLOWED,
     "AuthorizationPermissionMismatch": _NOT_ALLOWED,
     "AllAccessDisabled": _NOT_ALLOWED,
+    "SlowDown": SLOWER,
+    "ServerBusy": SLOWER,
+    "TooManyRequests": SLOWER,
     "QuotaExceeded": _FULL,
     "XMinioStorageFull": _FULL,
 }
 #: How S3's XML and obstore's own sentences give code and message.
 _CODE = re.compile(r"<Code>(?P<code>\w+)</Code>(?:\s*<Message>(?P<message>[^<]*)</Message>)?")
+#: How obstore shows the status of an answer, and that there was none.
+_STATUS = re.compile(r"status code: (\d{3})|error response: (\d{3})")
+_NO_ANSWER = "HTTP error:"
+_SLOW_DOWN = frozenset({"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling"})
+_SLOW_DOWN_STATUS = frozenset({429, 503})
+_PASSING_STATUS = frozenset({408, 500, 502, 504})
 _CODE_IN_WORDS = re.compile(r"(?P<message>[^:\n]*) \(code: (?P<code>\w+)\)")
 
 
@@ -83,6 +94,33 @@ def says_exists(error: BaseException) -> bool:
     return code in ("PreconditionFailed", "ConditionalRequestConflict")
 
 
+def says_slow_down(error: BaseException) -> bool:
+    """Whether a client's error is the service's wish to be asked less. The request was not carried out."""
+    code, _ = _code_and_reason(error)
+    return code in _SLOW_DOWN or _status(error) in _SLOW_DOWN_STATUS
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether obstore's error is of a kind that comes and goes: no answer, or one that says the service failed.
+
+    Whether the request was carried out is not known.
+    """
+    if isinstance(error, FileNotFoundError | FileExistsError | StorageError):
+        return False
+    status = _status(error)
+    return status in _PASSING_STATUS if status else _NO_ANSWER in _first_part(error)
+
+
+def _status(error: BaseException) -> int | None:
+    found = _STATUS.search(_first_part(error))
+    return int(found[1] or found[2]) if found else None
+
+
+def _first_part(error: BaseException) -> str:
+    # obstore appends its own data structures to the message.
+    return str(error).partition("\n\nDebug source:")[0].strip()
+
+
 def _code_and_reason(error: BaseException) -> tuple[str | None, str]:
     # botocore keeps the service's answer in the exception that s3fs translates.
     response = getattr(error.__cause__, "response", None)
@@ -95,8 +133,7 @@ def _code_and_reason(error: BaseException) -> tuple[str | None, str]:
     found = _CODE.search(text) or _CODE_IN_WORDS.search(text)
     if found:
         return found["code"], _sentence(found["code"], (found["message"] or "").strip())
-    # obstore appends its own data structures to the message.
-    first = text.partition("\n\nDebug source:")[0].strip()
+    first = _first_part(error)
     return None, f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

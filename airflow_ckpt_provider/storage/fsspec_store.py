@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
-
-from fsspec import AbstractFileSystem
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.failures import says_exists, translated
+from airflow_ckpt_provider.storage.pace import Pace
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 #: Object stores: a write is atomic, ``pipe_file(mode="create")`` is one conditional request, ``cp_file`` is done by the
 #: service, directories do not exist. With the argument by which their ``ls`` leaves out fsspec's cache.
@@ -25,6 +27,8 @@ _OBJECT_STORES: dict[str, dict[str, Any]] = {
     "abfss": {"invalidate_cache": True},
     "az": {"invalidate_cache": True},
 }
+
+Answer = TypeVar("Answer")
 
 
 class FsspecStore(Store):
@@ -41,6 +45,8 @@ class FsspecStore(Store):
         self._protocol: str = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
         self._object_store = self._protocol in _OBJECT_STORES
         self._fresh = _OBJECT_STORES.get(self._protocol, {})
+        #: How fast an object store is asked. What its client repeats by itself does not show here.
+        self.pace = Pace(f"{self._protocol}://")
         if self._object_store:
             self.creates_if_absent = True
             self.copies_within = True
@@ -59,7 +65,7 @@ class FsspecStore(Store):
         with translated(f"list {self._uri(path)}"):
             self.fs.invalidate_cache()
             try:
-                entries = self.fs.ls(path, detail=True, **self._fresh)
+                entries = self._ask(f"list {self._uri(path)}", lambda: self.fs.ls(path, detail=True, **self._fresh))
             except (FileNotFoundError, NotADirectoryError):
                 entries = []
                 self._require_bucket(path)
@@ -79,7 +85,7 @@ class FsspecStore(Store):
         with translated(f"list {self._uri(path)}"):
             self.fs.invalidate_cache()
             try:
-                entries = self.fs.find(path, detail=True)
+                entries = self._ask(f"list {self._uri(path)}", lambda: self.fs.find(path, detail=True))
             except (FileNotFoundError, NotADirectoryError):
                 entries = {}
             if not entries:
@@ -89,7 +95,13 @@ class FsspecStore(Store):
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
         with translated(f"read {self._uri(path)}"):
-            return bytes(self.fs.cat_file(path))
+            return bytes(self._ask(f"read {self._uri(path)}", lambda: self.fs.cat_file(path)))
+
+    def read_part(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file."""
+        action = f"read {self._uri(path)}"
+        with translated(action):
+            return bytes(self._ask(action, lambda: self.fs.cat_file(path, start=start, end=start + length)))
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file."""
@@ -119,7 +131,7 @@ class FsspecStore(Store):
         """Delete a file; a missing one is fine."""
         with translated(f"delete {self._uri(path)}"):
             try:
-                self.fs.rm_file(path)
+                self._ask(f"delete {self._uri(path)}", lambda: self.fs.rm_file(path))
             except FileNotFoundError:
                 self._require_bucket(path)
 
@@ -137,7 +149,7 @@ class FsspecStore(Store):
         """Copy inside the store."""
         with translated(f"copy {self._uri(source)} to {self._uri(target)}"):
             try:
-                self.fs.cp_file(source, target)
+                self._ask(f"copy {self._uri(source)} to {self._uri(target)}", lambda: self.fs.cp_file(source, target))
             except FileNotFoundError:
                 self._require_bucket(source)
                 self._require_bucket(target)
@@ -147,12 +159,15 @@ class FsspecStore(Store):
         """Whether both use the same filesystem (fsspec hands out one instance for equal arguments)."""
         return isinstance(other, FsspecStore) and self.fs == other.fs
 
+    def _ask(self, action: str, request: Callable[[], Answer]) -> Answer:
+        return self.pace.ask(action, request) if self._object_store else request()
+
     def _uri(self, path: str) -> str:
         return f"{self._protocol}://{path.lstrip('/')}"
 
     def _put(self, path: str, data: bytes, **options: Any) -> None:
         try:
-            self.fs.pipe_file(path, data, **options)
+            self._ask(f"write {self._uri(path)}", lambda: self.fs.pipe_file(path, data, **options))
         except FileNotFoundError as e:
             # There is no file yet that could be missing.
             self._require_bucket(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
@@ -23,7 +24,7 @@ class Location:
     @property
     def uri(self) -> str:
         """The place as people write it, such as ``s3://bucket/checkpoints/orders`` or ``/data/checkpoints/orders``."""
-        return self.root if self.store.protocol == "file" else f"{self.store.protocol}://{self.root.lstrip('/')}"
+        return self.store.uri(self.root)
 
     @property
     def name(self) -> str:
@@ -51,11 +52,25 @@ class Location:
 
     def walk(self, path: str = "") -> dict[str, StoredFile]:
         """All files below ``path`` by their path, see :meth:`Store.walk`."""
-        return {f.path: f for f in map(self._relative, self.store.walk(self._absolute(path)))}
+        return {f.path: f for f in self.sweep(path)}
+
+    def sweep(self, path: str = "") -> Iterator[StoredFile]:
+        """All files below ``path`` as they are listed, see :meth:`Store.walk`."""
+        return map(self._relative, self.store.walk(self._absolute(path)))
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; ``FileNotFoundError`` where there is none."""
         return self.store.read(self._absolute(path))
+
+    def read_part(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file, see :meth:`Store.read_part`."""
+        return self.store.read_part(self._absolute(path), start, length)
+
+    def size(self, path: str) -> int | None:
+        """Return the bytes of a file, ``None`` where there is none; one listing of its directory."""
+        directory, _, name = self._absolute(path).rpartition("/")
+        found = (f.size for f in self.store.list(directory).files if f.path.rpartition("/")[2] == name)
+        return next(found, None)
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file, see :meth:`Store.create`."""

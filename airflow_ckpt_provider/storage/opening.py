@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import fsspec
-from fsspec import AbstractFileSystem
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_ckpt_provider.errors import MissingExtraError, StorageError
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
@@ -19,6 +14,10 @@ from airflow_ckpt_provider.storage.memory_store import MemoryStore
 from airflow_ckpt_provider.storage.s3_settings import settings_of_filesystem, settings_of_options
 from airflow_ckpt_provider.storage.s3_store import S3Store, obstore_works_here
 from airflow_ckpt_provider.storage.store import Store
+from airflow_ckpt_provider.storage.webhdfs_store import WebHdfsStore
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 #: Spark's spelling of a scheme -> fsspec's.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs", "gs": "gcs"}
@@ -44,7 +43,7 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     address = f"{protocol}{uri[len(scheme) :]}"
     options = storage_options or {}
     if protocol == "s3" and obstore_works_here() and (settings := settings_of_options(options, os.environ)):
-        # Without s3fs and botocore, which take longer to load than the rest of the command line.
+        # Without fsspec, s3fs and botocore, which take longer to load than the rest of the command line.
         path = uri.partition("://")[2].rstrip("/")
         store = S3Store(settings, beyond=lambda: FsspecStore(_filesystem(uri, address, options)[0]))
         return Location(store, path)
@@ -52,6 +51,8 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
 
 
 def _filesystem(uri: str, address: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
+    import fsspec
+
     try:
         fs, path = fsspec.core.url_to_fs(address, **options)
     except ImportError as e:
@@ -78,13 +79,16 @@ def location_of(fs: AbstractFileSystem, root: str) -> Location:
 
 def store_for(fs: AbstractFileSystem) -> Store:
     """Choose the implementation for a filesystem."""
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
+
     if isinstance(fs, LocalFileSystem):
         return LocalStore()
     if isinstance(fs, MemoryFileSystem):
         return MemoryStore(fs)
     if _is_s3fs(fs) and obstore_works_here() and (settings := settings_of_filesystem(fs)):
         return S3Store(settings, beyond=lambda: FsspecStore(fs))
-    return FsspecStore(fs)
+    return WebHdfsStore(fs) if "webhdfs" in fs.protocol else FsspecStore(fs)
 
 
 def _is_s3fs(fs: AbstractFileSystem) -> bool:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-import fsspec.asyn
-from fsspec import AbstractFileSystem
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 #: What obstore calls whenever it needs credentials; it asks again shortly before ``expires_at``.
 CredentialProvider = Callable[[], dict[str, Any]]
@@ -168,6 +168,8 @@ def _fixed(key: str, secret: str, token: str | None) -> CredentialProvider:
 
 def _from_botocore(fs: Any, credentials: Any) -> CredentialProvider:
     def provide() -> dict[str, Any]:
+        import fsspec.asyn
+
         frozen = fsspec.asyn.sync(fs.loop, credentials.get_frozen_credentials)
         expires_at: datetime | None = getattr(credentials, "_expiry_time", None)
         return {

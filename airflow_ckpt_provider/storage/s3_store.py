@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.failures import storage_error, translated
+from airflow_ckpt_provider.storage.pace import Pace
 from airflow_ckpt_provider.storage.s3_settings import S3Settings
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
@@ -29,11 +29,12 @@ _CLIENT: ClientConfig = {
     "timeout": "30m",
     "pool_max_idle_per_host": "64",
 }
-_RETRY: RetryConfig = {
-    "max_retries": 6,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
-}
+#: obstore would repeat a refused request by itself, while the others go on at full speed: that is for the Pace to do.
+_RETRY: RetryConfig = {"max_retries": 0}
+#: But of an upload in parts only the part is to be repeated, which is what obstore does.
+_RETRY_OF_PARTS: RetryConfig = {"max_retries": 10}
+
+Answer = TypeVar("Answer")
 
 
 #: The process whose threads obstore has started. They do not survive a fork, and obstore then waits for them forever.
@@ -48,6 +49,8 @@ def obstore_works_here() -> bool:
 class S3Store(Store):
     """An S3 service. Paths are ``bucket/key``.
 
+    Every request goes through :attr:`pace`, one page of a listing at a time.
+
     :param settings: where it is and who asks.
     :param beyond: opens the same place through s3fs, for the few things that obstore cannot do: to copy more than 5 GiB.
     """
@@ -58,8 +61,10 @@ class S3Store(Store):
     def __init__(self, settings: S3Settings, beyond: Callable[[], Store]) -> None:
         self.settings = settings
         self._beyond = beyond
-        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._buckets: dict[tuple[str, str, bool], Bucket] = {}
         self._lock = threading.Lock()
+        #: How fast the service is asked.
+        self.pace = Pace(settings.endpoint or "S3")
 
     @property
     def protocol(self) -> str:
@@ -72,29 +77,54 @@ class S3Store(Store):
 
         root = path.strip("/")
         bucket, prefix = _split(root)
-        with translated(f"list s3://{root}"):
-            result = obstore.list_with_delimiter(self._bucket(bucket), prefix or None)
-            files = tuple(self._stored_files(bucket, prefix, result["objects"]))
+        client = self._bucket(bucket)
+        result = self._ask(f"list s3://{root}", lambda: obstore.list_with_delimiter(client, prefix or None))
+        files = tuple(self._stored_files(bucket, prefix, result["objects"]))
         start = len(prefix) + 1 if prefix else 0
         return Listing(files, tuple(sorted(p.strip("/")[start:] for p in result["common_prefixes"])))
 
-    def walk(self, path: str) -> tuple[StoredFile, ...]:
+    def walk(self, path: str) -> Iterator[StoredFile]:
         """List all files below ``path``: one request for each thousand."""
-        import obstore
-
         root = path.strip("/")
         bucket, prefix = _split(root)
-        with translated(f"list s3://{root}"):
-            found = obstore.list(self._bucket(bucket), prefix or None, chunk_size=1000).collect()
-            return tuple(self._stored_files(bucket, prefix, found))
+        return self._stored_files(bucket, prefix, self._entries(bucket, prefix))
+
+    def _entries(self, bucket: str, prefix: str) -> Iterator[Any]:
+        import obstore
+
+        client = self._bucket(bucket)
+        stream: Iterator[Any] | None = None
+        last: str | None = None
+
+        def page() -> Any:
+            nonlocal stream
+            if stream is None:  # after a refusal it goes on behind what is known
+                stream = iter(obstore.list(client, prefix or None, offset=last, chunk_size=1000))
+            try:
+                return next(stream, None)
+            except BaseException:
+                stream = None
+                raise
+
+        while (found := self._ask(f"list s3://{bucket}/{prefix}".rstrip("/"), page)) is not None:
+            yield from found
+            last = found[-1]["path"] if found else last
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
         import obstore
 
         bucket, key = _split(path)
-        with translated(f"read s3://{path}"):
-            return bytes(obstore.get(self._bucket(bucket), key).bytes())
+        client = self._bucket(bucket)
+        return self._ask(f"read s3://{path}", lambda: bytes(obstore.get(client, key).bytes()))
+
+    def read_part(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file."""
+        import obstore
+
+        bucket, key = _split(path)
+        client = self._bucket(bucket)
+        return self._ask(f"read s3://{path}", lambda: bytes(obstore.get_range(client, key, start=start, length=length)))
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file: one request with ``If-None-Match: *``."""
@@ -102,27 +132,39 @@ class S3Store(Store):
         from obstore.exceptions import AlreadyExistsError
 
         bucket, key = _split(path)
+        client = self._bucket(bucket)
+        tried = 0
+
+        def put() -> None:
+            nonlocal tried
+            tried += 1
+            obstore.put(client, key, data, mode="create", use_multipart=False)
+
         with _written(f"create s3://{path}"):
             try:
-                obstore.put(self._bucket(bucket), key, data, mode="create", use_multipart=False)
+                self.pace.ask(f"create s3://{path}", put)
             except AlreadyExistsError as e:
-                raise FileExistsError(path) from e
+                # The answer to our own first try may have been lost.
+                if tried == 1 or self.read(path) != data:
+                    raise FileExistsError(path) from e
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file over whatever is there."""
         import obstore
 
         bucket, key = _split(path)
+        parts = len(data) >= _MULTIPART_FROM
+        client = self._bucket(bucket, in_parts=parts)
         with _written(f"write s3://{path}"):
-            obstore.put(self._bucket(bucket), key, data, use_multipart=len(data) >= _MULTIPART_FROM)
+            self.pace.ask(f"write s3://{path}", lambda: obstore.put(client, key, data, use_multipart=parts))
 
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
         import obstore
 
         bucket, key = _split(path)
-        with translated(f"delete s3://{path}"):
-            obstore.delete(self._bucket(bucket), key)
+        client = self._bucket(bucket)
+        self._ask(f"delete s3://{path}", lambda: obstore.delete(client, key))
 
     def remove_empty_directories(self, path: str) -> None:
         """Nothing to do: S3 has no directories."""
@@ -136,22 +178,26 @@ class S3Store(Store):
             return
         source_bucket, source_key = _split(source)
         target_bucket, target_key = _split(target)
-        with translated(f"copy s3://{source} to s3://{target}"):
-            obstore.copy(self._bucket(target_bucket, source_bucket), source_key, target_key, overwrite=True)
+        client = self._bucket(target_bucket, source_bucket)
+        self._ask(
+            f"copy s3://{source} to s3://{target}",
+            lambda: obstore.copy(client, source_key, target_key, overwrite=True),
+        )
 
     def same_as(self, other: Store) -> bool:
         """Whether both reach the same service as the same identity."""
         return isinstance(other, S3Store) and self.settings.same_identity(other.settings)
 
-    def _bucket(self, bucket: str, copy_source: str | None = None) -> Bucket:
+    def _bucket(self, bucket: str, copy_source: str | None = None, *, in_parts: bool = False) -> Bucket:
         """Obstore's client of a bucket.
 
         :param bucket: the bucket that requests go to.
         :param copy_source: the bucket that copies come from. obstore puts its ``bucket`` into the copy's source header
             only, once the address that requests go to is given whole: so one client copies between two buckets.
+        :param in_parts: for uploads in parts.
         """
         global _in_process
-        names = (bucket, copy_source or bucket)
+        names = (bucket, copy_source or bucket, in_parts)
         if not obstore_works_here():
             raise StorageError(
                 f"s3://{bucket} was opened before this process was forked off",
@@ -163,7 +209,7 @@ class S3Store(Store):
                 self._buckets[names] = self._open(*names)
             return self._buckets[names]
 
-    def _open(self, bucket: str, copy_source: str) -> Bucket:
+    def _open(self, bucket: str, copy_source: str, in_parts: bool) -> Bucket:
         from obstore.store import S3Store as Bucket
 
         if not bucket:
@@ -186,40 +232,49 @@ class S3Store(Store):
             "disable_bulk_delete": True,
         }
         provider: Any = settings.credentials
+        retry = _RETRY_OF_PARTS if in_parts else _RETRY
         return Bucket(
-            copy_source, config=config, client_options=client, retry_config=_RETRY, credential_provider=provider
+            copy_source, config=config, client_options=client, retry_config=retry, credential_provider=provider
         )
 
     def _stored_files(self, bucket: str, prefix: str, entries: Iterable[Any]) -> Iterator[StoredFile]:
         """Turn a listing into files, without the marker objects that S3A leaves for directories.
 
         A marker's key ends in a slash, which obstore strips. It is empty, so every empty one that is not plainly a
-        directory (it has files in it) is asked for under the name without a slash.
+        directory (it has files in it) is asked for under the name without a slash, when all else is known.
         """
-        listed = list(entries)
         start = f"{prefix}/" if prefix else ""
-        parents: set[str] | None = None
-        for entry in listed:
+        parents: set[str] = set()
+        empty: list[Any] = []
+        for entry in entries:
             key: str = entry["path"]
             if not key.startswith(start):
                 continue
+            parent = key.rpartition("/")[0]
+            while parent and parent not in parents:
+                parents.add(parent)
+                parent = parent.rpartition("/")[0]
             if entry["size"] == 0:
-                if parents is None:
-                    parents = {parent for e in listed for parent in _parents(e["path"])}
-                if key in parents or not self._exists(bucket, key):
-                    continue
-            etag = entry["e_tag"].strip('"') if entry["e_tag"] else None
-            mark = f"etag:{etag}" if etag else None
-            yield StoredFile(f"{bucket}/{key}", entry["size"], mark, mark, entry["last_modified"])
+                empty.append(entry)
+            else:
+                yield _stored_file(bucket, entry)
+        for entry in empty:
+            if entry["path"] not in parents and self._exists(bucket, entry["path"]):
+                yield _stored_file(bucket, entry)
 
     def _exists(self, bucket: str, key: str) -> bool:
         import obstore
 
+        client = self._bucket(bucket)
         try:
-            obstore.head(self._bucket(bucket), key)
+            self._ask(f"look at s3://{bucket}/{key}", lambda: obstore.head(client, key))
         except FileNotFoundError:
             return False
         return True
+
+    def _ask(self, action: str, request: Callable[[], Answer]) -> Answer:
+        with translated(action):
+            return self.pace.ask(action, request)
 
 
 @contextmanager
@@ -237,7 +292,7 @@ def _split(path: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _parents(key: str) -> Iterator[str]:
-    while "/" in key:
-        key = key.rpartition("/")[0]
-        yield key
+def _stored_file(bucket: str, entry: Any) -> StoredFile:
+    etag = entry["e_tag"].strip('"') if entry["e_tag"] else None
+    mark = f"etag:{etag}" if etag else None
+    return StoredFile(f"{bucket}/{entry['path']}", entry["size"], mark, mark, entry["last_modified"])

@@ -4,11 +4,14 @@ Checkpoints live on disks, object stores and HDFS. The core needs nine operation
 each must guarantee. What differs between stores is a declared property (:attr:`Store.creates_if_absent`,
 :attr:`Store.copies_within`), never a type check in the code above. Counting requests, stopping a process after the
 n-th write and the like wrap this interface (see the tests).
+
+.. seealso:: :doc:`/howto/stores`
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -64,12 +67,19 @@ class Store(ABC):
         """List one directory. A missing directory is an empty one. S3A's directory markers are left out."""
 
     @abstractmethod
-    def walk(self, path: str) -> tuple[StoredFile, ...]:
-        """List all files below ``path``, recursively; one (paged) request on object stores."""
+    def walk(self, path: str) -> Iterable[StoredFile]:
+        """List all files below ``path``, recursively; one (paged) request on object stores.
+
+        May go on with the listing while it is read, so that a million files need not be in memory twice.
+        """
 
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
+
+    def read_part(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file, as a log that grows is read; fewer bytes where the file ends before."""
+        return self.read(path)[start : start + length]
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
@@ -96,6 +106,10 @@ class Store(ABC):
 
         :param size: bytes of the source, as listed, so that the store need not be asked again.
         """
+
+    def uri(self, path: str) -> str:
+        """A path of the store as people write it."""
+        return path if self.protocol == "file" else f"{self.protocol}://{path.lstrip('/')}"
 
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several, as by symbolic links."""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import fsspec
 import pytest
@@ -26,67 +21,9 @@ from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.s3_store import S3Store
+from tests.s3_gate import Gate
 from tests.s3_server import STRANGER, S3Server
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, compact, metadata, offsets_log
-
-
-class Gate:
-    """Passes requests on to the S3 server and notes each.
-
-    It keeps the ``Host`` that the client has signed, so that the server takes its requests for its own.
-    """
-
-    def __init__(self, server: S3Server) -> None:
-        gate = self
-        self.seen: list[str] = []
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                url = urlsplit(self.path)
-                listing = parse_qs(url.query).get("prefix", [None])[0] is not None
-                gate.seen.append(f"{'LIST' if listing else self.command} {url.path} {url.query}".strip())
-                length = int(self.headers.get("Content-Length") or 0)
-                body = self.rfile.read(length)
-                inner = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-                inner.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                for name, value in self.headers.items():
-                    inner.putheader(name, value)
-                inner.endheaders(body or None)
-                answer = inner.getresponse()
-                content = answer.read()
-                self.send_response(answer.status)
-                for name, value in answer.getheaders():
-                    if name.lower() not in ("transfer-encoding", "content-length", "connection"):
-                        self.send_header(name, value)
-                size = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
-                self.send_header("Content-Length", size or "0")
-                self.end_headers()
-                self.wfile.write(content)
-                inner.close()
-
-            do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-    @contextmanager
-    def counted(self) -> Iterator[list[str]]:
-        """The requests made inside the block, pages of one listing as one."""
-        before = len(self.seen)
-        found: list[str] = []
-        yield found
-        requests = self.seen[before:]
-        found += [r for r in requests if "continuation-token" not in r]
 
 
 @pytest.fixture

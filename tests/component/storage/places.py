@@ -31,6 +31,8 @@ class Place:
     :param copies: ``copies_within`` must be declared and work.
     :param identity: identities must be given and change with the content.
     :param directories: empty directories exist.
+    :param steady: while a file is replaced, readers find the old content or the new one.
+    :param lost_names: names that its client takes for patterns, and does not find again.
     """
 
     location: Location
@@ -39,6 +41,8 @@ class Place:
     copies: bool = False
     identity: bool = True
     directories: bool = False
+    steady: bool = True
+    lost_names: frozenset[str] = frozenset()
 
     def write_from_elsewhere(self, path: str, data: bytes) -> None:
         fs, root = self.foreign
@@ -91,7 +95,7 @@ def _two_steps(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
     location = location_of(DirFileSystem(str(tmp_path), LocalFileSystem()), "place")
     assert type(location.store) is FsspecStore
     fs = DirFileSystem(str(tmp_path), LocalFileSystem(), skip_instance_cache=True)
-    return Place(location, (fs, "place"), exclusive=False, identity=False, directories=True)
+    return Place(location, (fs, "place"), exclusive=False, identity=False, directories=True, steady=False)
 
 
 PLACES: dict[str, Callable[[Path, Callable[[], S3Server]], Place]] = {

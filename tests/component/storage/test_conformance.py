@@ -50,6 +50,18 @@ class TestReading:
         found = place.location.walk()
         assert sorted(f.size for f in found.values()) == [0, 1, 70_000, 6_000_000]
 
+    def test_a_part_of_a_log_that_grows(self, place: Place) -> None:
+        place.location.replace("logs/driver", b"one\n")
+        assert place.location.size("logs/driver") == 4
+        place.location.replace("logs/driver", b"one\ntwo\nthree\n")
+        assert place.location.size("logs/driver") == 14
+        assert place.location.read_part("logs/driver", 4, 4) == b"two\n"
+        assert place.location.read_part("logs/driver", 8, 100) == b"three\n"
+        assert (place.location / "logs/driver").read_part("", 0, 3) == b"one"
+        assert place.location.size("logs/other") is None
+        with pytest.raises(FileNotFoundError):
+            place.location.read_part("logs/other", 0, 1)
+
     def test_lists_one_directory(self, place: Place) -> None:
         for path in (
             "offsets/0",
@@ -95,6 +107,8 @@ class TestReading:
 
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_odd_names(self, place: Place, name: str) -> None:
+        if name in place.lost_names:
+            pytest.skip("declared: its client does not find this name again")
         location = place.location / f"in {name}"
         location.create(f"sub {name}/{name}", b"x")
         location.replace(name, b"y")
@@ -171,7 +185,7 @@ class TestWriting:
             assert place.location.read(f"seal/{round}") == won[0]
 
     def test_readers_see_the_whole_file_or_none(self, place: Place) -> None:
-        if not place.exclusive:
+        if not place.steady:
             pytest.skip("declared: a replace takes two steps")
         contents = {bytes([n]) * 200_000 for n in range(20)}
         place.location.create("f", next(iter(contents)))

@@ -763,3 +763,26 @@ def test_a_store_that_copies_by_itself_and_a_stream_that_replaces(place: Locatio
     for path, content in found.items():
         assert content in (stream()[path], now[path])
     assert verify_backup(repository(place), result.manifest, read_data=ReadData()).ok
+
+
+def test_what_an_earlier_look_copied_is_not_copied_again(place: Location) -> None:
+    """Copied by the store: nothing of it passes through this process, so only a listing tells."""
+    files = stream()
+    plant(place / "orders", files)
+    late = "state/0/1/5.changelog"
+    happened: list[str] = []
+
+    def vanish(operation: str, path: str) -> None:
+        if operation == "copy" and not happened:
+            happened.append("gone")
+            (place / "orders").delete(late)
+        if operation == "walk" and path.endswith("orders") and happened == ["gone"]:
+            happened.append("back")
+            (place / "orders").create(late, files[late])
+
+    root, store = watched(place, vanish, copies_within=True)
+    result = create_backup(Checkpoint.at(root / "orders"), Repository.open_or_create(root / "backups"), workers=1)
+    assert happened == ["gone", "back"]
+    copied = [entry.object for entry in result.manifest.files if entry.checksum]
+    assert store.count("copy") == len(copied) + 1, "one was gone, and is copied by the second look"
+    assert result.copied_files == result.files

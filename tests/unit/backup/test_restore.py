@@ -97,7 +97,7 @@ class TestIntoAnEmptyPlace:
         assert report == {
             "plan_id": outcome.plan_id, "backup_id": manifest.backup_id, "target": (place / "target").uri, "batch_id": 4,
             "files": outcome.files, "bytes": outcome.bytes, "seconds": round(outcome.seconds, 3), "kept": None,
-            "already_done": False,
+            "unchanged": 0, "already_done": False,
         }  # fmt: skip
 
     def test_progress(self, place: Location, manifest: Manifest) -> None:
@@ -125,9 +125,23 @@ class TestIntoAnEmptyPlace:
         apply_restore(plan_restore(repo, made, target))
         assert contents(place / "target") == wanted(place, made)
         assert store.count("copy") > 0
-        # Read to be checked before anything is changed, and not again to be written.
-        read = [p for p in asked.paths("read") if entry_of(made, "state/0/1/5.changelog").object in p]
-        assert len(read) == 1
+        # The store vouches for its checksum, before anything is changed and for what came out of the copy.
+        assert not [p for p in asked.paths("read") if entry_of(made, "state/0/1/5.changelog").object in p]
+
+    def test_what_a_store_does_not_vouch_for_any_more_is_not_copied(self, place: Location) -> None:
+        plant(place / "orders", stream())
+        checkpoint, _ = watched(place / "orders", copies_within=True)
+        repository(place)
+        repo = Repository.open(watched(place / "backups", copies_within=True)[0])
+        made = module_create(Checkpoint.at(checkpoint), repo).manifest
+        target, store = watched(place / "target", copies_within=True)
+        plan = plan_restore(repo, made, target)
+        entry = entry_of(made, "state/0/1/5.changelog")
+        plant(place / "backups", {entry.object: b"x" * entry.size})
+        with pytest.raises(DamagedBackupError, match=r"state/0/1/5\.changelog.*nothing was changed"):
+            apply_restore(plan)
+        assert contents(place / "target") == {}
+        assert store.count("create", "copy", "replace") == 0
 
 
 def module_create(checkpoint: Checkpoint, repo: Repository) -> Any:
@@ -164,7 +178,11 @@ class TestOrder:
         assert deletes[0] == "offsets/5"
         assert deletes[7] == "offsets/6"
         assert {p.partition("/")[0] for p in deletes[:8]} == {"offsets"}
-        assert set(deletes) == {*stream(6), "offsets/.6.crc"}
+        stay = {
+            path for path in stream(6) if path.startswith(("state/", "sources/")) and path in wanted(place, manifest)
+        }
+        assert set(deletes) == {*stream(6), "offsets/.6.crc"} - stay
+        assert not stay & {path for _, path in writes}
         first_write = next(i for i, (operation, _) in enumerate(writes) if operation == "replace")
         assert all(operation != "delete" for operation, _ in writes[first_write:-2])
         assert writes[first_write] == ("replace", "offsets/4")
@@ -186,6 +204,38 @@ class TestOrder:
         backups, _ = watched(place / "backups", note)
         apply_restore(plan_restore(Repository.open(backups), manifest, target))
         assert at_first_write[0] >= len({e.object for e in manifest.files_of(4)})
+
+
+class TestOnlyWhatDiffers:
+    """In place only what differs is deleted and written; that a file is the same is not believed but looked at."""
+
+    def test_content_counts_and_not_the_name(self, place: Location, manifest: Manifest) -> None:
+        there = stream(6)
+        rotten = "state/0/1/5.changelog"
+        plant(place / "target", there | {rotten: bytes(reversed(there[rotten]))})
+        target, store = watched(place / "target")
+        outcome = apply_restore(plan_restore(repository(place), manifest, target, quiet_for=0, replace=True))
+        assert contents(place / "target") == wanted(place, manifest)
+        written = {path.removeprefix(f"{target.root}/") for path in store.paths("replace")}
+        files = {e.path for e in manifest.files_of(4)}
+        assert written == {rotten, *(p for p in files if p.startswith(("offsets/", "commits/", "metadata")))}
+        assert outcome.unchanged == len(files) - len(written)
+
+    def test_a_store_that_vouches_for_checksums(self, place: Location) -> None:
+        plant(place / "orders", stream())
+        checkpoint, _ = watched(place / "orders", copies_within=True)
+        repository(place)
+        repo = Repository.open(watched(place / "backups", copies_within=True)[0])
+        made = module_create(Checkpoint.at(checkpoint), repo).manifest
+        plant(place / "orders", {"state/0/0/4.changelog": b"other"})
+        target, store = watched(place / "orders", copies_within=True)
+        apply_restore(plan_restore(repo, made, target, quiet_for=0, replace=True))
+        assert {p for p in store.paths("copy") if "/state/" in p or "/sources/" in p} == {
+            f"{target.root}/state/0/0/4.changelog"
+        }
+        assert {
+            path: data for path, data in contents(place / "orders").items() if path in wanted(place, made)
+        } == wanted(place, made)
 
 
 class TestReplacing:

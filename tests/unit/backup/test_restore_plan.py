@@ -80,7 +80,7 @@ def test_replacing(place: Location, manifest: Manifest) -> None:
     assert found.steps[1:4] == (
         "check that nobody writes for 0 s, seal the target",
         f"keep its {count} files: a safety backup, or a copy set aside if it is too broken",
-        f"delete its {count} files",
+        f"delete what differs of its {count} files",
     )
     assert (
         plan(place, manifest, replace=True, seal_running=True).steps[1]

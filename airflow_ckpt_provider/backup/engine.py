@@ -1,0 +1,93 @@
+"""Who carries out the copies of a backup: threads of this process, or whoever is given in their place.
+
+All else (what is copied, under which names, what the manifest says) is the same whoever does it: each file goes through
+:meth:`Objects.store <airflow_ckpt_provider.backup.objects.Objects.store>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from airflow_ckpt_provider.backup.objects import Objects, Stored
+from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.storage.store import StoredFile
+
+OnStored = Callable[[Stored], None]
+
+
+class Engine(Protocol):
+    """Carries out the copies of a backup."""
+
+    def store(self, tree: Tree, objects: Objects, files: Sequence[StoredFile], done: OnStored) -> list[Stored]:
+        """See to it that the repository holds the contents of a checkpoint's files.
+
+        :param tree: the look at the checkpoint in which the files were found.
+        :param objects: the objects of the stream.
+        :param files: what no earlier backup holds, as far as can be told without reading.
+        :param done: to be called after each file, from any thread.
+        :return: an entry for each file, in their order.
+        :raises FileNotFoundError: a file is gone or was replaced; what is copied already is found by the next look.
+        :raises StorageError: reading or writing failed.
+        """
+        ...
+
+
+class Threads:
+    """Copies with threads of this process.
+
+    :param workers: requests under way at once.
+    """
+
+    def __init__(self, workers: int = WORKERS) -> None:
+        self._workers = workers
+
+    def store(self, tree: Tree, objects: Objects, files: Sequence[StoredFile], done: OnStored) -> list[Stored]:
+        """As :meth:`Engine.store`."""
+
+        def store(file: StoredFile) -> Stored:
+            result = objects.store(tree, file)
+            done(result)
+            return result
+
+        return in_parallel(store, files, workers=self._workers)
+
+
+class TooMuchForThreadsError(CkptError):
+    """There is more to copy than one process was told to; nothing was copied.
+
+    :param files: files to copy.
+    :param size: their bytes.
+    """
+
+    def __init__(self, files: int, size: int) -> None:
+        self.files, self.size = files, size
+        super().__init__(
+            f"{files} files, {size} bytes are to be copied, which is more than this process was told to",
+            hint="take this backup on Spark (jobs/copy_closure.py)",
+        )
+
+
+class UpTo:
+    """Has another engine copy what is not too much, and refuses what is.
+
+    :param engine: the other one.
+    :param files: fewer files than this are copied.
+    :param size: and fewer bytes.
+    """
+
+    def __init__(self, engine: Engine, *, files: int, size: int) -> None:
+        self._engine = engine
+        self._files, self._size = files, size
+
+    def store(self, tree: Tree, objects: Objects, files: Sequence[StoredFile], done: OnStored) -> list[Stored]:
+        """As :meth:`Engine.store`.
+
+        :raises TooMuchForThreadsError: it is too much.
+        """
+        size = sum(file.size for file in files)
+        if len(files) >= self._files or size >= self._size:
+            raise TooMuchForThreadsError(len(files), size)
+        return self._engine.store(tree, objects, files, done)

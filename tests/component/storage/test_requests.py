@@ -1,0 +1,109 @@
+"""What a backup asks of a real S3 server, counted on the way: what grows with the files, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.storage.opening import open_location
+from benchmarks.sample_tree import SampleTree
+from tests.s3_gate import Gate, Request, by_kind
+from tests.s3_server import S3Server
+
+#: Of a run with nothing new, whatever the files: GET repository.json, metadata, the newest offsets; the lease twice; the last
+#: manifest; five small files of the closure; three for the look whether history is the same.
+_GETS = 14
+#: commits twice, offsets, marks of prunes, manifests; the two sweeps come on top, a request for each thousand files.
+_LISTS = 5
+#: Lease twice, claim, its end, the manifest.
+_PUTS = 5
+_PAGE = 1000
+
+
+@pytest.fixture
+def gate(s3_server: S3Server) -> Iterator[Gate]:
+    made = Gate(s3_server)
+    yield made
+    made.close()
+
+
+def with_nothing_new(server: S3Server, gate: Gate, tree: SampleTree) -> tuple[int, int, list[Request]]:
+    """Files of a checkpoint, objects of its backup, and what a second backup asks."""
+    bucket = server.make_bucket()
+    plain = open_location(f"s3://{bucket}", storage_options=server.options())
+    files = list(tree.files())
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda file: plain.replace(f"orders/{file[0]}", file[1]), files))
+
+    def back_up(options: dict[str, object]) -> int:
+        place = open_location(f"s3://{bucket}", storage_options=options)
+        repository = Repository.open_or_create(place / "repository")
+        return create_backup(Checkpoint.at(place / "orders"), repository).copied_files
+
+    back_up(server.options())
+    with gate.watched() as requests:
+        assert back_up(gate.options()) == 0
+    return len(files), len(plain.walk("repository/objects")), requests
+
+
+def pages(files: int) -> int:
+    return -(-files // _PAGE)
+
+
+def check(files: int, objects: int, requests: list[Request]) -> int:
+    kinds = by_kind(requests)
+    assert kinds == {"GET": _GETS, "PUT": _PUTS, "LIST": _LISTS + pages(files) + pages(objects)}, list(
+        map(str, requests)
+    )
+    return len(requests)
+
+
+def test_with_nothing_new_only_the_sweeps_grow(s3_server: S3Server, gate: Gate) -> None:
+    few = with_nothing_new(s3_server, gate, SampleTree(partitions=4))
+    more = with_nothing_new(s3_server, gate, SampleTree(partitions=44))
+    assert check(*more) - check(*few) == 2, "one page more of each sweep, for a thousand files more"
+
+
+@pytest.mark.slow
+def test_the_same_for_thousands(s3_server: S3Server, gate: Gate) -> None:
+    few = with_nothing_new(s3_server, gate, SampleTree(partitions=20))
+    more = with_nothing_new(s3_server, gate, SampleTree(partitions=200))
+    assert (few[0] // 100, more[0] // 1000) == (5, 5)
+    assert check(*more) - check(*few) == 2 * 5
+
+
+def test_a_restore_asks_as_much_as_a_backup_and_in_place_for_what_differs(s3_server: S3Server, gate: Gate) -> None:
+    tree, bucket = SampleTree(partitions=3), s3_server.make_bucket()
+    plain = open_location(f"s3://{bucket}", storage_options=s3_server.options())
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda file: plain.replace(f"orders/{file[0]}", file[1]), tree.files()))
+    through = open_location(f"s3://{bucket}", storage_options=gate.options())
+    repository = Repository.open_or_create(through / "repository")
+    with gate.watched() as backing_up:
+        manifest = create_backup(Checkpoint.at(through / "orders"), repository).manifest
+    with gate.watched() as restoring:
+        apply_restore(plan_restore(repository, manifest, through / "elsewhere"))
+    copied = [entry for entry in manifest.files if entry.checksum]
+    assert by_kind(backing_up)["COPY"] == by_kind(restoring)["COPY"] == len(copied) > 75
+    assert len(restoring) < len(backing_up) + 25, "nothing is read of what the store copies by itself"
+
+    changed = tree.changed(0.1, 1)
+    for path in changed:
+        plain.replace(f"orders/{path}", b"somebody else's")
+    with gate.watched() as in_place:
+        outcome = apply_restore(plan_restore(repository, manifest, through / "orders", replace=True, quiet_for=0.0))
+    written = [
+        r for r in in_place if r.kind in ("COPY", "PUT", "DELETE") and r.path.startswith(f"/{bucket}/orders/state")
+    ]
+    assert sorted(r.path.partition("/orders/")[2] for r in written if r.kind == "COPY") == sorted(changed)
+    assert outcome.unchanged >= len(copied) - len(changed)
+    state = [(plain / name / "state").walk() for name in ("orders", "elsewhere")]
+    assert [{path: file.checksum for path, file in found.items()} for found in state] == [
+        {path: file.checksum for path, file in state[1].items()}
+    ] * 2

@@ -1,0 +1,55 @@
+"""What looks cost on a distant store, in requests and in the longest chain of them: ``benchmarks/latency.py`` has the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import page
+from benchmarks.latency import LATENCIES, OPERATIONS, Measured, Operation, Place, measure, report
+from tests.s3_gate import Request, longest_chain
+from tests.s3_server import S3Server
+
+_LATENCY = 0.05
+
+
+@pytest.fixture(scope="module")
+def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place.filled(s3_server, tmp_path_factory.mktemp("latency"))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_requests_and_the_longest_chain(operation: Operation, place: Place) -> None:
+    """On a busy machine what goes at once may come late: the best of three runs tells what waits for what."""
+    best: Measured | None = None
+    for _ in range(3):
+        run = measure(operation, place, _LATENCY)
+        assert run.requests <= operation.requests, run
+        best = run if best is None or (run.chain, run.seconds) < (best.chain, best.seconds) else best
+        if best.chain <= operation.chain and best.seconds < 1.5 * operation.chain * _LATENCY + 0.5:
+            return
+    raise AssertionError(f"{operation.name}: {best}, where {operation} is right")
+
+
+def test_a_chain_is_counted_by_what_does_not_overlap() -> None:
+    def request(began: float, ended: float) -> Request:
+        return Request("GET", "/", "", began, ended, 200, 1)
+
+    assert longest_chain([]) == 0
+    assert longest_chain([request(0, 1), request(0, 1), request(0.5, 1.5)]) == 1
+    assert longest_chain([request(0, 3), request(0, 1), request(1, 2), request(2.5, 3)]) == 3
+
+
+def test_the_page_keeps_the_parts_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    page.PAGE.write_text("# Benchmarks\n\nold\n")
+    run = Measured(3, 3, 0.2, "3 GET")
+    page.write_part("benchmarks.latency", report([(OPERATIONS[0], LATENCIES[0], [run])], rounds=1, load=0.0))
+    page.write_part("benchmarks.main", "# Benchmarks\n\nnew\n")
+    page.write_part("benchmarks.other", "## Other\n")
+    page.write_part("benchmarks.latency", "## Looks\n")
+    assert page.PAGE.read_text() == (
+        "# Benchmarks\n\nnew\n\n<!-- written by benchmarks.latency -->\n## Looks\n\n"
+        "<!-- written by benchmarks.other -->\n## Other\n"
+    )

@@ -1,0 +1,117 @@
+"""A store of millions of files that are nowhere: listings are made up as they are asked for, copies only noted.
+
+For measuring what the program itself needs; logs and manifests are real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+
+from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+from tests.unit.checkpoint.builders import ROCKSDB, batch_metadata, commit_log, metadata, offsets_log, operator_files
+
+_PER_PARTITION = 5_000
+NEWEST = _PER_PARTITION - 1
+
+
+class MadeUpStore(Store):
+    """A checkpoint of RocksDB state with changelogs in ``/orders``, and whatever is copied of it.
+
+    :param inner: holds what is really written.
+    :param partitions: of five thousand changelogs each.
+    """
+
+    creates_if_absent = True
+    copies_within = True
+
+    def __init__(self, inner: MemoryStore, partitions: int) -> None:
+        self._inner = inner
+        self.partitions = partitions
+        #: Directory -> how its copies are named; a byte for each file that was copied.
+        self._copied: dict[str, bytearray] = {}
+        self._objects: dict[str, bool] = {}
+        self._lock = threading.Lock()
+        self.copies = 0
+        small = {"metadata": metadata(), **operator_files(partitions)}
+        for batch in (NEWEST - 1, NEWEST):
+            about = batch_metadata(batch, provider=ROCKSDB, partitions=partitions)
+            small |= {f"offsets/{batch}": offsets_log("1", metadata=about), f"commits/{batch}": commit_log()}
+        for path, data in small.items():
+            inner.replace(f"/orders/{path}", data)
+
+    @property
+    def protocol(self) -> str:
+        return "memory"
+
+    def list(self, path: str) -> Listing:
+        return self._inner.list(path)
+
+    def walk(self, path: str) -> tuple[StoredFile, ...]:
+        return (*self._inner.walk(path), *self._made_up(path))
+
+    def _made_up(self, path: str) -> Iterator[StoredFile]:
+        if path == "/orders":
+            for number in range(self.partitions * _PER_PARTITION):
+                yield self._file(number, f"/orders/{_path(number)}")
+        for directory, there in self._copied.items():
+            if directory.startswith(path):
+                objects = self._objects[directory]
+                for number, is_there in enumerate(there):
+                    if is_there:
+                        name = _object(number) if objects else _path(number)
+                        yield self._file(number, f"{directory}/{name}")
+
+    def _file(self, number: int, path: str) -> StoredFile:
+        mark = f"etag:{_etag(number)}"
+        return StoredFile(path, _size(number), mark, mark)
+
+    def copy(self, source: str, target: str, size: int) -> None:
+        if "/state/0/" in source and source.endswith(".changelog"):
+            partition, _, version = source.partition("/state/0/")[2].removesuffix(".changelog").partition("/")
+            number = int(partition) * _PER_PARTITION + int(version) - 1
+        else:
+            digest = source.rpartition("/etag-")[2].partition("-")[0]
+            number = int(digest[-8:], 16)
+        objects = "/objects/" in target
+        directory = target.rpartition("/objects/")[0] + "/objects/orders" if objects else target.partition("/state/")[0]
+        with self._lock:
+            if directory not in self._copied:
+                self._copied[directory] = bytearray(self.partitions * _PER_PARTITION)
+                self._objects[directory] = objects
+            self._copied[directory][number] = 1
+            self.copies += 1
+
+    def read(self, path: str) -> bytes:
+        return self._inner.read(path)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._inner.create(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._inner.replace(path, data)
+
+    def delete(self, path: str) -> None:
+        self._inner.delete(path)
+
+    def remove_empty_directories(self, path: str) -> None:
+        self._inner.remove_empty_directories(path)
+
+
+def _path(number: int) -> str:
+    return f"state/0/{number // _PER_PARTITION}/{number % _PER_PARTITION + 1}.changelog"
+
+
+def _etag(number: int) -> str:
+    return hashlib.md5(number.to_bytes(8), usedforsecurity=False).hexdigest()[:24] + f"{number:08x}"
+
+
+def _size(number: int) -> int:
+    return 300 + number * 7919 % 60_000
+
+
+def _object(number: int) -> str:
+    key = f"etag-{_etag(number)}-{_size(number)}"
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:2]}/{key}"

@@ -1,0 +1,185 @@
+"""The compact form of a manifest: nothing is lost in it, what is damaged is found, and 100,000 files stay small and quick."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from airflow_ckpt_provider.backup import manifest as manifest_module
+from airflow_ckpt_provider.backup.file_table import pack, unpack
+from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, parse_manifest
+from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.errors import DamagedBackupError, RepositoryError
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import back_up, repository, stream, visible
+from tests.unit.checkpoint.builders import contents
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+hashes = st.sampled_from(["etag:abc", "etag:abc-2", "md5:12", "sha256:0f", ":", "*", "etag:", "/"])
+entries = st.builds(
+    FileEntry,
+    path=texts,
+    size=st.integers(0, 2**60),
+    object=st.one_of(
+        texts,
+        st.sampled_from(["ab/etag-abc-12", "ab/*", "ab/abcabc", "/x", "", "0f"]).map("objects/orders/".__add__),
+        texts.map("objects/orders/".__add__),
+    ),
+    sha256=st.none() | st.sampled_from(["0f" * 32, "ab"]),
+    checksum=st.none() | hashes,
+    identity=st.none() | hashes | st.just("true") | st.just(""),
+    batches=st.none() | st.lists(st.integers(0, 10**9), max_size=3).map(tuple),
+)
+
+
+def made(files: tuple[FileEntry, ...]) -> Manifest:
+    return Manifest(
+        backup_id="20261121T083000Z-b000223",
+        name="orders",
+        created=datetime(2026, 11, 21, 8, 30, tzinfo=UTC),
+        checkpoint="s3://bucket/orders",
+        query_id="13891364-b7ef-4beb-bd81-4736acdd524a",
+        batch_id=223,
+        restorable=(223,),
+        files=files,
+        facts={"end_offsets": [1]},
+        tags={"a": "b"},
+        claim="c",
+    )
+
+
+def many(count: int) -> tuple[FileEntry, ...]:
+    """As a backup from one bucket into another has them."""
+
+    def entry(number: int) -> FileEntry:
+        etag = hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()
+        size = 300 + number * 7919 % 60_000
+        shard = hashlib.sha256(f"etag-{etag}-{size}".encode()).hexdigest()[:2]
+        path = f"state/0/{number // 500}/{number % 500}.changelog"
+        return FileEntry(path, size, f"objects/orders/{shard}/etag-{etag}-{size}", None, f"etag:{etag}", f"etag:{etag}")
+
+    return tuple(entry(number) for number in range(count))
+
+
+@given(st.lists(entries, max_size=6))
+def test_nothing_is_lost(files: list[FileEntry]) -> None:
+    assert [FileEntry(*values) for values in unpack(pack(files, name="orders"), name="orders")] == files
+
+
+@given(st.lists(entries, max_size=3))
+def test_both_forms_say_the_same(files: list[FileEntry]) -> None:
+    manifest = made(tuple(files))
+    documents = [_document(manifest, compact_from) for compact_from in (0, 10**9)]
+    assert [json.loads(d)["version"] for d in documents] == [2, 1]
+    assert [parse_manifest(d, path="m") for d in documents] == [manifest, manifest]
+
+
+def _document(manifest: Manifest, compact_from: int) -> bytes:
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(manifest_module, "COMPACT_FROM", compact_from)
+        return manifest.to_document()
+
+
+def test_few_files_stay_readable_for_people() -> None:
+    assert "file_list" in json.loads(made(many(999)).to_document())
+    assert "file_table" in json.loads(made(many(1000)).to_document())
+
+
+def test_a_hundred_thousand_files() -> None:
+    """Small, quick, and never as a whole in memory but for the entries themselves."""
+    manifest = made(many(100_000))
+    began = time.process_time()
+    document = manifest.to_document()
+    read = parse_manifest(document, path="m")
+    seconds = time.process_time() - began
+    assert read == manifest
+    assert len(document) < 55 * 100_000, len(document)
+    assert len(document) < 0.25 * len(_document(manifest, 10**9))
+    assert seconds < 5, seconds
+    del read
+    manifest = made(manifest.files[:30_000])
+    document = manifest.to_document()
+    tracemalloc.start()
+    try:
+        assert manifest.to_document() == document
+        written = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        files = parse_manifest(document, path="m").files
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(files) == 30_000
+    assert written < 6 * len(document), "as text they are far more"
+    assert peak - held < 4 * len(document), (held - before, peak - before)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda table: table[:-8],
+        lambda table: "!" + table[1:],
+        lambda table: table[: len(table) // 2 // 4 * 4],
+        lambda table: pack([], name="x")[:-4],
+        lambda table: "",
+    ],
+)
+def test_a_damaged_table_is_a_damaged_backup(spoil: Callable[[str], str]) -> None:
+    """Also where the hash is right, as after a repair by hand that went wrong."""
+    content = json.loads(made(many(1500)).to_document())
+    del content["sha256"]
+    content["file_table"] = spoil(content["file_table"])
+    with pytest.raises(DamagedBackupError, match="manifest m is damaged"):
+        parse_manifest(_sealed(content), path="m")
+
+
+def test_a_flipped_bit_is_found() -> None:
+    document = bytearray(made(many(1500)).to_document())
+    for at in (10, len(document) // 2, len(document) - 90, len(document) - 30, len(document) - 1):
+        damaged = bytearray(document)
+        damaged[at] ^= 1
+        with pytest.raises(DamagedBackupError):
+            parse_manifest(bytes(damaged), path="m")
+
+
+def test_a_later_form_is_refused() -> None:
+    content = json.loads(made(many(2)).to_document())
+    del content["sha256"]
+    with pytest.raises(RepositoryError, match="format version 3"):
+        parse_manifest(_sealed(content | {"version": 3}), path="m")
+
+
+def _sealed(content: dict[str, Any]) -> bytes:
+    body = json.dumps(content, separators=(",", ":")).encode()
+    return body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+def test_backups_of_both_forms_go_on_with_each_other(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    back_up(place, stream(4))
+    monkeypatch.setattr(manifest_module, "COMPACT_FROM", 0)
+    compact = back_up(place, stream(5))
+    assert compact.copied_files < compact.files
+    monkeypatch.undo()
+    again = back_up(place)
+    assert again.copied_files == 0
+    assert replace(again.manifest, backup_id="", claim="", created=compact.manifest.created) == replace(
+        compact.manifest, backup_id="", claim=""
+    )
+    read = repository(place).manifest(compact.backup_id)
+    assert read == compact.manifest
+    assert verify_backup(repository(place), read, read_data=ReadData()).ok
+    apply_restore(plan_restore(repository(place), read, place / "restored"))
+    assert contents(place / "restored") == {
+        path: data for path, data in visible(place / "orders").items() if path in {e.path for e in read.files}
+    }
