@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseHook, ObjectStoragePath
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
 from airflow_ckpt_provider.storage.encrypted_store import parse_key
 from airflow_ckpt_provider.storage.location import Location
@@ -56,6 +57,21 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
             if extra
             else f"install the Airflow provider that brings {scheme}://, or leave the connection id out",
         ) from e
+
+
+def open_logs(progress_log: str | None, error_log: str | None, conn_id: str | None = None) -> DriverLogs | None:
+    """Open the logs of a driver; ``None`` where neither is given.
+
+    :param progress_log: URI of its progress lines.
+    :param error_log: URI of its text log.
+    :param conn_id: Airflow connection to reach both, see :func:`open_place`.
+    """
+    if not (progress_log or error_log):
+        return None
+    return DriverLogs(
+        open_place(progress_log, conn_id) if progress_log else None,
+        open_place(error_log, conn_id) if error_log else None,
+    )
 
 
 def _repository_key(uri: str, conn_id: str) -> bytes | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark
 from airflow_ckpt_provider.errors import RefusedError
 
 DRAINED, PROGRESSED_BY, COMMITTED_BATCH, MAX_GAP = "drained", "progressed_by", "committed_batch", "max_gap"
@@ -61,12 +62,14 @@ class Wait:
     :param stuck_after: a batch under way is stuck when nothing was written to ``offsets/``, ``commits/`` or ``state/``
         for so long; ``None``: never.
     :param missing_ok: a checkpoint that does not exist yet is waited for.
+    :param driver: what the driver said before, where its logs are looked at: a run that begins later must not crash.
     """
 
     condition: Condition
     quiet_for: timedelta = timedelta(0)
     stuck_after: timedelta | None = None
     missing_ok: bool = False
+    driver: DriverMark | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The wait as plain JSON; times in seconds."""
@@ -77,6 +80,7 @@ class Wait:
             "quiet_for": self.quiet_for.total_seconds(),
             "stuck_after": None if self.stuck_after is None else self.stuck_after.total_seconds(),
             "missing_ok": self.missing_ok,
+            "driver": self.driver.to_json() if self.driver else None,
         }
 
     @classmethod
@@ -88,4 +92,5 @@ class Wait:
             quiet_for=timedelta(seconds=value["quiet_for"]),
             stuck_after=None if patience is None else timedelta(seconds=patience),
             missing_ok=value["missing_ok"],
+            driver=DriverMark.from_json(value.get("driver")),
         )

@@ -7,10 +7,11 @@ source for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark
 from airflow_ckpt_provider.checkpoint.look import Logs, list_logs, read_entry
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
@@ -42,6 +43,9 @@ class Pace:
     :param input_per_second: source -> records a second (Kafka), rows (rate per micro-batch), entries of its log (files), versions
         (Delta); ``None`` for sources whose offsets cannot be counted.
     :param whole_seconds: the store gives times in whole seconds.
+    :param time: when it was measured, in UTC; ``None`` for a measurement that is compared, and in baselines of earlier versions.
+    :param lag: source -> the largest lag over the measured batches, from the progress lines; ``None`` where they were not read.
+    :param driver: what the driver had said by then, which does not count later; ``None`` where it was not asked.
     """
 
     checkpoint: str
@@ -51,6 +55,9 @@ class Pace:
     seconds_per_batch: float | None
     input_per_second: dict[str, float | None]
     whole_seconds: bool
+    time: datetime | None = None
+    lag: dict[str, float] | None = None
+    driver: DriverMark | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The pace as plain JSON."""
@@ -62,6 +69,9 @@ class Pace:
             "seconds_per_batch": self.seconds_per_batch,
             "input_per_second": self.input_per_second,
             "whole_seconds": self.whole_seconds,
+            "time": self.time.isoformat() if self.time else None,
+            "lag": self.lag,
+            "driver": self.driver.to_json() if self.driver else None,
         }
 
     @classmethod
@@ -71,8 +81,11 @@ class Pace:
         :raises RefusedError: it is something else.
         """
         try:
-            return cls(**{name: value[name] for name in cls.__dataclass_fields__})
-        except (KeyError, TypeError) as e:
+            known = {f.name: value[f.name] for f in fields(cls) if f.default is MISSING or f.name in value}
+            known["time"] = datetime.fromisoformat(known["time"]) if known.get("time") else None
+            known["driver"] = DriverMark.from_json(known.get("driver"))
+            return cls(**known)
+        except (KeyError, TypeError, ValueError) as e:
             raise RefusedError(
                 f"baseline is {str(value)[:80]!r}", hint="give what stream_baseline(…) returned before the deployment"
             ) from e
@@ -82,7 +95,7 @@ class Pace:
 class Check:
     """One comparison with the baseline.
 
-    :param what: ``seconds_per_batch`` or ``input_per_second of source <n>``.
+    :param what: ``seconds_per_batch``, ``input_per_second of source <n>`` or ``<metric of its lag> of source <n>``.
     :param change_percent: how much more than the baseline, negative for less; ``None`` where it cannot be known.
     :param ok: within what is allowed; ``None`` where it cannot be known.
     """

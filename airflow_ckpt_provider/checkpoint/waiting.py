@@ -2,7 +2,8 @@
 
 A look costs two listings and at most one small read. What is read is what the answer needs most: the newest offset log
 entry where it may be a seal or where the wait is over, else ``metadata``, whose query id tells another query in the same
-place. ``state/`` is listed only where the stream may be stuck.
+place. ``state/`` is listed only where the stream may be stuck. Where the driver's logs are given, they are looked at first:
+after a crash at the start no batch comes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.conditions import COMMITTED_BATCH, MAX_GAP, PROGRESSED_BY, Wait
+from airflow_ckpt_provider.checkpoint.driver_logs import Crash, DriverLogs, DriverMark, find_crash
+from airflow_ckpt_provider.checkpoint.error_log import LogPosition
 from airflow_ckpt_provider.checkpoint.look import Logs, list_logs, newest_state_time, read_entry
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
@@ -36,13 +39,15 @@ class State(StrEnum):
     STUCK = "stuck"
     #: The past is another one than it was: rewound, restored, reset, or another query's.
     WENT_BACK = "went_back"
+    #: The driver says that its query was ended by an error.
+    CRASHED = "crashed"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a look came to, for people and for programs.
 
-    :param state: done, waiting, stuck or went back.
+    :param state: done, waiting, stuck, went back or crashed.
     :param message: one sentence, with the checkpoint's name.
     :param progress: how far the stream is, as plain JSON.
     :param hint: the next step where the wait has failed.
@@ -125,12 +130,15 @@ class _Seen:
         }
 
 
-def look(location: Location, wait: Wait, memory: Memory, *, now: datetime | None = None) -> tuple[Answer, Memory]:
+def look(
+    location: Location, wait: Wait, memory: Memory, *, logs: DriverLogs | None = None, now: datetime | None = None
+) -> tuple[Answer, Memory]:
     """Look at a checkpoint once and judge.
 
     :param location: the checkpoint.
     :param wait: what is waited for.
     :param memory: what the look before remembered; ``Memory()`` for the first.
+    :param logs: the driver's; what they say counts from ``wait.driver`` on.
     :param now: the time, in UTC.
     :return: the answer, and the memory for the next look.
     :raises NotACheckpointError: there is none, and ``missing_ok`` does not allow that.
@@ -139,6 +147,9 @@ def look(location: Location, wait: Wait, memory: Memory, *, now: datetime | None
     """
     now = now or datetime.now(UTC)
     try:
+        crash, position = _crash(logs, wait, memory, now) if logs else (None, None)
+        if crash is not None:
+            return _crashed(location, crash, memory, now), memory
         answer, later = _look(location, wait, memory, now)
     except (StorageError, UnreadableLogError) as e:
         failures = memory.failures + 1
@@ -147,7 +158,14 @@ def look(location: Location, wait: Wait, memory: Memory, *, now: datetime | None
         return _answer(State.WAITING, f"look {failures} of {_FAILURES} failed: {e.message}"), replace(
             memory, failures=failures
         )
-    return answer, replace(later, failures=0)
+    return answer, replace(later, failures=0, log=position)
+
+
+def _crash(logs: DriverLogs, wait: Wait, memory: Memory, now: datetime) -> tuple[Crash | None, LogPosition | None]:
+    since = wait.driver or DriverMark()
+    # A baseline of an earlier version says no time.
+    since = replace(since, at=since.at or memory.started or now)
+    return find_crash(logs, since, query_id=memory.query_id, position=memory.log)
 
 
 def _look(location: Location, wait: Wait, memory: Memory, now: datetime) -> tuple[Answer, Memory]:
@@ -326,6 +344,17 @@ def _went_back(seen: _Seen, reason: str) -> Answer:
         seen,
         "somebody rewound, restored or reset it: see that this was meant, then start the wait anew",
     )
+
+
+def _crashed(location: Location, crash: Crash, memory: Memory, now: datetime) -> Answer:
+    seen = _Seen(list_logs(location).without(s[0] for s in memory.seals), now, memory.seals)
+    answer = _answer(
+        State.CRASHED,
+        f"{location} has a query that fails: {crash.in_words}",
+        seen,
+        "mend what was deployed; `airflow-ckpt explain` says what an error of Spark's means and what to do",
+    )
+    return replace(answer, progress={**answer.progress, "crash": crash.to_json()})
 
 
 def _duration(time: timedelta) -> str:

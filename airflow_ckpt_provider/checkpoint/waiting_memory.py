@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.error_log import LogPosition
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -32,6 +33,7 @@ class Memory:
     :param active: when anything in ``state/`` was last written, as far as that was asked.
     :param unchecked: looks since ``metadata`` was read.
     :param failures: looks that failed, one after the other, up to the last one.
+    :param log: how far the driver's text log was read; ``None`` before that.
     """
 
     started: datetime | None = None
@@ -48,6 +50,7 @@ class Memory:
     active: datetime | None = None
     unchecked: int = 0
     failures: int = 0
+    log: LogPosition | None = None
 
     def age(self, newest: datetime | None, now: datetime) -> timedelta:
         """How long ago the logs were last written to.
@@ -76,6 +79,7 @@ class Memory:
             if known.get(name) is not None:
                 known[name] = tuple(known[name])
         known["seals"] = tuple((int(number), mark, said) for number, mark, said in known.get("seals", ()))
+        known["log"] = LogPosition.from_json(known.get("log"))
         names = {f.name for f in fields(cls)}
         return cls(**{name: each for name, each in known.items() if name in names})
 
@@ -83,6 +87,8 @@ class Memory:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, LogPosition):
+        return value.to_json()
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return value

@@ -80,16 +80,17 @@ def frame_of(build: Callable[[SparkSession], DataFrame], spark: SparkSession, gi
     return frame  # type: ignore[no-any-return]
 
 
-def settings_of(given: Sequence[str]) -> dict[str, str]:
+def settings_of(given: Sequence[str], *, option: str = "--conf") -> dict[str, str]:
     """Read ``KEY=VALUE`` arguments.
 
+    :param option: the option that they were given by.
     :raises RefusedError: one of them is something else.
     """
     found = {}
     for one in given:
         key, equals, value = one.partition("=")
         if not equals or not key:
-            raise RefusedError(f"--conf {one!r}", hint="give --conf KEY=VALUE")
+            raise RefusedError(f"{option} {one!r}", hint=f"give {option} KEY=VALUE")
         found[key] = value
     return found
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Rows that are shown, of each side.
 _SHOWN = 3
+#: Why batches without a row are not compared.
+NO_ROWS = "neither gave a row in these batches; take more (--batches), or a backup with an older batch (--batch)"
 _STOP_WITHIN = "spark.sql.streaming.stopTimeout"
 
 
@@ -184,8 +186,7 @@ def difference(
                 examples += [f"{sign} batch {batch}: {row['row'][:300]}" for row in left.take(_SHOWN)]
             left.unpersist()
     if not rows:
-        why = "neither gave a row in these batches; take more (--batches), or a backup with an older batch (--batch)"
-        return RowDifference(against, tuple(batches), not_compared=why)
+        return RowDifference(against, tuple(batches), not_compared=NO_ROWS)
     return RowDifference(against, tuple(batches), only_old, only_new, gone, added, tuple(examples))
 
 

@@ -13,13 +13,14 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
 from airflow_ckpt_provider.checkpoint.conditions import Wait
+from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.fields import required, seconds, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
-from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.places import open_logs, open_place
 from airflow_ckpt_provider.triggers.commit_gap import CommitGapTrigger
 
 if TYPE_CHECKING:
@@ -61,10 +62,15 @@ class StreamSensor(BaseSensorOperator):
         self._memory: Memory | None = None
         self._location: Location | None = None
         self._answer: Answer | None = None
+        self._logs: DriverLogs | None = None
 
     @abstractmethod
     def _wait(self) -> Wait:
         """What is waited for; raises ``RefusedError`` for parameters that make no sense."""
+
+    def _log_places(self) -> dict[str, str | None]:
+        """The driver's logs that are looked at: ``progress_log``, ``error_log``, ``logs_conn_id``."""
+        return {}
 
     def _conclude(self, answer: Answer) -> dict[str, Any] | None:
         """What the task returns once the condition is met; ``None`` to go on waiting."""
@@ -72,7 +78,7 @@ class StreamSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait; return how far the stream is."""
-        self._memory = self._location = self._answer = None
+        self._memory = self._location = self._answer = self._logs = None
         with no_retry_when_refused():
             seconds(self.poke_interval, "poll_interval", least=0.001)
             self._wait()
@@ -138,6 +144,7 @@ class StreamSensor(BaseSensorOperator):
                 poll_interval=self.poke_interval,
                 end_time=end_time,
                 silent_fail=self.silent_fail,
+                **self._log_places(),
             ),
             method_name="execute_complete",
             timeout=timedelta(seconds=max(0.0, end_time - time.time()) + _GRACE),
@@ -145,15 +152,21 @@ class StreamSensor(BaseSensorOperator):
 
     def _look(self, context: Context) -> Answer:
         with no_retry_when_refused():
-            if self._location is None:
-                self._location = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
             if self._memory is None:
                 self._memory = self._recall(context)
-            answer, later = look(self._location, self._wait(), self._memory)
+            location = self._open()
+            answer, later = look(location, self._wait(), self._memory, logs=self._logs)
         if self.reschedule or self._memory.looked is None:
             self._keep(later, context)
         self._memory, self._answer = later, answer
         return answer
+
+    def _open(self) -> Location:
+        if self._location is None:
+            self._location = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
+            places = self._log_places()
+            self._logs = open_logs(places.get("progress_log"), places.get("error_log"), places.get("logs_conn_id"))
+        return self._location
 
     def _judge(self, answer: Answer, context: Context) -> dict[str, Any] | None:
         """Fail, return what the task returns, or return ``None`` to go on: the same for every mode."""

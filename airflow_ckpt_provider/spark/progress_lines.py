@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import threading
@@ -21,13 +22,16 @@ from airflow_ckpt_provider.storage.opening import open_location
 
 log = logging.getLogger(__name__)
 
+#: Seconds that a process which ends waits to be told how its queries have ended: Spark tells its listeners a little later.
+_END_WITHIN = 5.0
+
 
 class ProgressLines(StreamingQueryListener):
     """Writes what the queries of a session do: ``spark.streams.addListener(ProgressLines(uri))``.
 
     Events: ``started``, ``progress`` (a batch, or an idle moment), ``terminated`` with its error. The file holds the newest
-    lines of this process and is replaced as a whole: stores of objects know no appending. What cannot be written is
-    logged and tried again with the next event; the stream goes on.
+    lines, those of an earlier process too, and is replaced as a whole: stores of objects know no appending. What cannot be
+    written is logged and tried again with the next event; the stream goes on.
 
     :param uri: the file: a path or a URI that fsspec knows.
     :param keep: lines that are kept.
@@ -38,9 +42,17 @@ class ProgressLines(StreamingQueryListener):
         self._directory = open_location(directory or ".")
         self._lines: deque[str] = deque(maxlen=keep)
         self._lock = threading.Lock()
+        self._has_earlier = False
+        self._running: set[str] = set()
+        self._ended = threading.Condition()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Note the start."""
+        with self._ended:
+            self._running.add(str(event.runId))
+        # A driver that ends as soon as its query has failed would else take the error with it.
+        atexit.unregister(self._see_ends)
+        atexit.register(self._see_ends)
         self._write("started", event.id, event.runId, name=event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
@@ -75,6 +87,13 @@ class ProgressLines(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Note the end, and the error where it was one."""
         self._write("terminated", event.id, event.runId, error=event.exception, error_class=event.errorClassOnException)
+        with self._ended:
+            self._running.discard(str(event.runId))
+            self._ended.notify_all()
+
+    def _see_ends(self) -> None:
+        with self._ended:
+            self._ended.wait_for(lambda: not self._running, timeout=_END_WITHIN)
 
     def _write(self, event: str, query_id: Any, run_id: Any, **more: Any) -> None:
         head = {"event": event, "at": datetime.now(UTC).isoformat(), "query_id": str(query_id), "run_id": str(run_id)}
@@ -82,6 +101,21 @@ class ProgressLines(StreamingQueryListener):
         with self._lock:
             self._lines.append(line)
             try:
+                self._take_earlier()
                 self._directory.replace(self._name, "".join(f"{kept}\n" for kept in self._lines).encode())
             except StorageError as e:
                 log.warning("progress could not be written: %s", e.message)
+
+    def _take_earlier(self) -> None:
+        """Begin with the lines that are there: a query that fails again and again would else hide it behind its newest start."""
+        if self._has_earlier:
+            return
+        self._has_earlier = True
+        try:
+            earlier = self._directory.read(self._name).decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return
+        except StorageError as e:  # it may be written and not be read
+            log.warning("earlier progress could not be read, going on without: %s", e.message)
+            return
+        self._lines = deque([*earlier, *self._lines], maxlen=self._lines.maxlen)

@@ -176,10 +176,6 @@ class EncryptedStore(Store):
         """Not offered: a file is bound to its path."""
         raise NotImplementedError("EncryptedStore.copies_within is false")
 
-    def uri(self, path: str) -> str:
-        """A path of the store as people write it."""
-        return self._inner.uri(path)
-
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several."""
         return self._inner.canonical(path)

@@ -24,7 +24,7 @@ class Location:
     @property
     def uri(self) -> str:
         """The place as people write it, such as ``s3://bucket/checkpoints/orders`` or ``/data/checkpoints/orders``."""
-        return self.store.uri(self.root)
+        return self.root if self.store.protocol == "file" else f"{self.store.protocol}://{self.root.lstrip('/')}"
 
     @property
     def name(self) -> str:

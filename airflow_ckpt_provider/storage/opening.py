@@ -14,7 +14,6 @@ from airflow_ckpt_provider.storage.memory_store import MemoryStore
 from airflow_ckpt_provider.storage.s3_settings import settings_of_filesystem, settings_of_options
 from airflow_ckpt_provider.storage.s3_store import S3Store, obstore_works_here
 from airflow_ckpt_provider.storage.store import Store
-from airflow_ckpt_provider.storage.webhdfs_store import WebHdfsStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -88,7 +87,7 @@ def store_for(fs: AbstractFileSystem) -> Store:
         return MemoryStore(fs)
     if _is_s3fs(fs) and obstore_works_here() and (settings := settings_of_filesystem(fs)):
         return S3Store(settings, beyond=lambda: FsspecStore(fs))
-    return WebHdfsStore(fs) if "webhdfs" in fs.protocol else FsspecStore(fs)
+    return FsspecStore(fs)
 
 
 def _is_s3fs(fs: AbstractFileSystem) -> bool:

@@ -107,10 +107,6 @@ class Store(ABC):
         :param size: bytes of the source, as listed, so that the store need not be asked again.
         """
 
-    def uri(self, path: str) -> str:
-        """A path of the store as people write it."""
-        return path if self.protocol == "file" else f"{self.protocol}://{path.lstrip('/')}"
-
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several, as by symbolic links."""
         return path

@@ -11,10 +11,11 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.checkpoint.conditions import Wait
+from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import CkptError, RefusedError
-from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.places import open_logs, open_place
 from airflow_ckpt_provider.storage.location import Location
 
 #: Seconds that the last look may take, beyond the deadline.
@@ -24,8 +25,8 @@ _LAST_LOOK = 30.0
 class CommitGapTrigger(BaseTrigger):
     """Look at a checkpoint every so often, until the wait is over one way or the other.
 
-    Fires once, with ``status`` (``done``, ``stuck``, ``went_back``, ``timeout``, ``error``, ``refused``), ``message``, ``hint``,
-    ``progress``, and ``memory`` and ``end_time`` for a wait that goes on.
+    Fires once, with ``status`` (``done``, ``stuck``, ``went_back``, ``crashed``, ``timeout``, ``error``, ``refused``),
+    ``message``, ``hint``, ``progress``, and ``memory`` and ``end_time`` for a wait that goes on.
 
     :param checkpoint: URI of the checkpoint.
     :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.checkpoint.waiting.Wait.to_json` writes it.
@@ -34,6 +35,9 @@ class CommitGapTrigger(BaseTrigger):
     :param memory: what the look before remembered; a restarted triggerer goes on from there.
     :param checkpoint_conn_id: Airflow connection to reach the checkpoint.
     :param silent_fail: log errors of the store and go on, as sensors do that are told so.
+    :param progress_log: URI of the driver's progress lines, to end the wait when its query has crashed.
+    :param error_log: URI of the driver's text log, likewise.
+    :param logs_conn_id: Airflow connection to reach both.
     """
 
     def __init__(
@@ -46,6 +50,9 @@ class CommitGapTrigger(BaseTrigger):
         memory: dict[str, Any] | None = None,
         checkpoint_conn_id: str | None = None,
         silent_fail: bool = False,
+        progress_log: str | None = None,
+        error_log: str | None = None,
+        logs_conn_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.checkpoint = checkpoint
@@ -55,7 +62,11 @@ class CommitGapTrigger(BaseTrigger):
         self.memory = memory
         self.checkpoint_conn_id = checkpoint_conn_id
         self.silent_fail = silent_fail
+        self.progress_log = progress_log
+        self.error_log = error_log
+        self.logs_conn_id = logs_conn_id
         self._location: Location | None = None
+        self._logs: DriverLogs | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, all plain JSON."""
@@ -69,6 +80,9 @@ class CommitGapTrigger(BaseTrigger):
                 "memory": self.memory,
                 "checkpoint_conn_id": self.checkpoint_conn_id,
                 "silent_fail": self.silent_fail,
+                "progress_log": self.progress_log,
+                "error_log": self.error_log,
+                "logs_conn_id": self.logs_conn_id,
             },
         )
 
@@ -111,7 +125,8 @@ class CommitGapTrigger(BaseTrigger):
     def _look(self, wait: Wait, memory: Memory) -> tuple[Answer, Memory]:
         if self._location is None:
             self._location = open_place(self.checkpoint, self.checkpoint_conn_id)
-        return look(self._location, wait, memory)
+            self._logs = open_logs(self.progress_log, self.error_log, self.logs_conn_id)
+        return look(self._location, wait, memory, logs=self._logs)
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, min(seconds, self.end_time - time.time())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.fingerprints import fingerprint
 from tests.integration.streams.data import put_files
@@ -58,6 +60,11 @@ class Stream:
         return self
 
     def rehearse(self, new: str = "", **more: Any) -> dict[str, Any]:
+        self.tell(new, **more)
+        return self.worker.answer()
+
+    def tell(self, new: str = "", **more: Any) -> None:
+        """Have it rehearse, and do not wait for it."""
         request = {
             "repository": str(self.place / "backups"),
             "scratch": str(self.place / "scratch"),
@@ -69,7 +76,7 @@ class Stream:
             "batches": 2,
             **more,
         }
-        return self.worker.ask(do="rehearse", **request)
+        self.worker.tell(do="rehearse", **request)
 
 
 MakeStream = Callable[..., Stream]
@@ -199,3 +206,87 @@ def test_batches_of_an_older_point_of_the_backup(stream: MakeStream):
         watch=[str(running.checkpoint)],
     )
     assert (report["verdict"], report["difference"]["batches"], report["batch_id"]) == ("SAFE", [2], 1)
+
+
+def committed(checkpoint: Path) -> int:
+    return max((int(p.name) for p in (checkpoint / "commits").glob("*") if p.name.isdigit()), default=-1)
+
+
+def wait_for(condition: Callable[[], object], what: str, *, within: float = 120.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_good_and_bad_code_beside_production(stream: MakeStream):
+    """The same code, with state, follows a stream that runs: each of its batches appears while followed. Then other code."""
+    running = stream("distinct").begin(files=2, to_table=True)
+    worker, place, backed_up = running.worker, running.place, committed(running.checkpoint)
+    # As many as are kept by default; the tests' own session keeps three.
+    conf = running.conf | {"spark.sql.streaming.minBatchesToRetain": "100"}
+    request = {"checkpoint": str(running.checkpoint), "out": str(running.table), "conf": conf}
+    assert worker.ask(do="begin", build=f"{QUERIES}distinct", **request) == {}
+    try:
+        running.tell("distinct", sink=str(running.table), follow=True, batches=5, timeout=200, idle=100)
+        wait_for(lambda: list((place / "scratch").glob("*/new/metadata")), "the shadow begins")
+        for file in range(5):
+            before = committed(running.checkpoint)
+            running.go_on(1)
+            wait_for(lambda before=before: committed(running.checkpoint) > before, f"a batch for file {file}")
+        report = worker.answer()
+        running.tell("distinct_by_other", sink=str(running.table), follow=True, timeout=60, stop_at_difference=True)
+        wait_for(lambda: list((place / "scratch").glob("*/new/metadata")), "the second shadow begins")
+        before = committed(running.checkpoint)
+        running.go_on(1)
+        wait_for(lambda: committed(running.checkpoint) > before, "production goes on beside both")
+        bad = worker.answer()
+    finally:
+        ended = worker.ask(do="end", checkpoint=str(running.checkpoint))
+    assert ended == {}
+    assert (report["verdict"], report["reasons"]) == ("SAFE", [])
+    # A watermark that moves brings batches without data as well.
+    followed, compared = report["followed"], report["difference"]["batches"]
+    assert (followed["ended"], followed["caught_up"], followed["equal"], followed["differing"]) == (
+        "level",
+        True,
+        True,
+        [],
+    )
+    assert compared == list(range(backed_up + 1, followed["to"] + 1))
+    assert (followed["from"], followed["batches"]) == (backed_up + 1, len(compared))
+    assert len(compared) >= 5
+    assert report["output_rows"] > 0
+    differing = bad["followed"]["differing"]
+    assert (bad["verdict"], bad["followed"]["ended"], bad["followed"]["equal"]) == ("UNKNOWN", "difference", False)
+    assert differing == [bad["followed"]["to"]]
+    assert differing[0] in compared
+    assert bad["difference"]["only_new"] > 0
+    assert bad["difference"]["examples"][0].startswith(f"+ batch {differing[0]}: {{")
+    # Production wrote its own batches, each once, and nobody else wrote anything.
+    assert [p["rewritten"] for r in (report, bad) for p in r["production"]] == [0, 0, 0, 0]
+    commits = read_table_history(open_location(str(running.table))).commits
+    assert [list(commit.txns.values()) for commit in commits] == [[batch] for batch in range(len(commits))]
+    assert len(commits) == committed(running.checkpoint) + 1
+    assert not list((place / "scratch").glob("*"))
+
+
+@pytest.mark.slow
+def test_good_and_bad_code_beside_what_has_stopped(stream: MakeStream):
+    running = stream("plain").begin(files=2, to_table=True).go_on(3, to_table=True)
+    before = fingerprint(running.place / "production")
+    shadow = {"sink": str(running.table), "follow": True, "timeout": 150}
+    fewer = running.rehearse("plain_filtered", **shadow, batches=9, idle=1)
+    assert (fewer["verdict"], fewer["followed"]["ended"], fewer["followed"]["caught_up"]) == ("UNKNOWN", "idle", True)
+    assert (fewer["followed"]["differing"], fewer["followed"]["equal"]) == ([2, 3, 4], False)
+    assert (fewer["difference"]["only_new"], fewer["difference"]["only_old"] > 0) == (0, True)
+    assert fewer["difference"]["examples"][0].startswith("- batch 2: {")
+    first = running.rehearse("plain_filtered", **shadow, stop_at_difference=True)
+    assert (first["followed"]["ended"], first["followed"]["to"], first["followed"]["gap"]) == ("difference", 2, 2)
+    late = running.rehearse("plain", **shadow | {"timeout": 12}, batches=9, idle=600)
+    assert (late["verdict"], late["followed"]["ended"]) == ("UNKNOWN", "timeout")
+    assert "production was not caught up with: " in late["reasons"][0]
+    assert all(untouched(report) for report in (fewer, first, late))
+    assert fingerprint(running.place / "production") == before
+    assert "--follow needs --build" in running.rehearse("plain", follow=True)["refused"]

@@ -11,6 +11,8 @@ from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.rehearsal.untouched import Comparison
 
 FORMAT, VERSION = "airflow-ckpt-rehearsal", 1
+#: Rows that are shown of all batches together.
+_EXAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,83 @@ class RowDifference:
         }
 
 
+def combine(against: str, parts: Mapping[int, RowDifference], no_rows: str) -> RowDifference:
+    """The difference over batches that were compared one by one.
+
+    :param against: what the old rows are, in words.
+    :param parts: batch -> its difference.
+    :param no_rows: what ``not_compared`` says where neither side gave a row; that is a difference of nothing.
+    """
+    if not parts:
+        return RowDifference(against, not_compared="production has no batch after the backup")
+    whys = [part.not_compared for part in parts.values() if part.not_compared]
+    real = [why for why in whys if why != no_rows]
+    examples = [example for part in parts.values() for example in part.examples]
+    return RowDifference(
+        against,
+        tuple(parts),
+        sum(part.only_old for part in parts.values()),
+        sum(part.only_new for part in parts.values()),
+        tuple(sorted({column for part in parts.values() for column in part.columns_gone})),
+        tuple(sorted({column for part in parts.values() for column in part.columns_new})),
+        tuple(examples[:_EXAMPLES]),
+        real[0] if real else no_rows if len(whys) == len(parts) else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How the new code went on beside production.
+
+    :param first: the first batch that was to be compared.
+    :param last: the last that was; one less than ``first`` where none was.
+    :param batches: how many were.
+    :param production: the newest batch that production had committed at the end.
+    :param ended: ``level``: caught up; ``idle``: caught up with a stream that has stopped; ``timeout``, ``difference``,
+        ``failed``.
+    :param differing: batches whose rows differ, or could not be compared.
+    """
+
+    first: int
+    last: int
+    batches: int
+    production: int
+    ended: str
+    seconds: float
+    differing: tuple[int, ...] = ()
+
+    @property
+    def gap(self) -> int:
+        """Batches of production that were not compared."""
+        return self.production - self.last
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it was level with production when it ended."""
+        return self.ended in ("level", "idle")
+
+    def __str__(self) -> str:
+        batches = f"batches {self.first} to {self.last}" if self.batches else "no batch"
+        differing = f", different in {', '.join(map(str, self.differing))}" if self.differing else ""
+        level = f"production is at batch {self.production}, {self.gap} further" if self.gap else "level with production"
+        return f"{batches} compared in {self.seconds:.0f} s{differing}; {level} (ended: {self.ended})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The way as plain JSON."""
+        return {
+            "from": self.first,
+            "to": self.last,
+            "batches": self.batches,
+            "production": self.production,
+            "gap": self.gap,
+            "caught_up": self.caught_up,
+            "ended": self.ended,
+            "seconds": self.seconds,
+            "equal": bool(self.batches) and not self.differing,
+            "differing": list(self.differing),
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """What a rehearsal found.
@@ -124,6 +203,7 @@ class Rehearsal:
     :param baseline: pace of production (``seconds_per_batch``), where a checkpoint was given; ``None`` otherwise.
     :param difference: of the rows; ``None``: nothing to compare with was given.
     :param production: places that must not be written, before and after.
+    :param followed: how it went on beside production; ``None``: it did not.
     """
 
     name: str
@@ -139,6 +219,7 @@ class Rehearsal:
     baseline: Mapping[str, Any] | None = None
     difference: RowDifference | None = None
     production: tuple[Comparison, ...] = ()
+    followed: Followed | None = None
 
     @property
     def starts(self) -> bool | None:
@@ -166,6 +247,8 @@ class Rehearsal:
             )
         if self.difference and not self.difference.equal:
             found.append(str(self.difference))
+        if self.followed and not self.followed.caught_up and not self.failure:
+            found.append(f"production was not caught up with: {self.followed}")
         found += [f"files of production were rewritten meanwhile: {c}" for c in self.production if c.rewritten]
         return tuple(found)
 
@@ -198,6 +281,7 @@ class Rehearsal:
             "baseline": dict(self.baseline) if self.baseline else None,
             "state": dict(self.state),
             "difference": self.difference.to_json() if self.difference else None,
+            "followed": self.followed.to_json() if self.followed else None,
             "production": [comparison.to_json() for comparison in self.production],
         }
 
@@ -215,6 +299,8 @@ class Rehearsal:
         ]
         if self.difference:
             rows.append(("rows", str(self.difference)))
+        if self.followed:
+            rows.append(("beside production", str(self.followed)))
         rows += [("production", str(comparison)) for comparison in self.production]
         table = "\n".join(f"| {name} | {text} |" for name, text in rows)
         reasons = "".join(f"* {reason}\n" for reason in self.reasons)

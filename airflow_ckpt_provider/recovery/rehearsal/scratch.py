@@ -1,7 +1,13 @@
-"""The scratch copy that a rehearsal runs on, and the batches that are planned in it exactly as another run had them."""
+"""The scratch copy that a rehearsal runs on, and the batches that are planned in it exactly as another run had them.
+
+The copy is another query, with an id of its own. Spark runs each id once in an application (and on Databricks a whole cluster is
+one): under production's id the copy would stop production (``spark.sql.streaming.stopActiveRunOnRestart``, true by default;
+seen on Spark 4.0.0).
+"""
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -10,9 +16,11 @@ from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_ends
 from airflow_ckpt_provider.checkpoint.usage import partition_usage
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.new_numbers import new_metadata
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -46,7 +54,7 @@ def check_apart(scratch: Location, *production: Location) -> None:
 def restore_scratch(
     repository: Repository, manifest: Manifest, target: Location, *, made_by: str, reason: str, batch: int | None = None
 ) -> Scratch:
-    """Restore a backup to an empty scratch place.
+    """Restore a backup to an empty scratch place, as a query of its own.
 
     :param target: the empty place.
     :param made_by: the run or user, for the audit record.
@@ -56,6 +64,7 @@ def restore_scratch(
     """
     plan = plan_restore(repository, manifest, target, batch=batch)
     apply_restore(plan, made_by=made_by, reason=reason)
+    _put(target, METADATA_FILE, new_metadata(str(uuid.uuid4())).encode())
     return Scratch(target, plan.batch_id, state_bytes(target, plan.batch_id))
 
 
@@ -112,15 +121,20 @@ def plan_as(target: Location, reference: Location, batch_id: int) -> None:
         for file in target.list(f"{SOURCES}/{source}").files:
             number = batch_id_of(file.path.rpartition("/")[2].removesuffix(".compact"))
             if number is not None and number > end:
-                target.delete(file.path)
+                _drop(target, file.path)
     _put(target, f"{OFFSETS}/{batch_id}", data)
 
 
 def _put(target: Location, path: str, data: bytes) -> None:
-    directory, _, name = path.rpartition("/")
-    # Hadoop's own checksum of what was there would not fit any more.
-    target.delete(f"{directory}/.{name}.crc")
+    _drop(target, path)
     target.replace(path, data)
+
+
+def _drop(target: Location, path: str) -> None:
+    directory, slash, name = path.rpartition("/")
+    # Hadoop's own checksum of what was there: it would not fit any more, and where there is one the file cannot be made anew.
+    target.delete(f"{directory}{slash}.{name}.crc")
+    target.delete(path)
 
 
 def remove_all(location: Location) -> None:

@@ -11,6 +11,8 @@ from airflow_ckpt_provider.storage.store import StoredFile
 
 #: Paths that are named; of more there is the count.
 _NAMED = 5
+#: Replaced with every checkpoint of a Delta table's log, by whoever writes the table.
+_POINTERS = ("_last_checkpoint", "._last_checkpoint.crc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Comparison:
 
     :param new: files that came; of a stream that runs, its own.
     :param gone: files that went; of a stream that runs, its own clean-up.
-    :param rewritten: files that are there and not what they were.
+    :param rewritten: files that are there and not what they were. A pointer of Delta's to a checkpoint that came is none.
     """
 
     before: Snapshot
@@ -85,10 +87,16 @@ class Comparison:
 def compare_snapshots(before: Snapshot, after: Snapshot) -> Comparison:
     """Compare two looks at one place."""
     both = set(before.files) & set(after.files)
+    new = set(after.files) - both
     return Comparison(
         before,
         after,
-        new=tuple(sorted(set(after.files) - both)),
+        new=tuple(sorted(new)),
         gone=tuple(sorted(set(before.files) - both)),
-        rewritten=tuple(sorted(path for path in both if before.files[path] != after.files[path])),
+        rewritten=tuple(sorted(p for p in both if before.files[p] != after.files[p] and not _points_to_newer(p, new))),
     )
+
+
+def _points_to_newer(path: str, new: set[str]) -> bool:
+    directory, _, name = path.rpartition("/")
+    return name in _POINTERS and any(".checkpoint" in p and p.rpartition("/")[0] == directory for p in new)

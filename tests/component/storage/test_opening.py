@@ -21,7 +21,6 @@ from airflow_ckpt_provider.storage.s3_settings import (
     settings_of_options,
 )
 from airflow_ckpt_provider.storage.s3_store import S3Store
-from airflow_ckpt_provider.storage.webhdfs_store import WebHdfsStore
 
 KEYS = {"key": "k", "secret": "s"}
 HERE = {**KEYS, "endpoint_url": "http://127.0.0.1:9", "client_kwargs": {"region_name": "us-east-1"}}
@@ -41,15 +40,6 @@ def test_all_spellings_of_s3(scheme: str) -> None:
     location = open_location(f"{scheme}://bucket/a b/c%20d/", storage_options=HERE)
     assert location.uri == "s3://bucket/a b/c%20d"
     assert isinstance(location.store, S3Store)
-
-
-def test_webhdfs_keeps_its_namenode() -> None:
-    location = open_location("webhdfs://namenode:9870/a b/c%20d/", storage_options={"user": "me"})
-    assert isinstance(location.store, WebHdfsStore)
-    assert location.uri == "webhdfs://namenode:9870/a b/c%20d"
-    assert (location / "offsets").uri == "webhdfs://namenode:9870/a b/c%20d/offsets"
-    assert open_location(location.uri, storage_options={"user": "me"}).store.same_as(location.store)
-    assert not open_location("webhdfs://other:9870/a b").store.same_as(location.store)
 
 
 def test_an_unknown_scheme() -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.jobs.build_function import load_build, session_of
 from airflow_ckpt_provider.jobs.describe_query import describe
-from airflow_ckpt_provider.jobs.rehearse import Request, rehearse
+from airflow_ckpt_provider.jobs.rehearsal import Request, rehearse
 from airflow_ckpt_provider.spark.progress_lines import ProgressLines
-from airflow_ckpt_provider.spark.stopping import run_until_stopped
+from airflow_ckpt_provider.spark.stopping import run_until_stopped, stop_after_batch
 from tests.integration.streams.session import start_session
 from tests.integration.streams.spark_host import coordinates
 
@@ -30,7 +31,7 @@ def stream(
     """Run a query as an application does that can be stopped by a file."""
     # Listeners are those of a session.
     session = session_of(spark, conf)
-    lines = ProgressLines(progress)
+    lines, ends = ProgressLines(progress), _ends(progress)
     session.streams.addListener(lines)
     writer = load_build(build)(session).writeStream.format("noop")
     query = writer.option("checkpointLocation", checkpoint).trigger(processingTime=every).start()
@@ -41,9 +42,13 @@ def stream(
         query.stop()
         # Spark tells its listeners a little later.
         deadline = time.monotonic() + 30
-        while '"terminated"' not in Path(progress).read_text() and time.monotonic() < deadline:
+        while _ends(progress) == ends and time.monotonic() < deadline:
             time.sleep(0.05)
         session.streams.removeListener(lines)
+
+
+def _ends(progress: str) -> int:
+    return Path(progress).read_text().count('"terminated"') if Path(progress).exists() else 0
 
 
 def main() -> None:
@@ -51,6 +56,7 @@ def main() -> None:
     os.dup2(2, 1)
     spark = start_session(packages=coordinates("spark-jars.txt"))
     print(json.dumps({"spark": spark.version}), file=answers, flush=True)
+    running: dict[str, StreamingQuery] = {}
     for line in sys.stdin:
         request = json.loads(line)
         do = request.pop("do")
@@ -62,6 +68,15 @@ def main() -> None:
                 writer = writer.option("checkpointLocation", request["checkpoint"])
                 out = request.get("out")
                 (writer.format("delta").start(out) if out else writer.format("noop").start()).awaitTermination()
+                answer = {}
+            elif do == "begin":
+                frame = load_build(request["build"])(session_of(spark, request["conf"]))
+                writer = frame.writeStream.format("delta").trigger(processingTime="0 seconds")
+                writer = writer.option("checkpointLocation", request["checkpoint"])
+                running[request["checkpoint"]] = writer.start(request["out"])
+                answer = {}
+            elif do == "end":
+                stop_after_batch(running.pop(request["checkpoint"]))
                 answer = {}
             elif do == "stream":
                 answer = stream(spark, **request)

@@ -45,6 +45,8 @@ def test_batches_are_planned_as_they_were(checkpoint: Location, repository: Repo
     place = open_location(str(tmp_path / "scratch" / "new"))
     copy = restore_scratch(repository, manifest, place, batch=NEWEST - 2, made_by="me", reason="why")
     assert (copy.batch_id, copy.state_bytes > 0) == (NEWEST - 2, True)
+    # Under the same id Spark would stop production for it, where both run in one application.
+    assert Checkpoint.at(place).progress().query_id not in (None, manifest.query_id)
     assert plannable(checkpoint, after=copy.batch_id, at_most=5) == [NEWEST - 1, NEWEST]
     assert plannable(checkpoint, after=copy.batch_id, at_most=1) == [NEWEST - 1]
     assert plannable(checkpoint, after=NEWEST, at_most=5) == []
@@ -52,12 +54,14 @@ def test_batches_are_planned_as_they_were(checkpoint: Location, repository: Repo
     place.replace(f"offsets/{NEWEST - 1}", b"v1\nof another plan")
     place.replace(f"offsets/.{NEWEST - 1}.crc", b"crc")
     place.replace(f"sources/0/{NEWEST}", b"v1\nof another plan")
+    place.replace(f"sources/0/.{NEWEST}.crc", b"crc")
     plan_as(place, checkpoint, NEWEST - 1)
     assert place.read(f"offsets/{NEWEST - 1}") == checkpoint.read(f"offsets/{NEWEST - 1}")
     found = set(place.walk())
     assert f"offsets/.{NEWEST - 1}.crc" not in found
     assert f"sources/0/{NEWEST - 1}" in found
     assert f"sources/0/{NEWEST}" not in found
+    assert f"sources/0/.{NEWEST}.crc" not in found
     resume = Checkpoint.at(place).resume_point()
     assert (resume.batch_id, resume.replay, resume.verdict) == (NEWEST - 1, True, Verdict.SAFE)
     assert compare_snapshots(before, take_snapshot(checkpoint)).unchanged
@@ -88,6 +92,19 @@ def test_the_proof_names_what_changed(tmp_path: Path):
     assert (document["rewritten"], document["gone"], document["new"]) == (1, 1, 1)
     assert document["examples"] == ["a", "b", "d"]
     assert document["fingerprint_before"] != document["fingerprint_after"]
+
+
+def test_a_table_that_is_written_meanwhile_moves_its_pointer(tmp_path: Path):
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / "_last_checkpoint").write_text("10")
+    place = open_location(str(tmp_path))
+    before = take_snapshot(place)
+    (log / "_last_checkpoint").write_text("20")
+    assert compare_snapshots(before, take_snapshot(place)).rewritten == ("_delta_log/_last_checkpoint",)
+    (log / "00000000000000000020.checkpoint.parquet").write_text("")
+    found = compare_snapshots(before, take_snapshot(place))
+    assert (found.rewritten, len(found.new), found.unchanged) == ((), 1, False)
 
 
 def rehearsal(**more: Any) -> Rehearsal:

@@ -229,10 +229,11 @@ class TestAnswersThatDoNotCome:
     @pytest.fixture
     def broken(self, stream: DiskStream) -> Callable[[], None]:
         def work() -> None:
-            (stream.place / "commits").rename(stream.place / "away")
-            (stream.place / "commits").write_text("")
+            # A look between these steps must find no commit gone that it has seen.
             (stream.place / "offsets").rename(stream.place / "offsets-away")
             os.symlink("offsets", stream.place / "offsets")  # a loop: cannot be listed
+            (stream.place / "commits").rename(stream.place / "away")
+            (stream.place / "commits").write_text("")
 
         return work
 
@@ -276,7 +277,7 @@ def test_deferral_ends_by_itself(stream: DiskStream) -> None:
 
 @pytest.mark.parametrize("made", [CommitGapSensor, StreamHealthSensor])
 class TestCommonRules:
-    NOT_TEMPLATED = {"quiet_for", "stuck_after", "duration_within", "input_within"}  # noqa: RUF012
+    NOT_TEMPLATED = {"quiet_for", "stuck_after", "duration_within", "input_within", "lag_within"}  # noqa: RUF012
 
     def _parameters(self, made: type[BaseSensorOperator]) -> dict[str, inspect.Parameter]:
         parameters = dict(inspect.signature(made.__init__).parameters)

@@ -68,7 +68,7 @@ class TestCommitGapTrigger:
     ) -> None:
         answered = threading.Event()
         monkeypatch.setattr(commit_gap, "_LAST_LOOK", 0.2)
-        monkeypatch.setattr(commit_gap, "look", lambda *_: answered.wait(20))
+        monkeypatch.setattr(commit_gap, "look", lambda *_, **__: answered.wait(20))
         made = trigger(stream, seconds=0.2)
 
         async def run() -> Any:
