@@ -94,10 +94,12 @@ def downtime_of(upgrade: Upgrade, checkpoint: Checkpoint, *, since: datetime | N
 
     :param since: commits before this time are not of the code that is looked for; ``None``: all beyond the drained batch count.
     """
-    last = upgrade.fact(Event.RELEASED, "last_commit")
-    if last is None:
+    files = list_logs(checkpoint.location).commits.values()
+    commits = [file.modified.astimezone(UTC) for file in files if file.modified]
+    noted = upgrade.fact(Event.RELEASED, "last_commit")
+    # Where the new code was never let start, no commit was taken away or written anew.
+    ended = datetime.fromisoformat(noted) if noted else max((c for c in commits if since and c <= since), default=None)
+    if ended is None:
         return None
-    ended = datetime.fromisoformat(last)
-    commits = (file.modified for file in list_logs(checkpoint.location).commits.values())
-    later = [time for time in commits if time and time.astimezone(UTC) > (since or ended)]
+    later = [time for time in commits if time > (since or ended)]
     return (min(later) - ended).total_seconds() if later else None
