@@ -9,16 +9,18 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator
 
 from airflow_ckpt_provider.assets import BACKUPS, backup_asset
 from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
+from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import RepositoryError
+from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
-from airflow_ckpt_provider.operators.fields import required, text, whole_number
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.operators.spark_backup import arguments_for, backup_by_connection
 from airflow_ckpt_provider.places import open_place
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.manifest import Manifest
     from airflow_ckpt_provider.storage.location import Location
 
+_ENGINES = ("local", "spark", "auto")
+#: From how much on a backup is worth a cluster: what one process copies in about ten minutes where the store copies by itself.
+SPARK_FROM_FILES = 200_000
+SPARK_FROM_BYTES = 1024**4
 #: What a downstream DAG learns from the asset event.
 _EVENT_KEYS = ("backup_id", "name", "batch_id", "checkpoint", "repository", "uri", "files", "bytes", "made_by")
 
@@ -43,7 +49,7 @@ class CheckpointBackupOperator(BaseOperator):
     After each backup an event of the asset :func:`~airflow_ckpt_provider.assets.backup_asset` is sent, through the
     alias :data:`~airflow_ckpt_provider.assets.BACKUPS`; give ``outlets`` to have your own assets announced instead.
 
-    .. seealso:: :doc:`/howto/backup`
+    .. seealso:: :doc:`/howto/backup`, :doc:`/howto/huge-checkpoints`
 
     :param checkpoint: URI of the checkpoint, the ``checkpointLocation`` of the stream. (templated)
     :param repository: URI of the repository. (templated)
@@ -56,7 +62,19 @@ class CheckpointBackupOperator(BaseOperator):
     :param restorable_batches: how many of the newest batches can be restored from this backup. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``, where the stream reads from Kafka: the identity of its
         topics is then recorded, by which a guard notices a topic that was made again. (templated)
+    :param current: a backup that an attempt before took counts only while its batch is still the newest committed one. For a
+        task that is cleared after the stream has gone on. (templated)
     :param workers: files copied at the same time.
+    :param engine: who copies: ``local``: this task; ``spark``: the executors of a cluster, for checkpoints of millions of
+        files or terabytes; ``auto``: the cluster where much is to be copied, this task otherwise. Backup and repository are the
+        same whoever does it. (templated)
+    :param spark_conn_id: Airflow connection of type ``spark``: the cluster. Its driver and executors reach both places with
+        credentials of their own; ``checkpoint_conn_id`` and ``repository_conn_id`` stay here. (templated)
+    :param spark_settings: what else ``SparkSubmitHook`` is given, such as ``conf`` and ``num_executors``. (templated)
+    :param spark_arguments: further arguments of the application, such as ``["--key-file", "/run/secrets/ckpt"]`` for an
+        encrypted repository. (templated)
+    :param spark_from_files: with ``auto``: so many files to copy are much. (templated)
+    :param spark_from_bytes: with ``auto``: so many bytes to copy are much. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -69,6 +87,13 @@ class CheckpointBackupOperator(BaseOperator):
         "reason",
         "restorable_batches",
         "kafka_config_id",
+        "current",
+        "engine",
+        "spark_conn_id",
+        "spark_settings",
+        "spark_arguments",
+        "spark_from_files",
+        "spark_from_bytes",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"tags": "json"}
     operator_extra_links = (BackupManifestLink(),)
@@ -86,7 +111,14 @@ class CheckpointBackupOperator(BaseOperator):
         reason: str | None = None,
         restorable_batches: int | str = 1,
         kafka_config_id: str | None = None,
+        current: bool | str = False,
         workers: int = WORKERS,
+        engine: str = "local",
+        spark_conn_id: str = "spark_default",
+        spark_settings: dict[str, Any] | None = None,
+        spark_arguments: Sequence[str] = (),
+        spark_from_files: int | str = SPARK_FROM_FILES,
+        spark_from_bytes: int | str = SPARK_FROM_BYTES,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("multiple_outputs", True)
@@ -101,7 +133,14 @@ class CheckpointBackupOperator(BaseOperator):
         self.reason = reason
         self.restorable_batches = restorable_batches
         self.kafka_config_id = kafka_config_id
+        self.current = current
         self.workers = workers
+        self.engine = engine
+        self.spark_conn_id = spark_conn_id
+        self.spark_settings = spark_settings
+        self.spark_arguments = spark_arguments
+        self.spark_from_files = spark_from_files
+        self.spark_from_bytes = spark_from_bytes
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the summary of the backup that this task took, now or in an attempt before."""
@@ -111,14 +150,16 @@ class CheckpointBackupOperator(BaseOperator):
             )
             place = open_place(required(self.repository, "repository"), text(self.repository_conn_id))
             name = text(self.name) or checkpoint.location.name
-            summary = self._taken_before(place, name, context)
+            summary = self._taken_before(place, name, checkpoint, context)
             if summary is None:
                 repository = open_for_backup(place, checkpoint, name=name)
                 summary = self._take(checkpoint, repository, name, context)
         self._announce(summary, place, context)
         return summary
 
-    def _taken_before(self, place: Location, name: str, context: Context) -> dict[str, Any] | None:
+    def _taken_before(
+        self, place: Location, name: str, checkpoint: Checkpoint, context: Context
+    ) -> dict[str, Any] | None:
         """Find what an attempt before this one has finished: its manifest was written, then its worker was lost."""
         if not has_been_tried(context):
             return None
@@ -128,6 +169,9 @@ class CheckpointBackupOperator(BaseOperator):
             return None  # nothing was written there; what is wrong with the place, if anything, is said later
         manifest = repository.made_by(name, made_by(context))
         if manifest is None:
+            return None
+        if flag(self.current, "current") and checkpoint.progress().latest_committed != manifest.batch_id:
+            self.log.info("Backup %s is of batch %d, and the stream has gone on", manifest.backup_id, manifest.batch_id)
             return None
         self.log.info(
             "An attempt before this one finished backup %s of batch %d: it is returned, and no second one is taken. "
@@ -139,18 +183,29 @@ class CheckpointBackupOperator(BaseOperator):
 
     def _take(self, checkpoint: Checkpoint, repository: Repository, name: str, context: Context) -> dict[str, Any]:
         self.log.info("Backing up %s into %s, as %s", checkpoint.location, repository.location, name)
-        result = create_backup(
-            checkpoint,
-            repository,
-            name=name,
-            tags={str(key): str(value) for key, value in (self.tags or {}).items()},
-            reason=text(self.reason) or "",
-            made_by=made_by(context),
-            restorable_batches=whole_number(self.restorable_batches, "restorable_batches", least=1) or 1,
-            workers=self.workers,
-            on_progress=ProgressLog(self.log, "Stored"),
-            observe=self._observe(),
-        )
+        about: dict[str, Any] = {
+            "name": name,
+            "tags": {str(key): str(value) for key, value in (self.tags or {}).items()},
+            "reason": text(self.reason) or "",
+            "made_by": made_by(context),
+            "restorable_batches": whole_number(self.restorable_batches, "restorable_batches", least=1) or 1,
+        }
+        chosen = one_of(self.engine, "engine", _ENGINES)
+        if chosen == "spark":
+            return self._take_on_spark(repository, about)
+        threads = Threads(self.workers)
+        try:
+            result = create_backup(
+                checkpoint,
+                repository,
+                **about,
+                on_progress=ProgressLog(self.log, "Stored"),
+                observe=self._observe(),
+                engine=UpTo(threads, **self._limits()) if chosen == "auto" else threads,
+            )
+        except TooMuchForThreadsError as e:
+            self.log.info("%d files, %s, are to be copied: Spark takes this backup", e.files, size(e.size))
+            return self._take_on_spark(repository, about)
         self.log.info(
             "Backup %s holds batch %d: %d files, %s. Of these, %d files, %s, were copied now, in %.1f s.",
             result.backup_id,
@@ -169,6 +224,31 @@ class CheckpointBackupOperator(BaseOperator):
             seconds=result.seconds,
             already_done=False,
         )
+
+    def _limits(self) -> dict[str, int]:
+        files = whole_number(self.spark_from_files, "spark_from_files", least=1) or SPARK_FROM_FILES
+        return {
+            "files": files,
+            "size": whole_number(self.spark_from_bytes, "spark_from_bytes", least=1) or SPARK_FROM_BYTES,
+        }
+
+    def _take_on_spark(self, repository: Repository, about: dict[str, Any]) -> dict[str, Any]:
+        if text(self.kafka_config_id) is not None:
+            self.log.warning("The identity of the Kafka topics is not recorded in a backup that Spark takes.")
+        arguments = arguments_for(required(self.checkpoint, "checkpoint"), repository.location.uri, **about)
+        arguments += map(str, self.spark_arguments)
+        before = set(repository.backup_ids(about["name"]))
+        conn_id = required(self.spark_conn_id, "spark_conn_id")
+        backup_by_connection(conn_id, arguments, **mapping(self.spark_settings, "spark_settings"))
+        taken = sorted(set(repository.backup_ids(about["name"])) - before)
+        manifests = [repository.read_manifest(about["name"], backup_id) for backup_id in reversed(taken)]
+        manifest = next((m for m in manifests if m.made_by == about["made_by"]), None)
+        if manifest is None:
+            raise StorageError(
+                f"Spark ended well, and {repository.location} has no new backup of {about['name']}",
+                hint="see that the cluster means the same place by this address",
+            )
+        return _summary(manifest, repository, copied_files=None, copied_bytes=None, seconds=None, already_done=False)
 
     def _observe(self) -> ObserveSources | None:
         kafka_config_id = text(self.kafka_config_id)

@@ -181,6 +181,8 @@ class StreamHealthSensor(StreamSensor):
             Condition(PROGRESSED_BY, max(self._needed, new + warm_up), baseline.batch_id).check(),
             stuck_after=None if self.stuck_after is None else seconds(self.stuck_after, "stuck_after", least=0.001),
             driver=baseline.driver or DriverMark(baseline.time),
+            # Before the first batch of a new checkpoint there need not be one yet.
+            missing_ok=baseline.batch_id < 0,
         )
 
     def _log_places(self) -> dict[str, str | None]:

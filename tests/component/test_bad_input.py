@@ -214,9 +214,10 @@ def test_a_log_file_that_may_not_be_read(nobodys: Path):
 
 
 @pytest.mark.parametrize(
-    ("state", "first_write"), [("empty", "repository.json"), ("with a backup", "running/orders.json")]
+    ("state", "what", "first_write"),
+    [("empty", "create", "repository.json"), ("with a backup", "write", "running/orders.json")],
 )
-def test_a_read_only_repository(state: str, first_write: str, nobodys: Path):
+def test_a_read_only_repository(state: str, what: str, first_write: str, nobodys: Path):
     checkpoint, repository = unpack(nobodys / "orders"), nobodys / "backups"
     run("backup", checkpoint, nobodys / "another")  # load all there is to load, as long as we may
     repository.mkdir()
@@ -227,7 +228,7 @@ def test_a_read_only_repository(state: str, first_write: str, nobodys: Path):
     with unchanged(nobodys), as_nobody():
         refused(
             run("backup", checkpoint, repository),
-            f"could not create {repository}/{first_write}: Permission denied",
+            f"could not {what} {repository}/{first_write}: Permission denied",
             "check the permissions of the user that runs this",
             code=3,
         )
@@ -500,7 +501,7 @@ def test_a_manifest_of_a_newer_version(repository: Path, tmp_path: Path):
     with unchanged(tmp_path):
         refused(
             run("restore", repository, "latest", tmp_path / "t", "--apply"),
-            f"manifest backups/orders/{path.name} has format version 99, known here: 1",
+            f"manifest backups/orders/{path.name} has format version 99, known here: 2",
             "upgrade airflow-ckpt-provider",
         )
 

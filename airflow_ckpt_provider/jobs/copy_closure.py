@@ -1,0 +1,143 @@
+"""Back up a huge checkpoint: the same backup as ``airflow-ckpt backup`` takes, its files copied by the executors of a cluster.
+
+    spark-submit copy_closure.py s3a://lake/checkpoints/orders s3a://lake/backups --name orders --reason "before 2.7"
+
+The stream may run. What is copied, where to and what the manifest says is the same as without Spark; run it again after it was
+killed, and what is copied already is not copied again. Nothing in it depends on Airflow. The driver needs pyspark, fsspec,
+cramjam and the client of the store (obstore for S3), executors the same without cramjam; this package is sent to them.
+
+Credentials: the environment's of driver and executors (an instance profile, say), else those of the session's ``fs.s3a.*``, or
+``--storage-options``.
+
+Exit codes: 0 fine, 1 refused, 2 wrong usage, 3 could not read or write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.jobs.build_function import settings_of
+from airflow_ckpt_provider.jobs.describe_query import write
+from airflow_ckpt_provider.jobs.spark_engine import (
+    BYTES_PER_TASK,
+    FILES_PER_TASK,
+    WORKERS,
+    SparkEngine,
+    address,
+    ship_package,
+)
+from airflow_ckpt_provider.storage.encrypted_store import parse_key
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Take the backup and write its summary, as ``airflow-ckpt backup --json`` has it.
+
+    :param argv: the arguments; by default those of the process.
+    :return: the exit code.
+    """
+    args = _parser().parse_args(argv)
+
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName(f"back up {args.checkpoint}").getOrCreate()
+    try:
+        checkpoint = address(spark, args.checkpoint, options_file=args.storage_options)
+        repository = address(
+            spark,
+            args.repository,
+            options_file=args.storage_options,
+            key=_key(args.key_file) if args.key_file else None,
+        )
+        ship_package(spark)
+        source = Checkpoint.at(checkpoint.open())
+        engine = SparkEngine(
+            spark,
+            checkpoint,
+            repository,
+            workers=args.workers,
+            files_per_task=args.files_per_task,
+            bytes_per_task=args.bytes_per_task,
+        )
+        result = create_backup(
+            source,
+            open_for_backup(repository.open(), source, name=args.name),
+            name=args.name,
+            tags=settings_of(args.tag, option="--tag"),
+            reason=args.reason,
+            made_by=args.made_by,
+            restorable_batches=args.restorable_batches,
+            engine=engine,
+        )
+        write(json.dumps(result.to_json(), indent=2), args.output)
+    except StorageError as e:
+        print(e, file=sys.stderr)
+        return 3
+    except CkptError as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _key(file: str) -> bytes:
+    try:
+        return parse_key(Path(file).read_text(), name=file)
+    except OSError as e:
+        raise RefusedError(f"--key-file {file} cannot be read: {e}", hint="give a file on the driver") from e
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the stream")
+    add("repository", metavar="REPOSITORY", help="the place that holds the backups")
+    add("--name", help="name of the stream (default: the last segment of CHECKPOINT)")
+    add("--tag", action="append", default=[], metavar="KEY=VALUE", help="to find the backup by; repeatable")
+    add("--reason", default="", metavar="TEXT", help="why it is taken")
+    add("--made-by", default="", metavar="WHO", help="the run or user, for the manifest")
+    add(
+        "--restorable-batches", type=_at_least_one, default=1, metavar="N", help="newest batches (default: %(default)s)"
+    )
+    add(
+        "--workers",
+        type=_at_least_one,
+        default=WORKERS,
+        metavar="N",
+        help="requests of a task under way at once; contents that a store does not copy itself are in the executor's memory "
+        "meanwhile (default: %(default)s)",
+    )
+    add(
+        "--files-per-task",
+        type=_at_least_one,
+        default=FILES_PER_TASK,
+        metavar="N",
+        help="at most (default: %(default)s)",
+    )
+    add(
+        "--bytes-per-task",
+        type=_at_least_one,
+        default=BYTES_PER_TASK,
+        metavar="N",
+        help="at most (default: %(default)s)",
+    )
+    add("--storage-options", metavar="FILE", help="JSON on the driver: scheme -> arguments of its fsspec filesystem")
+    add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
+    add("--output", metavar="URI", help="where the summary goes, as JSON (default: stdout)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

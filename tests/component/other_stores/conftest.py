@@ -1,0 +1,45 @@
+"""Fixtures: an empty place in each store that an emulator stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.component.other_stores import emulators
+from tests.component.other_stores.emulators import Emulator
+from tests.component.storage.places import Place
+
+STARTS: dict[str, Any] = {
+    "azure": emulators.azure,
+    "google": emulators.google,
+    "mounted": emulators.mounted,
+}
+#: What is declared of each.
+DECLARED: dict[str, dict[str, Any]] = {
+    "azure": {"copies": True, "lost_names": frozenset({"q?a#b"})},  # adlfs: "?" is a pattern
+    "google": {"copies": True},
+    "mounted": {"directories": True, "steady": False},  # its rename shows
+}
+
+
+@pytest.fixture(scope="session", params=sorted(STARTS))
+def emulator(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Emulator]]:
+    """One after the other, each for all tests that want it."""
+    start: AbstractContextManager[Emulator] = STARTS[request.param](tmp_path_factory.mktemp(request.param))
+    with start as running:
+        yield request.param, running
+
+
+@pytest.fixture
+def place(emulator: tuple[str, Emulator]) -> Place:
+    """One empty directory in the store."""
+    kind, running = emulator
+    root = f"{running.make_root()}/some/place"
+    location = open_location(f"{running.address}{root}", storage_options=running.options)
+    return Place(location, (running.client(), f"{running.base}{root}"), **DECLARED[kind])

@@ -1,0 +1,262 @@
+"""Copies by tasks give the same objects and the same manifest as copies by threads; the tasks run in this process.
+
+What Spark adds to that (processes, their death) is in ``tests/integration/test_copy_closure.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup import create as create_module
+from airflow_ckpt_provider.backup.create import BackupResult, create_backup
+from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import MissingFileError, StorageError
+from airflow_ckpt_provider.jobs.spark_engine import Address, SparkEngine
+from airflow_ckpt_provider.storage.location import Location
+from tests.s3_server import S3Server
+from tests.unit.backup.backups import stream
+from tests.unit.checkpoint.builders import Files, plant
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(create_module, "_PAUSE", 0)
+
+
+class Tasks:
+    """What the engine asks of a SparkContext: each task is sent by pickle, run, and its result comes back by pickle.
+
+    :param before: called with the task's number before it runs.
+    """
+
+    defaultParallelism = 2  # noqa: N815
+
+    def __init__(self, before: Callable[[int], None] = lambda number: None) -> None:
+        self.before = before
+        self.ran = 0
+        self._parts: list[bytes] = []
+        self._work = b""
+
+    def parallelize(self, items: list[Any], parts: int) -> Tasks:
+        assert len(items) == parts
+        self._parts = [pickle.dumps([item]) for item in items]
+        return self
+
+    def mapPartitions(self, work: Any) -> Tasks:  # noqa: N802, pyspark's name
+        self._work = pickle.dumps(work)
+        return self
+
+    def collect(self) -> list[Any]:
+        return list(self._results())
+
+    def _results(self) -> Iterator[Any]:
+        for part in self._parts:
+            self.before(self.ran)
+            self.ran += 1
+            yield from pickle.loads(pickle.dumps(list(pickle.loads(self._work)(iter(pickle.loads(part))))))
+
+
+class Pair:
+    """A checkpoint and two repositories of it: one by threads, one by tasks.
+
+    :param root: URI of an empty place.
+    :param options: how it is reached.
+    """
+
+    def __init__(self, root: str, options: dict[str, Any]) -> None:
+        self.checkpoint = Address(f"{root}/orders", options)
+        self.repositories = {kind: Address(f"{root}/{kind}", options) for kind in ("threads", "tasks")}
+        self.tasks = Tasks()
+
+    def plant(self, files: Files) -> Location:
+        return plant(self.checkpoint.open(), files)
+
+    def engine(self, kind: str = "tasks", **settings: Any) -> SparkEngine:
+        session: Any = SimpleNamespace(sparkContext=self.tasks)
+        return SparkEngine(session, self.checkpoint, self.repositories[kind], **{"files_per_task": 3, **settings})
+
+    def back_up(self, kind: str, **options: Any) -> BackupResult:
+        place = Repository.open_or_create(self.repositories[kind].open())
+        engine = self.engine() if kind == "tasks" else None
+        return create_backup(Checkpoint.at(self.checkpoint.open()), place, **{"engine": engine, **options})
+
+    def compare(self, **options: Any) -> BackupResult:
+        """Take a backup each way, and see that nothing but ids and times tells them apart."""
+        results = {kind: self.back_up(kind, **options) for kind in self.repositories}
+        assert same(results["tasks"].manifest) == same(results["threads"].manifest)
+        assert self.objects("tasks") == self.objects("threads")
+        assert results["tasks"].copied_files == results["threads"].copied_files
+        assert results["tasks"].copied_bytes == results["threads"].copied_bytes
+        return results["tasks"]
+
+    def objects(self, kind: str) -> Files:
+        place = self.repositories[kind].open()
+        return {path: place.read(path) for path in place.walk("objects")}
+
+    def damage(self, path: str, data: bytes) -> None:
+        for address in self.repositories.values():
+            address.open().replace(path, data)
+
+
+def same(manifest: Manifest) -> dict[str, Any]:
+    """A manifest without ids and times."""
+    document: dict[str, Any] = json.loads(manifest.to_document())
+    return {
+        key: value for key, value in document.items() if key not in ("id", "backup_id", "created", "claim", "sha256")
+    }
+
+
+@pytest.fixture(params=["disk", "s3"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
+    if request.param == "disk":
+        return Pair(str(tmp_path / uuid.uuid4().hex), {})
+    server: S3Server = request.getfixturevalue("s3_server")
+    return Pair(f"s3://{server.make_bucket()}/lake", server.options())
+
+
+def test_one_backup_after_the_other(pair: Pair) -> None:
+    files = stream(6)
+    place = pair.plant(files)
+    first = pair.compare(restorable_batches=2, tags={"release": "27"}, reason="before", made_by="me")
+    assert first.copied_files == first.files
+    assert pair.tasks.ran > 2, "all in one task: the test shows nothing"
+    assert verify_backup(Repository.open(pair.repositories["tasks"].open()), first.manifest, read_data=ReadData()).ok
+
+    ran = pair.tasks.ran
+    assert pair.compare().copied_files == 0
+    assert pair.tasks.ran == ran, "nothing was new, and tasks were run for it"
+
+    changed = next(path for path in files if path.endswith(".sst"))
+    place.replace(changed, b"another!!")
+    place.replace(f"{changed}.later", b"not in the closure")
+    again = {path: data for path, data in stream(8).items() if path not in files}
+    plant(place, again)
+    assert 0 < pair.compare().copied_files < len(files)
+
+
+def test_contents_that_are_alike(pair: Pair) -> None:
+    files = stream(5)
+    alike = {path: b"the same in every file" if path.endswith(".changelog") else data for path, data in files.items()}
+    pair.plant(alike if len(alike) == len(files) else files)
+    result = pair.compare()
+    assert len({entry.object for entry in result.manifest.files}) < result.files
+
+
+def test_objects_nobody_vouches_for(pair: Pair) -> None:
+    """As a backup that was killed leaves them: used where they are whole, left alone where they are damaged."""
+    pair.plant(stream())
+    first = pair.compare()
+    whole, cut, other = [e.object for e in first.manifest.files if e.size > 20][-3:]
+    pair.damage(cut, b"cut off")
+    pair.damage(other, b"x" * len(pair.objects("tasks")[other]))
+    for address in pair.repositories.values():
+        for path in address.open().walk("backups"):
+            address.open().delete(path)
+    second = pair.compare()
+    named = {entry.object for entry in second.manifest.files}
+    assert whole in named
+    assert {f"{cut}.1", f"{other}.1"} <= named
+    assert pair.objects("tasks")[cut] == b"cut off"
+
+
+def test_killed_driver_leaves_what_the_next_one_uses(pair: Pair) -> None:
+    pair.plant(stream())
+
+    class Killed(BaseException):
+        pass
+
+    def die(number: int) -> None:
+        if number == 3:
+            raise Killed
+
+    pair.tasks = Tasks(die)
+    with pytest.raises(Killed):
+        pair.back_up("tasks")
+    held = pair.objects("tasks")
+    assert held
+    pair.tasks = Tasks()
+    result = pair.back_up("tasks")
+    assert result.copied_files == result.files - len(held)
+    assert verify_backup(Repository.open(pair.repositories["tasks"].open()), result.manifest, read_data=ReadData()).ok
+
+
+def test_a_stream_that_goes_on_under_its_feet(pair: Pair) -> None:
+    """A file is written again, logs are purged; the next look takes the newer batch, and what is copied already."""
+    before, after = stream(4), stream(9)
+    place = pair.plant(before)
+    purged = [f"{log}/{batch}" for log in ("offsets", "commits") for batch in range(4)]
+    rewritten = next(path for path in before if path.endswith("/5.changelog"))
+    moved: list[int] = []
+
+    def move(number: int) -> None:
+        if not moved:
+            moved.append(number)
+            plant(place, {path: data for path, data in after.items() if path not in before})
+            for path in purged:
+                place.delete(path)
+            place.replace(rewritten, before[rewritten] + b"more")
+
+    pair.tasks = Tasks(move)
+    result = pair.back_up("tasks")
+    assert moved
+    assert result.batch_id == 9
+    assert same(result.manifest) == same(pair.back_up("threads").manifest)
+    assert result.copied_files == result.files, "what the first look copied was copied again, or not counted"
+    assert verify_backup(Repository.open(pair.repositories["tasks"].open()), result.manifest, read_data=ReadData()).ok
+
+
+def test_a_checkpoint_that_is_damaged(pair: Pair) -> None:
+    """Listed, and then not there: said in the same words as without Spark."""
+    files = stream()
+    path = next(path for path in files if path.endswith(".sst"))
+    messages = []
+    for kind in pair.repositories:
+        place = pair.plant(files)
+        pair.tasks = Tasks(lambda number, place=place: place.delete(path))
+        if kind == "threads":
+            place.delete(path)
+        with pytest.raises(MissingFileError) as e:
+            pair.back_up(kind)
+        messages.append(str(e.value))
+    assert messages[0] == messages[1]
+
+
+def test_a_store_that_refuses(tmp_path: Path) -> None:
+    pair = Pair(str(tmp_path), {})
+    pair.plant(stream())
+    Repository.open_or_create(pair.repositories["tasks"].open())
+    pair.tasks = Tasks(lambda number: (tmp_path / "tasks" / "repository.json").unlink(missing_ok=True))
+    pair.repositories["tasks"] = Address(str(tmp_path / "tasks"), {})
+    with pytest.raises(Exception, match="not a repository"):
+        pair.back_up("tasks")
+
+
+def test_up_to_a_limit(tmp_path: Path) -> None:
+    pair = Pair(str(tmp_path), {})
+    pair.plant(stream())
+    for limit in ({"files": 3, "size": 10**12}, {"files": 10**6, "size": 100}):
+        with pytest.raises(TooMuchForThreadsError) as e:
+            pair.back_up("threads", engine=UpTo(Threads(), **limit))
+        assert e.value.files > 3
+        assert pair.objects("threads") == {}
+    result = pair.back_up("threads", engine=UpTo(Threads(), files=10**6, size=10**12))
+    assert result.copied_files == result.files
+    # Nothing is left to do: no limit is too low for that.
+    assert pair.back_up("threads", engine=UpTo(Threads(), files=1, size=1)).copied_files == 0
+
+
+def test_storage_errors_come_back_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="could not"):
+        raise pickle.loads(pickle.dumps(StorageError("could not read x", hint="look")))

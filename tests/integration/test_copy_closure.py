@@ -1,0 +1,205 @@
+"""Backups that a real cluster of two workers takes: the same as without it, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.jobs import copy_closure
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from benchmarks.sample_tree import SampleTree
+from tests.integration.live_copies import LiveCopies, Stream
+from tests.integration.spark_cluster import SparkCluster, wait_until
+from tests.integration.streams.spark_host import SparkHost
+from tests.s3_server import S3Server
+from tests.samples.archives import kinds_of, sample
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+_VERSION = "4.0.0"
+#: Enough small files that a death in the middle is one.
+_BIG = SampleTree(partitions=120, batches=25)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[SparkCluster]:
+    running = SparkCluster(tmp_path_factory.mktemp("cluster"), s3_server.spark_conf())
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("big") / "orders"
+    for path, data in _BIG.files():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(data)
+    return place
+
+
+def locally(checkpoint: Location, place: Location, **options: Any) -> Manifest:
+    return create_backup(Checkpoint.at(checkpoint), Repository.open_or_create(place), **options).manifest
+
+
+def newest(place: Location) -> Manifest:
+    return Repository.open(place).manifest("latest", name="orders")
+
+
+def same(manifest: Manifest) -> dict[str, Any]:
+    """A manifest without ids and times."""
+    document: dict[str, Any] = json.loads(manifest.to_document())
+    return {
+        key: value for key, value in document.items() if key not in ("id", "backup_id", "created", "claim", "sha256")
+    }
+
+
+def objects(place: Location) -> dict[str, bytes]:
+    return {path: place.read(path) for path in place.walk("objects")}
+
+
+@pytest.mark.parametrize("kind", sorted(kinds_of(_VERSION)))
+def test_same_bytes_and_manifest(cluster: SparkCluster, tmp_path: Path, kind: str) -> None:
+    """Real checkpoints of every kind, on a disk that the workers share."""
+    checkpoint = sample(_VERSION, kind).unpack(tmp_path / "orders")
+    summary = tmp_path / "summary.json"
+    mine, theirs = open_location(str(tmp_path / "local")), open_location(str(tmp_path / "spark"))
+    locally(open_location(str(checkpoint)), mine, name="orders", restorable_batches=2)
+
+    arguments = (checkpoint, theirs.uri, "--name", "orders", "--restorable-batches", 2, "--output", summary)
+    assert cluster.run(*arguments) == 0
+
+    assert same(newest(theirs)) == same(newest(mine))
+    assert objects(theirs) == objects(mine)
+    result = json.loads(summary.read_text())
+    assert (result["backup_id"], result["copied_files"]) == (newest(theirs).backup_id, result["files"])
+
+
+def test_on_s3(cluster: SparkCluster, s3_server: S3Server, big: Path) -> None:
+    """Copied inside the service, which the executors ask for it with the session's credentials."""
+    root, options = f"s3://{s3_server.make_bucket()}", s3_server.options()
+    checkpoint = open_location(f"{root}/orders", storage_options=options)
+    for path in sample(_VERSION, "rocks_changelog_agg").files:
+        checkpoint.create(path, sample(_VERSION, "rocks_changelog_agg").files[path])
+    mine = open_location(f"{root}/local", storage_options=options)
+    theirs = open_location(f"{root}/spark", storage_options=options)
+    locally(checkpoint, mine)
+
+    for _ in range(2):
+        assert cluster.run(f"{root}/orders".replace("s3:", "s3a:"), theirs.uri) == 0
+        assert same(newest(theirs)) == same(newest(mine))
+        assert objects(theirs) == objects(mine)
+    assert any(entry.checksum for entry in newest(theirs).files), "nothing was copied by the service"
+
+
+def test_encrypted(cluster: SparkCluster, tmp_path: Path) -> None:
+    checkpoint = sample(_VERSION, "rocks_changelog_agg").unpack(tmp_path / "orders")
+    key = tmp_path / "key"
+    key.write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+    assert cluster.run(checkpoint, tmp_path / "backups", "--key-file", key) == 0
+    place = open_location(str(tmp_path / "backups"))
+    keyed = Location(place.store, place.root, b"01234567890123456789012345678901")
+    assert verify_backup(Repository.open(keyed), newest(keyed), read_data=ReadData()).ok
+
+
+def test_by_spark_submit(tmp_path: Path) -> None:
+    """The application as a file, as people and ``SparkSubmitOperator`` run it."""
+    checkpoint = sample(_VERSION, "hdfs_agg").unpack(tmp_path / "orders")
+    done = subprocess.run(
+        [
+            *(
+                Path(sys.executable).with_name("spark-submit"),
+                "--master",
+                "local[2]",
+                "--conf",
+                "spark.ui.enabled=false",
+            ),
+            *(copy_closure.__file__, checkpoint, tmp_path / "backups", "--tag", "release=27", "--made-by", "me"),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    manifest = newest(open_location(str(tmp_path / "backups")))
+    assert json.loads(done.stdout)["backup_id"] == manifest.backup_id
+    assert (manifest.tags, manifest.made_by) == ({"release": "27"}, "me")
+
+
+def test_a_lost_executor(cluster: SparkCluster, tmp_path: Path, big: Path) -> None:
+    mine, theirs = open_location(str(tmp_path / "local")), open_location(str(tmp_path / "spark"))
+    expected = locally(open_location(str(big)), mine)
+
+    cluster.begin(big, theirs.uri, "--files-per-task", 20, "--workers", 1)
+    wait_until(lambda: len(theirs.walk("objects")) > 100, "the first objects")
+    os.kill(cluster.executors()[0], signal.SIGKILL)
+    copied = len(theirs.walk("objects"))
+
+    assert cluster.answer() == 0
+    assert copied < len(expected.files) * 0.8, "it was killed too late to show anything"
+    assert same(newest(theirs)) == same(expected)
+    assert objects(theirs) == objects(mine)
+
+
+def test_a_killed_driver(tmp_path: Path, cluster: SparkCluster, big: Path) -> None:
+    """The next run copies what is missing, and writes nothing over what is there."""
+    mine, theirs = open_location(str(tmp_path / "local")), open_location(str(tmp_path / "spark"))
+    expected = locally(open_location(str(big)), mine)
+    doomed = SparkCluster(tmp_path / "doomed")
+    doomed.begin(big, theirs.uri, "--files-per-task", 20, "--workers", 1)
+    wait_until(lambda: len(theirs.walk("objects")) > 100, "the first objects")
+    doomed.kill()
+    held = theirs.walk("objects")
+    assert len(held) < len(expected.files) * 0.8, "it was killed too late to show anything"
+    assert not Repository.open(theirs).names()
+
+    summary = tmp_path / "summary.json"
+    assert cluster.run(big, theirs.uri, "--output", summary) == 0
+    now = theirs.walk("objects")
+    whole = {path: file for path, file in held.items() if "/." not in path}
+    assert {path: now[path] for path in whole} == whole
+    missing = [entry for entry in newest(theirs).files if entry.object not in whole]
+    assert json.loads(summary.read_text())["copied_files"] == len(missing) > 100
+    assert same(newest(theirs)) == same(expected)
+
+
+class _BySpark(LiveCopies):
+    """Live streams whose backups a cluster takes."""
+
+    cluster: SparkCluster
+    lock = threading.Lock()
+
+    def _back_up(self, stream: Stream) -> None:
+        with self.lock:  # one driver
+            assert self.cluster.run(stream.checkpoint, self.repository.location.uri, "--name", stream.kind) == 0
+        stream.manifests.append(self.repository.manifest("latest", name=stream.kind))
+
+
+def test_live_streams(cluster: SparkCluster, spark_host: SparkHost, tmp_path: Path) -> None:
+    """Backed up while they run, lost, restored and run on: row-exact, as without Spark."""
+    kinds: Iterable[str] = ("agg_rocksdb", "join_hdfs")
+    copies = _BySpark(spark_host, tmp_path, kinds, files=12, seed=20261121)
+    copies.cluster = cluster
+    copies.run_live(backups=2)
+    copies.run_references()
+
+    verdicts = copies.verdicts_on_backups()
+
+    assert len(verdicts) == 4
+    assert [verdict for verdict in verdicts if verdict.outcome != "exact"] == []
