@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any
+
+from demo.answering import answering
 
 
 def prepare() -> None:
@@ -19,11 +22,12 @@ def prepare() -> None:
     initdb()
 
 
-def run(dag_id: str, conf: dict[str, Any]) -> dict[str, Any]:
+def run(dag_id: str, conf: dict[str, Any], approve: str = "") -> dict[str, Any]:
     """Run a DAG of the DAGs folder to its end, its tasks one after the other in this process.
 
     :param dag_id: the DAG.
     :param conf: what a user would enter in its form.
+    :param approve: id of the task whose question is answered with yes; empty: none asks.
     """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
@@ -36,23 +40,31 @@ def run(dag_id: str, conf: dict[str, Any]) -> dict[str, Any]:
     manager = DagBundlesManager()
     manager.sync_bundles_to_db()
     sync_bag_to_db(bag, next(iter(manager.get_all_dag_bundles())).name, None)
-    done = bag.dags[dag_id].test(run_conf=conf)
-    tasks = {ti.task_id: str(ti.state) for ti in done.get_task_instances()}
+    with answering(dag_id, approve, "Approve") if approve else nullcontext():
+        done = bag.dags[dag_id].test(run_conf=conf)
+    instances = done.get_task_instances()
+    tasks = {ti.task_id: str(ti.state) for ti in instances}
     return {
         "dag_id": dag_id,
         "run_id": done.run_id,
         "state": str(done.state),
         "tasks": tasks,
-        "results": {task_id: _result(done, task_id) for task_id in tasks},
+        "results": {task_id: _xcom(done, task_id, "return_value") for task_id in tasks},
+        "reports": {task_id: report for task_id in tasks if (report := _xcom(done, task_id, "report"))},
+        "times": {
+            ti.task_id: (ti.start_date.isoformat(), ti.end_date.isoformat())
+            for ti in sorted(instances, key=lambda ti: str(ti.start_date))
+            if ti.start_date and ti.end_date and ti.state in ("success", "failed")
+        },
     }
 
 
-def _result(done: Any, task_id: str) -> Any:
+def _xcom(done: Any, task_id: str, key: str) -> Any:
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        query = XComModel.get_many(run_id=done.run_id, key="return_value", task_ids=task_id, dag_ids=done.dag_id)
+        query = XComModel.get_many(run_id=done.run_id, key=key, task_ids=task_id, dag_ids=done.dag_id)
         row = session.scalars(query).first()
         return None if row is None else XComModel.deserialize_value(row)
 
@@ -66,7 +78,7 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps(run(request["dag_id"], request["conf"])), file=answers)
+        print(json.dumps(run(**request), default=str), file=answers)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from demo.comparison import Comparison, compare, read, totals_of
 from demo.control import Attempt, Copies
 from demo.interruptions import Interruptions
 from demo.orders import Arrivals
+from demo.output import clear_output
 from demo.own_airflow import Airflow, DagRun
 from demo.processes import Process, Processes, ProcessFailedError, wait_until
 from demo.report import ControlResult, summary, write
@@ -31,8 +32,6 @@ from demo.spark_errors import reason
 from demo.timeline import Timeline
 
 NAME = "orders"
-#: Says that a directory may be emptied: the demo made it.
-_MARK = ".made-by-demo"
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Demo:
 
     def run(self) -> bool:
         """Run the whole of it; return whether no row was lost or doubled."""
-        self._clear_output()
+        clear_output(self.output)
         for directory in (
             self.orders,
             self.temporary,
@@ -250,16 +249,6 @@ class Demo:
         return result.is_exact
 
     # What the steps are made of.
-
-    def _clear_output(self) -> None:
-        """Remove the output of the run before, and nothing else."""
-        mark = self.output / _MARK
-        if self.output.exists() and any(self.output.iterdir()):
-            if not mark.exists():
-                raise ProcessFailedError(f"{self.output} holds files that are not the demo's: name another directory")
-            shutil.rmtree(self.output)
-        self.output.mkdir(parents=True, exist_ok=True)
-        mark.touch()
 
     def _start_stream(self) -> Process:
         self.starts += 1

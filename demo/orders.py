@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import threading
@@ -19,6 +20,14 @@ _OPENING = datetime(2026, 11, 21, tzinfo=UTC)
 _COMPLETE = "_COMPLETE"
 
 
+def opening_of(number: int) -> datetime:
+    """When the first order of a file was made.
+
+    :param number: of the file.
+    """
+    return _OPENING + timedelta(seconds=number)
+
+
 def orders_of(number: int) -> Iterator[dict[str, object]]:
     """Make the orders of one file.
 
@@ -26,7 +35,7 @@ def orders_of(number: int) -> Iterator[dict[str, object]]:
     """
     chance = random.Random(_SEED + number)
     for line in range(ORDERS_A_FILE):
-        at = _OPENING + timedelta(seconds=number, milliseconds=line)
+        at = opening_of(number) + timedelta(milliseconds=line)
         yield {
             "order_id": f"{number:05d}-{line:03d}",
             "customer": f"customer-{chance.randrange(CUSTOMERS):03d}",
@@ -47,11 +56,13 @@ class Arrivals(threading.Thread):
     :param directory: where they arrive.
     :param files: how many files in all.
     :param every: seconds from one file to the next, at first; later more, so that a slow machine does not run out of them.
+    :param again: how many orders of each file come once more in the next one.
     """
 
     directory: Path
     files: int
     every: float
+    again: int = 0
 
     def __post_init__(self) -> None:
         super().__init__(name="arrivals", daemon=True)
@@ -64,7 +75,8 @@ class Arrivals(threading.Thread):
     def run(self) -> None:
         """Write the files one by one, each appearing at once and whole."""
         for number in range(self.files):
-            lines = "".join(json.dumps(order) + "\n" for order in orders_of(number))
+            orders = itertools.chain(orders_of(number), itertools.islice(orders_of(max(0, number - 1)), self.again))
+            lines = "".join(json.dumps(order) + "\n" for order in orders)
             unfinished = self.directory / f"_{number:05d}"
             unfinished.write_text(lines)
             unfinished.rename(self.directory / f"orders-{number:05d}.json")

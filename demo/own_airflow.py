@@ -18,6 +18,8 @@ class DagRun:
 
     :param tasks: state of each task.
     :param results: what each task returned.
+    :param reports: what each task left as XCom ``report``, if it did: also of one that failed.
+    :param times: when each task that ran began and ended, ISO 8601.
     """
 
     dag_id: str
@@ -25,6 +27,8 @@ class DagRun:
     state: str
     tasks: dict[str, str]
     results: dict[str, Any]
+    reports: dict[str, Any]
+    times: dict[str, tuple[str, str]]
 
 
 @dataclass
@@ -37,19 +41,23 @@ class Airflow:
     process: Process
 
     @classmethod
-    def start(cls, processes: Processes, home: Path) -> Airflow:
+    def start(cls, processes: Processes, home: Path, **settings: str) -> Airflow:
         """Start it; it needs some seconds until it answers.
 
         :param processes: started in.
         :param home: its home.
+        :param settings: what the DAGs take from the environment.
         """
         env = {
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # Whoever approves need not log in.
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(processes.logs / "airflow-tasks"),
             "AIRFLOW__API_AUTH__JWT_SECRET": "the secret of a database that lives for minutes " + "x" * 64,
+            **settings,
         }
         return cls(processes.start("airflow", "demo.dag_runner", env=env, talks=True))
 
@@ -57,16 +65,19 @@ class Airflow:
         """Wait for its database."""
         self._answer()
 
-    def run(self, dag_id: str, **form: Any) -> DagRun:
+    def run(self, dag_id: str, *, approve: str = "", to: str = "success", **form: Any) -> DagRun:
         """Run a DAG and wait for its end.
 
         :param dag_id: the DAG.
+        :param approve: id of the task that asks for an approval, which is given; empty: none does.
+        :param to: the state that it has to end in.
         :param form: what to enter in its form.
-        :raises ProcessFailedError: the run failed.
+        :raises ProcessFailedError: the run ended in another state.
         """
-        print(json.dumps({"dag_id": dag_id, "conf": form}), file=self.process.popen.stdin, flush=True)
+        request = {"dag_id": dag_id, "conf": form, "approve": approve}
+        print(json.dumps(request), file=self.process.popen.stdin, flush=True)
         run = DagRun(**self._answer())
-        if run.state != "success":
+        if run.state != to:
             raise ProcessFailedError(f"DAG {dag_id} {run.state}: {run.tasks}; see {self.process.log}")
         return run
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,12 +55,15 @@ CONF = {
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
 
-def start_spark() -> SparkSession:
-    """Start Spark in this process."""
+def start_spark(more: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark in this process.
+
+    :param more: settings, before those of :data:`CONF`.
+    """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").appName("orders")
-    for key, value in CONF.items():
+    for key, value in {**CONF, **(more or {})}.items():
         builder = builder.config(key, value)
     options = JAVA_OPTIONS
     if temporary := os.environ.get("TMPDIR"):

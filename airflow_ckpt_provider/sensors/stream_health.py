@@ -198,7 +198,8 @@ class StreamHealthSensor(StreamSensor):
         if memory.looked is not None:
             return memory
         baseline = self._baseline()
-        return replace(memory, base=baseline.batch_id, committed=baseline.batch_id, query_id=baseline.query_id)
+        committed = baseline.batch_id if baseline.batch_id >= 0 else None
+        return replace(memory, base=baseline.batch_id, committed=committed, query_id=baseline.query_id)
 
     def _conclude(self, answer: Answer) -> dict[str, Any] | None:
         new, warm_up, limit = self._numbers()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -577,3 +580,27 @@ def test_statements_run_over_the_tables(workspace: FakeWorkspace, hook: Databric
     assert len(workspace.rows(CUSTOMERS)) == 9
     assert hook.list_pipelines(pipeline_name="customers")[0]["name"] == "customers"
     assert hook.test_connection() == (True, "Connection successfully tested")
+
+
+def test_the_program_with_a_token_and_an_address_of_its_own() -> None:
+    """As docker-compose.yml runs it."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "tests.fake_databricks", "--port", "0", "--address", "0.0.0.0"],
+        env={**os.environ, "FAKE_DATABRICKS_TOKEN": "a-token-of-its-own"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        said = next(line for line in process.stdout if "AIRFLOW_CONN_DATABRICKS_DEFAULT" in line)
+        connection = json.loads(said.split("'")[1])
+        assert connection["password"] == "a-token-of-its-own"
+        url = f"http://127.0.0.1:{connection['port']}/api/2.0/pipelines"
+        codes = [
+            requests.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=30).status_code
+            for token in ("a-token-of-its-own", TOKEN)
+        ]
+        assert codes == [200, 403]
+    finally:
+        process.kill()
+        process.wait()

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
+from demo.answering import answering
 from tests.one_checkpoint import unpack
 
 DAGS = Path(__file__).parents[2] / "dags"
 _BUNDLE = "system_tests"
 
 RunDag = Callable[..., Any]
-#: Given a DAG's id and a choice, stands in for the person who is asked.
-Answer = Callable[[str, str], None]
+#: Given a DAG's id, a choice and the id of the task (`approve`), stands in for the person who is asked.
+Answer = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
@@ -75,43 +76,13 @@ def run_dag(known: Callable[[DAG], None]) -> RunDag:
 
 @pytest.fixture
 def answer(metadata_database: None) -> Iterator[Answer]:
-    """Stand in for the person on call: answer the first question that a DAG's task ``approve`` asks, over the REST API."""
-    stop = threading.Event()
-    threads = []
+    """Stand in for the person on call: answer the first question that a task of a DAG asks, over the REST API."""
+    with ExitStack() as people:
 
-    def make(dag_id: str, choice: str) -> None:
-        threads.append(threading.Thread(target=_answer, args=(dag_id, choice, stop), daemon=True))
-        threads[-1].start()
+        def make(dag_id: str, choice: str, task_id: str = "approve") -> None:
+            people.enter_context(answering(dag_id, task_id, choice))
 
-    yield make
-    stop.set()
-    for thread in threads:
-        thread.join(10)
-
-
-def _answer(dag_id: str, choice: str, stop: threading.Event) -> None:
-    from airflow.api_fastapi.app import create_app
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.session import create_session
-    from fastapi.testclient import TestClient
-    from sqlalchemy import select
-
-    client = TestClient(create_app(apps="core"), base_url="http://testserver")
-    headers = {"Authorization": "Bearer " + client.get("/auth/token").json()["access_token"]}
-    query = select(TaskInstance.run_id).where(
-        TaskInstance.dag_id == dag_id,
-        TaskInstance.task_id == "approve",
-        TaskInstance.state == "awaiting_input",
-    )
-    while not stop.wait(0.2):
-        with create_session() as session:
-            run_id = session.scalar(query)
-        if run_id is None:
-            continue
-        question = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
-        reply = client.patch(question, json={"chosen_options": [choice], "params_input": {}}, headers=headers)
-        reply.raise_for_status()
-        return
+        yield make
 
 
 @pytest.fixture

@@ -4,6 +4,9 @@
     {"do": "drain", "run": "r1"}       stop it once it has read all there is
     {"do": "stop", "run": "r1"}
     {"do": "sql", "run": "r2", "statements": […]}   the rows of the last one come with the answer
+    {"do": "application", "run": "r3", "build": "module:function", …}   a streaming application as users write it
+    {"do": "describe", "run": "r4", "build": "module:function", …}   its description, into a file
+    {"do": "rehearse", "run": "r5", "to": …, "request": {…}}   a rehearsal, its report into a file
 
 For each run it answers with one line, when the query has ended: ``{"run": "r1", "error": null, "seconds": 1.2}``. Starting
 Spark takes longer than running a short query, so tests that start hundreds of queries share one such process.
@@ -17,6 +20,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +28,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from tests.integration.streams.application import run_application, write_description, write_rehearsal
 from tests.integration.streams.run import start_query
 from tests.integration.streams.session import start_session
 
@@ -40,7 +45,15 @@ class Host:
     def serve(self, line: str) -> None:
         """Carry out one request."""
         request = json.loads(line)
-        work = {"start": self._run, "drain": self._drain, "stop": self._stop, "sql": self._sql}[request.pop("do")]
+        work = {
+            "start": self._run,
+            "drain": self._drain,
+            "stop": self._stop,
+            "sql": self._sql,
+            "application": self._application,
+            "describe": self._describe,
+            "rehearse": self._rehearse,
+        }[request.pop("do")]
         threading.Thread(target=work, args=(request,), daemon=True).start()
 
     def answer(self, **content: Any) -> None:
@@ -69,6 +82,29 @@ class Host:
             error = f"{type(e).__name__}: {e}"
         self.answer(run=run, error=error, seconds=round(time.monotonic() - began, 3))
 
+    def _application(self, request: dict[str, Any]) -> None:
+        run = request.pop("run")
+        self._work(
+            run,
+            lambda: run_application(self._spark, on_start=lambda query: self._queries.update({run: query}), **request),
+        )
+
+    def _describe(self, request: dict[str, Any]) -> None:
+        self._work(request.pop("run"), lambda: write_description(self._spark, **request))
+
+    def _rehearse(self, request: dict[str, Any]) -> None:
+        self._work(request.pop("run"), lambda: write_rehearsal(self._spark, **request))
+
+    def _work(self, run: str, work: Callable[[], object]) -> None:
+        began, error = time.monotonic(), None
+        try:
+            work()
+        except PySparkException as e:
+            error = _whole(e)
+        except Exception as e:
+            error = f"{type(e).__name__}: {e}"
+        self.answer(run=run, error=error, seconds=round(time.monotonic() - began, 3))
+
     def _drain(self, request: dict[str, Any]) -> None:
         query = self._queries[request["run"]]
         try:
@@ -91,7 +127,9 @@ class Host:
         self.answer(run=request["run"], error=error, seconds=seconds, rows=json.loads(json.dumps(rows, default=str)))
 
     def _stop(self, request: dict[str, Any]) -> None:
-        self._queries[request["run"]].stop()
+        # One that has not begun yet cannot be stopped.
+        if query := self._queries.get(request["run"]):
+            query.stop()
 
 
 def _whole(error: PySparkException) -> str:

@@ -131,6 +131,27 @@ class SparkHost:
         )
         return run
 
+    def application(self, build: str, *, checkpoint: Path, out: Path, **settings: Any) -> Run:
+        """Start an application; see :func:`tests.integration.streams.application.run_application`."""
+        run = Run(self, uuid.uuid4().hex, build, Path(), str(checkpoint), out)
+        self._runs[run.name] = run
+        self.tell(do="application", run=run.name, build=build, checkpoint=run.checkpoint, table=str(out), **settings)
+        return run
+
+    def describe(self, build: str, **settings: Any) -> Run:
+        """Describe a query; see :func:`tests.integration.streams.application.write_description`."""
+        return self._job("describe", build=build, **settings)
+
+    def rehearse(self, to: Path, **request: Any) -> Run:
+        """Rehearse; see :func:`tests.integration.streams.application.write_rehearsal`."""
+        return self._job("rehearse", to=str(to), request=request)
+
+    def _job(self, do: str, **settings: Any) -> Run:
+        run = Run(self, uuid.uuid4().hex, do, Path(), "", Path())
+        self._runs[run.name] = run
+        self.tell(do=do, run=run.name, **settings)
+        return run
+
     def sql(self, *statements: str, timeout: float = 120.0) -> list[list[Any]]:
         """Run statements one after the other and return the rows of the last; also tells Delta to forget what it knows."""
         run = Run(self, uuid.uuid4().hex, "sql", Path(), "", Path())

@@ -37,7 +37,7 @@ def test_help_loads_nothing_slow(argv: list[str]):
 def test_a_verb_loads_no_airflow_and_json_no_rich(checkpoint: Path):
     loaded = loaded_by("inspect", str(checkpoint), "--json")
     assert loaded & {"airflow", "pyspark", "botocore", "s3fs", "obstore"} == set()
-    assert "fsspec" in loaded, "the test sees what is loaded"
+    assert "airflow_ckpt_provider" in loaded, "the test sees what is loaded"
 
 
 def test_version():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,18 @@ class TestEveryMode:
         assert [check["change_percent"] for check in report["checks"]] == [20.0, 0.0]
         assert report["progress"]["latest_committed"] == 24
         assert report["baseline"] == baseline
+
+    def test_a_new_checkpoint_that_is_still_to_come(
+        self, before: DiskStream, mode: str, run: Run, tmp_path: Path
+    ) -> None:
+        """New code that begins anew, at a place that is empty until it runs."""
+        anew = DiskStream(tmp_path / "anew")
+        baseline = {**stream_baseline(str(before)), "batch_id": -1, "query_id": None}
+        after = lambda: ran(anew.start("two"), range(5))  # noqa: E731
+        report = wait(gate(anew, baseline, mode, input_within=None), run(), after)
+        assert (report["healthy"], report["progress"]["latest_committed"]) == (True, 4)
+        with pytest.raises(AirflowFailException, match="checkpoint"):
+            gate(DiskStream(tmp_path / "gone"), {**baseline, "batch_id": 19}, mode).execute(run())
 
     def test_slower_until_it_gives_up(self, before: DiskStream, mode: str, run: Run) -> None:
         context, baseline = run(), stream_baseline(str(before))

@@ -1,0 +1,78 @@
+"""The stream that is upgraded, in one of its versions: orders arrive as files, each of them once goes into a Delta table.
+
+    python -m demo.upgrade.stream DIRECTORY VERSION
+
+Runs until the file ``orders.stop`` appears, and tells how it goes in ``orders.jsonl``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from demo.orders import opening_of
+from demo.stream import STATE_PARTITIONS, start_spark
+from demo.upgrade.place import Place
+from demo.upgrade.versions import FAULT_FROM, INPUT, VERSIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: A stream as most are, not one whose copies tear.
+CONF = {
+    STATE_PARTITIONS: "2",
+    "spark.sql.streaming.minBatchesToRetain": "100",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "60s",
+}
+#: Files that arrive, from its start on, before a bad version meets an order it cannot take.
+_FILES_UNTIL_FAULT = 24
+
+
+def settings(place: Place) -> dict[str, str]:
+    """What the versions of the stream need to know.
+
+    :param place: where all of it is.
+    """
+    arrived = sum(1 for _ in place.orders.glob("*.json"))
+    return {**CONF, INPUT: str(place.orders), FAULT_FROM: opening_of(arrived + _FILES_UNTIL_FAULT).isoformat()}
+
+
+def start_stream(
+    spark: SparkSession, version: str, checkpoint: Path, table: Path, *, available_now: bool = False
+) -> StreamingQuery:
+    """Start a version, or go on where the checkpoint says.
+
+    :param spark: a Spark with :func:`settings`.
+    :param version: one of :data:`~demo.upgrade.versions.VERSIONS`.
+    :param available_now: stop at the end of the input that is there now.
+    """
+    writer = VERSIONS[version](spark).writeStream.format("delta").option("mergeSchema", "true")
+    writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="1 second")
+    return writer.option("checkpointLocation", str(checkpoint)).start(str(table))
+
+
+def main(place: Place, version: str) -> int:
+    """Run until told to stop.
+
+    :param place: where all of it is.
+    :param version: which.
+    """
+    from airflow_ckpt_provider.spark.progress_lines import ProgressLines
+    from airflow_ckpt_provider.spark.stopping import run_until_stopped
+
+    with place.driver_runs():
+        print(f"version {version}", flush=True)
+        spark = start_spark(settings(place))
+        spark.streams.addListener(ProgressLines(str(place.progress)))
+        query = start_stream(spark, version, place.checkpoint, place.table)
+        request = run_until_stopped(query, str(place.stop))
+        spark.stop()
+        print(f"stopped: {request.reason if request else 'it ended by itself'}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Place(Path(sys.argv[1]).absolute()), sys.argv[2]))
