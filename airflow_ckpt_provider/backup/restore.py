@@ -105,7 +105,7 @@ def _carry_out(
     clear(plan.target.location, seal, keep=unchanged, workers=workers)
     _write(plan, unchanged, workers, on_progress)
     _check(plan, seal)
-    facts = {"made_by": made_by, "reason": reason, "kept": kept, "plan": plan.to_json()}
+    facts = {"made_by": made_by, "reason": reason, "kept": kept, "unchanged": len(unchanged), "plan": plan.to_json()}
     plan.repository.record(plan.plan_id, {"kind": "restore", **facts})
     # Performed last: until now no Spark could start from the target.
     remove_seal(plan.target.location, seal)

@@ -229,5 +229,11 @@ class CheckpointRestoreOperator(BaseOperator):
             "mode": APPLY,
             "plan": plan,
             "markdown": "",
-            "outcome": {**outcome, "seconds": 0.0, "kept": record["kept"], "already_done": True},
+            "outcome": {
+                **outcome,
+                "seconds": 0.0,
+                "kept": record["kept"],
+                "unchanged": record.get("unchanged", 0),
+                "already_done": True,
+            },
         }

@@ -89,7 +89,7 @@ def safe_upgrade(
     rest_timeout: float = 1800.0,
     stuck_after: float = 120.0,
     deferrable: bool = False,
-    retries: int = 2,
+    retries: int = 4,
     retry_delay: timedelta = timedelta(seconds=30),
 ) -> TaskGroup:
     """Make the tasks of an upgrade. Call it inside a DAG.
@@ -162,7 +162,8 @@ def safe_upgrade(
     :param stuck_after: seconds without a write after which a batch that was begun is given up: longer than the longest batch,
         should your stop not work. Counts on the way back, and in the mode ``last-state``.
     :param deferrable: wait in the triggerer.
-    :param retries: of the tasks that this group makes itself.
+    :param retries: of the tasks that this group makes itself. Together longer than the 90 s after which the lease of a backup on a
+        lost worker is free.
     :param retry_delay: of these.
     :raises RefusedError: the parameters do not go together.
     """

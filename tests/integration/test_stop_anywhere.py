@@ -59,6 +59,19 @@ class Stream:
         return f"batch {min(rows)}"
 
 
+def _copy_at_rest(checkpoint: Path, to: Path) -> None:
+    """Spark tidies up the state of a query for a while after it has ended: a copy that this disturbs is made again."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            shutil.copytree(checkpoint, to)
+            return
+        except shutil.Error:
+            if time.monotonic() > deadline:
+                raise
+            shutil.rmtree(to)
+
+
 @pytest.fixture(scope="module")
 def stream(spark_host: SparkHost, tmp_path_factory: pytest.TempPathFactory) -> Stream:
     root = tmp_path_factory.mktemp("stop_anywhere")
@@ -67,7 +80,7 @@ def stream(spark_host: SparkHost, tmp_path_factory: pytest.TempPathFactory) -> S
         done = len(list((source / "a").glob("*.json")))
         put_files(source, files - done, start=done)
         spark_host.start(_KIND, source=source, checkpoint=checkpoint, out=out, available_now=True).finished()
-        shutil.copytree(checkpoint, root / f"after-{files}")
+        _copy_at_rest(checkpoint, root / f"after-{files}")
     repository = root / "repository"
     back_up(LocalStore(), root / f"after-{_BACKED_UP}", repository, workers=4)
     wanted = sink.batches(out)

@@ -17,6 +17,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions._internal.contextmanager import _CURRENT_CONTEXT
 from deltalake import DeltaTable
 
+from airflow_ckpt_provider.backup import lease
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.task_groups.safe_upgrade import LAST_STATE, safe_upgrade
 from tests.integration.safe_upgrades.stream import Stream
@@ -204,6 +205,8 @@ def worker_dies(monkeypatch: pytest.MonkeyPatch, task_id: str, *, after: int) ->
 
     for name in ("create", "replace", "delete", "copy"):
         monkeypatch.setattr(LocalStore, name, dying(name))
+    # The next attempt runs in this process too; as on a worker, the one before is a process that is gone.
+    monkeypatch.setattr(lease, "_is_alive", lambda pid: not died)
     return died
 
 

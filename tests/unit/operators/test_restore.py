@@ -72,6 +72,7 @@ def test_apply(backup: dict[str, Any], target: Path, run: Run) -> None:
         "bytes": result["plan"]["bytes"],
         "seconds": result["outcome"]["seconds"],
         "kept": None,
+        "unchanged": 0,
         "already_done": False,
     }
     assert Checkpoint.at(open_place(str(target))).resume_point().batch_id == NEWEST + 1
@@ -114,7 +115,7 @@ def test_retry_of_a_finished_restore_changes_nothing(
     assert _files(target) == gone_on
 
 
-@pytest.mark.parametrize("writes", [0, 1, 10, 23])
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
 def test_retry_goes_on_where_the_attempt_before_was_stopped(
     backup: dict[str, Any], checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:

@@ -432,12 +432,12 @@ class _OneByOne:
     def shutdown(self, **options: bool) -> None:
         pass
 
-    def submit(self, work: Callable[..., object], item: object) -> object:
+    def submit(self, work: Callable[..., object], *items: object) -> object:
         from concurrent.futures import Future
 
         future: Future[object] = Future()
         future.set_running_or_notify_cancel()
-        future.set_result(work(item))
+        future.set_result(work(*items))
         return future
 
 
