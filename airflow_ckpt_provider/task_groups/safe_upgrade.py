@@ -162,8 +162,8 @@ def safe_upgrade(
     :param stuck_after: seconds without a write after which a batch that was begun is given up: longer than the longest batch,
         should your stop not work. Counts on the way back, and in the mode ``last-state``.
     :param deferrable: wait in the triggerer.
-    :param retries: of the tasks that this group makes itself. Together longer than the 90 s after which the lease of a backup on a
-        lost worker is free.
+    :param retries: of the tasks that this group makes itself. Together longer than the 90 s after which the lease of a backup
+        on a lost worker is free.
     :param retry_delay: of these.
     :raises RefusedError: the parameters do not go together.
     """
