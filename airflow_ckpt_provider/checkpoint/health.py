@@ -155,11 +155,19 @@ def measure(location: Location, *, batches: int, after: int = -1, with_query_id:
     )
 
 
-def compare(baseline: Pace, now: Pace, *, duration_within: float | None, input_within: float | None) -> list[Check]:
+def compare(
+    baseline: Pace,
+    now: Pace,
+    *,
+    duration_within: float | None,
+    input_within: float | None,
+    catching_up: bool = False,
+) -> list[Check]:
     """Compare a pace with the baseline.
 
     :param duration_within: percent by which a batch may take longer or shorter; ``None``: not compared.
     :param input_within: percent by which each source may bring more or less; ``None``: not compared.
+    :param catching_up: more input is no fault: what arrived while the stream stood still is read as well.
     """
     checks = []
     if duration_within is not None:
@@ -171,17 +179,26 @@ def compare(baseline: Pace, now: Pace, *, duration_within: float | None, input_w
     if input_within is not None:
         for source, rate in baseline.input_per_second.items():
             measured = now.input_per_second.get(source)
-            checks.append(_check(f"input_per_second of source {source}", rate, measured, input_within, 0.0))
+            what = f"input_per_second of source {source}"
+            checks.append(_check(what, rate, measured, input_within, 0.0, more_is_fine=catching_up))
     return checks
 
 
-def _check(what: str, baseline: float | None, measured: float | None, allowed: float, slack: float) -> Check:
+def _check(
+    what: str,
+    baseline: float | None,
+    measured: float | None,
+    allowed: float,
+    slack: float,
+    *,
+    more_is_fine: bool = False,
+) -> Check:
     # Of a source that brought nothing, any rate is infinitely more.
     if baseline is None or measured is None or not baseline:
         near = baseline is not None and measured is not None and abs(measured - baseline) <= slack
         return Check(what, baseline, measured, None, allowed, True if near else None)
     change = 100 * (measured - baseline) / baseline
-    ok = abs(change) <= allowed or abs(measured - baseline) <= slack
+    ok = abs(change) <= allowed or abs(measured - baseline) <= slack or (more_is_fine and change > 0)
     return Check(what, baseline, measured, round(change, 1), allowed, ok)
 
 

@@ -103,6 +103,7 @@ class StreamHealthSensor(StreamSensor):
     :param duration_within: percent by which a batch may take longer or shorter; 100 allows twice as long. ``None``: not
         compared.
     :param input_within: percent by which each source may bring more or less. ``None``: not compared.
+    :param catching_up: more input is no fault: the stream reads what arrived while it stood still.
     :param lag_within: percent by which the lag of the newest compared batch may be above the larger one of the baseline's and
         that of the first new batch; a lag of what one batch reads is none. Needs ``progress_log``. ``None``: not compared.
     :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
@@ -136,6 +137,7 @@ class StreamHealthSensor(StreamSensor):
         warm_up: int | str = 1,
         duration_within: float | None = 100.0,
         input_within: float | None = 50.0,
+        catching_up: bool = False,
         lag_within: float | None = 20.0,
         give_up_after: int | str | None = None,
         stuck_after: timedelta | float | None = 1800.0,
@@ -151,6 +153,7 @@ class StreamHealthSensor(StreamSensor):
         self.warm_up = warm_up
         self.duration_within = duration_within
         self.input_within = input_within
+        self.catching_up = catching_up
         self.lag_within = lag_within
         self.give_up_after = give_up_after
         self.stuck_after = stuck_after
@@ -205,7 +208,13 @@ class StreamHealthSensor(StreamSensor):
         new, warm_up, limit = self._numbers()
         baseline = self._baseline()
         measured = measure(self._open(), batches=new, after=baseline.batch_id + warm_up)
-        checks = compare(baseline, measured, duration_within=self.duration_within, input_within=self.input_within)
+        checks = compare(
+            baseline,
+            measured,
+            duration_within=self.duration_within,
+            input_within=self.input_within,
+            catching_up=self.catching_up,
+        )
         checks += self._lags(baseline, measured)
         healthy = all(check.ok is not False for check in checks)
         for check in checks:

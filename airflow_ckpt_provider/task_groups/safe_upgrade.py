@@ -176,7 +176,7 @@ def safe_upgrade(
     )
     kafka = kafka_config_id or "kafka_default"
     rest = {"condition": "drained", "quiet_for": quiet_for, "poll_interval": quiet_for, "timeout": rest_timeout}
-    health = {"timeout": 3600.0, **(health or {})}
+    health = {"timeout": 3600.0, "catching_up": True, **(health or {})}
     logs = {key: health[key] for key in ("progress_log", "error_log", "progress_log_conn_id") if key in health}
     anew = {"way": "keep-position", "sink": sink, "sink_conn_id": sink_conn_id, **(reset or {})}
     with TaskGroup(group_id, tooltip=f"upgrade, {mode}") as group:

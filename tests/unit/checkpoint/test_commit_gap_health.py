@@ -108,6 +108,13 @@ def test_short_batches_are_not_compared_to_the_millisecond() -> None:
         assert check.ok is ok, (coarse, seconds)
 
 
+@pytest.mark.parametrize(("now", "catching_up", "ok"), [(9.0, False, False), (9.0, True, True), (1.0, True, False)])
+def test_more_input_is_no_fault_while_it_catches_up(now: float, catching_up: bool, ok: bool) -> None:
+    before, after = pace(**{"0": 4.0}), pace(**{"0": now})
+    (check,) = compare(before, after, duration_within=None, input_within=50.0, catching_up=catching_up)
+    assert check.ok is ok
+
+
 def test_nothing_came_in_before() -> None:
     (check,) = compare(pace(**{"0": 0.0}), pace(**{"0": 5.0}), duration_within=None, input_within=50.0)
     assert (check.ok, check.change_percent) == (None, None)

@@ -277,7 +277,7 @@ def test_deferral_ends_by_itself(stream: DiskStream) -> None:
 
 @pytest.mark.parametrize("made", [CommitGapSensor, StreamHealthSensor])
 class TestCommonRules:
-    NOT_TEMPLATED = {"quiet_for", "stuck_after", "duration_within", "input_within", "lag_within"}  # noqa: RUF012
+    NOT_TEMPLATED = {"quiet_for", "stuck_after", "duration_within", "input_within", "lag_within", "catching_up"}  # noqa: RUF012
 
     def _parameters(self, made: type[BaseSensorOperator]) -> dict[str, inspect.Parameter]:
         parameters = dict(inspect.signature(made.__init__).parameters)
