@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
-from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -19,10 +17,6 @@ def with_key(place: Location, args: Namespace, *, role: str) -> Location:
     file = (getattr(args, "target_key_file", None) if role == "target" else None) or args.key_file
     if file is None:
         return place
-    from airflow_ckpt_provider.storage.encrypted_store import parse_key
+    from airflow_ckpt_provider.storage.encrypted_store import read_key
 
-    try:
-        text = Path(file).read_text()
-    except (OSError, ValueError) as e:
-        raise RefusedError(f"--key-file {file} cannot be read: {e}", hint="give a file on this machine") from e
-    return replace(place, key=parse_key(text, name=file))
+    return replace(place, key=read_key(file))

@@ -18,11 +18,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write
 from airflow_ckpt_provider.jobs.spark_engine import (
@@ -33,7 +32,7 @@ from airflow_ckpt_provider.jobs.spark_engine import (
     address,
     ship_package,
 )
-from airflow_ckpt_provider.storage.encrypted_store import parse_key
+from airflow_ckpt_provider.storage.encrypted_store import read_key
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             spark,
             args.repository,
             options_file=args.storage_options,
-            key=_key(args.key_file) if args.key_file else None,
+            key=read_key(args.key_file) if args.key_file else None,
         )
         ship_package(spark)
         source = Checkpoint.at(checkpoint.open())
@@ -83,13 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(e, file=sys.stderr)
         return 1
     return 0
-
-
-def _key(file: str) -> bytes:
-    try:
-        return parse_key(Path(file).read_text(), name=file)
-    except OSError as e:
-        raise RefusedError(f"--key-file {file} cannot be read: {e}", hint="give a file on the driver") from e
 
 
 def _at_least_one(text: str) -> int:

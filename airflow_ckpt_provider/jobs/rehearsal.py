@@ -46,6 +46,7 @@ class Request:
 
     :param repository: URI of the repository.
     :param scratch: a directory for scratch copies, by a name that Spark and fsspec both know.
+    :param key: of an encrypted repository.
     :param build: the new code, ``module:function``; empty where an application is given.
     :param application: a command that takes ``--checkpoint`` and ``--sink``.
     :param old_build: the old code, to compare rows with.
@@ -69,6 +70,7 @@ class Request:
 
     repository: str
     scratch: str
+    key: bytes | None = field(default=None, repr=False)
     build: str = ""
     application: str = ""
     old_build: str = ""
@@ -88,6 +90,11 @@ class Request:
     follow: bool = False
     idle: int = 60
     stop_at_difference: bool = False
+
+    @property
+    def repository_place(self) -> Location:
+        """The repository, with its key."""
+        return replace(open_location(self.repository), key=self.key)
 
 
 def rehearse(request: Request, spark: SparkSession | None = None) -> Rehearsal:
@@ -123,10 +130,10 @@ def rehearse(request: Request, spark: SparkSession | None = None) -> Rehearsal:
     run = f"rehearsal-{uuid.uuid4().hex[:12]}"
     uri = f"{request.scratch.rstrip('/')}/{run}"
     scratch = open_location(uri)
-    check_apart(scratch, *watched, open_location(request.repository))
+    check_apart(scratch, *watched, request.repository_place)
     before = [take_snapshot(place) for place in watched]
     try:
-        repository = Repository.open(open_location(request.repository))
+        repository = Repository.open(request.repository_place)
         manifest = repository.manifest(request.backup_id, name=request.name)
         with suppress(StorageError):  # a store that cannot be reached from here cannot be written from here either
             check_apart(scratch, open_location(manifest.checkpoint))

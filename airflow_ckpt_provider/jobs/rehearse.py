@@ -27,7 +27,7 @@ from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write
 from airflow_ckpt_provider.jobs.rehearsal import Request, rehearse
-from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.encrypted_store import read_key
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         request = Request(
+            key=read_key(args.key_file) if args.key_file else None,
             repository=args.repository,
             scratch=args.scratch,
             build=args.build,
@@ -68,16 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             spark = SparkSession.builder.appName(f"rehearse {request.build}").getOrCreate()
         report = rehearse(request, spark)
         if request.drill and report.verdict == "SAFE":
-            record_drill(Repository.open(open_location(request.repository)), report.to_json())
-        print(report.to_markdown(), file=sys.stderr)
-        write(json.dumps(report.to_json(), indent=2), args.output)
+            record_drill(Repository.open(request.repository_place), report.to_json())
+        markdown = report.to_markdown()
+        print(markdown, file=sys.stderr)
+        write(json.dumps({**report.to_json(), "markdown": markdown}, indent=2), args.output)
     except StorageError as e:
         print(e, file=sys.stderr)
         return 3
     except CkptError as e:
         print(e, file=sys.stderr)
         return 1
-    return 0 if report.verdict == "SAFE" else 1
+    return 0 if args.report_only or report.verdict == "SAFE" else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -137,6 +139,12 @@ def _parser() -> argparse.ArgumentParser:
         help="further places that must stay untouched; repeatable",
     )
     add("--keep", action="store_true", help="leave the scratch copies")
+    add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
+    add(
+        "--report-only",
+        action="store_true",
+        help="exit with 0 whatever the verdict, once there is a report: whoever reads it decides",
+    )
     add("--drill", action="store_true", help="a restore drill: where it is SAFE, record in the repository that it was")
     add(
         "--follow",

@@ -174,8 +174,8 @@ class UpgradePlanOperator(UpgradeOperator):
 
     :param rehearsal_report: URI of the report that ``jobs/rehearse.py`` wrote; ``None``: there is none. (templated)
     :param rehearsal_conn_id: Airflow connection to reach it. (templated)
-    :param accept: verdict of the rehearsal that is accepted beside ``SAFE``: ``"UNKNOWN"``, or ``"DIFFERS"`` where other rows are
-        the purpose of the upgrade. (templated)
+    :param accept: verdict of the rehearsal that is accepted beside ``SAFE``: ``"UNKNOWN"`` where other rows are the purpose of
+        the upgrade, and the person who approves looks at them. (templated)
     :param steps: what the tasks after the approval do, in words.
     """
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.errors import MissingExtraError, RepositoryError, StorageError
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
@@ -48,6 +49,20 @@ def parse_key(text: str, *, name: str) -> bytes:
             f"{name} is no key: a key is {_KEY_BYTES} bytes in base64", hint="make one: openssl rand -base64 32"
         )
     return key
+
+
+def read_key(file: str) -> bytes:
+    """Read the key of a repository from a file.
+
+    :param file: path on this machine, as given to ``--key-file``.
+    :raises RefusedError: it cannot be read.
+    :raises RepositoryError: it holds no key.
+    """
+    try:
+        text = Path(file).read_text()
+    except (OSError, ValueError) as e:
+        raise RefusedError(f"--key-file {file} cannot be read: {e}", hint="give a file on this machine") from e
+    return parse_key(text, name=file)
 
 
 def new_encryption(key: bytes) -> dict[str, Any]:

@@ -145,7 +145,8 @@ def safe_upgrade(
     :param rehearse: makes the task that runs ``jobs/rehearse.py`` on the newest backup; ``None``: not rehearsed.
     :param shadow: makes the task that runs it with ``--follow``, in the mode ``shadow``.
     :param rehearsal_report: URI of the report that these write, shown for approval. (templated)
-    :param accept_rehearsal: verdict of the rehearsal that is accepted beside ``SAFE``. (templated)
+    :param accept_rehearsal: verdict of the rehearsal that is accepted beside ``SAFE``: ``"UNKNOWN"`` where other rows are the
+        purpose of the upgrade; the rehearsal is then run with ``--report-only``. (templated)
     :param report_conn_id: Airflow connection to reach descriptions and report. (templated)
     :param approval: ask a person, with the plan and the rehearsal in the form.
     :param approval_timeout: after this nobody has approved, and nothing is changed.

@@ -216,6 +216,48 @@ def test_retention_too_short(
     untouched(found, tell)
 
 
+@pytest.mark.parametrize("to", ["refactored", "drops_rows"])
+def test_retention_is_raised_for_the_downtime_and_put_back(
+    to: str,
+    make_stream: MakeStream,
+    upgrade: Run,
+    kafka_broker: KafkaBroker,
+    tell: Tell,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_UPGRADE_KAFKA", json.dumps({"conn_type": "kafka", "extra": json.dumps(kafka_broker.config)})
+    )
+    stream = make_stream(topic_settings={"retention_ms": 10 * 60 * 1000})
+    seen = []
+
+    def deploy() -> None:
+        seen.append(retention_ms(kafka_broker, stream.topic))
+        stream.deploy(to)
+
+    found = upgrade(
+        stream,
+        to,
+        deploy=deploy,
+        kafka_config_id="upgrade_kafka",
+        planned_downtime="30m",
+        raise_retention_to_at_most="7d",
+    )
+    assert seen[0] >= 30 * 60 * 1000
+    assert retention_ms(kafka_broker, stream.topic) == 10 * 60 * 1000
+    if to == "refactored":
+        kept(found, tell, to)
+    else:
+        taken_back(found, tell)
+
+
+def retention_ms(broker: KafkaBroker, topic: str) -> int:
+    from confluent_kafka.admin import ConfigResource
+
+    [answer] = broker.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    return int(answer.result(30)["retention.ms"].value)
+
+
 def test_approval_rejected(make_stream: MakeStream, upgrade: Run, answer: Answer, tell: Tell) -> None:
     found = upgrade(
         make_stream(), "drops_rows", approval=True, before=lambda dag: answer(dag.dag_id, "Reject", "u.approve")
@@ -482,8 +524,9 @@ def test_the_check_of_these_tests_finds_what_it_should(make_stream: MakeStream) 
     stream = make_stream()
     stream.stop()
     contiguous(stream.table)
-    stream.launch("wrong_values")
     before = stream.newest
+    stream.deploy("wrong_values")
+    stream.start()
     stream.wait_for(lambda: stream.newest > before + 1, "wrong rows")
     with pytest.raises(AssertionError, match="missing, doubled or changed"):
         contiguous(stream.table)
