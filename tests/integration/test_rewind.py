@@ -135,6 +135,7 @@ class TestControls:
         assert lost + wrong > 0
 
 
+@pytest.mark.slow
 def test_undo_puts_everything_back(story: Story) -> None:
     story.run(4)
     right = story.newest

@@ -46,6 +46,7 @@ def earlier(reports: Path, *, rows: int) -> None:
     (reports / "20260101T000000.json").write_text(json.dumps(report))
 
 
+@pytest.mark.slow
 def test_growth_gives_an_event(example_dags: dict[str, DAG], run_dag: RunDag, reports: Path, checkpoint: Path):
     earlier(reports, rows=2)
     dag = example_dags["audit_state"]

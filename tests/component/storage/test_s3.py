@@ -90,6 +90,7 @@ class TestBuckets:
         assert location.list().directories == ("offsets",)
         assert [f.path for f in location.list().files] == ["metadata"]
 
+    @pytest.mark.slow
     def test_copy_from_one_to_another(self, s3_location: Opener, s3_server: S3Server, bucket: str) -> None:
         source, target = s3_location(f"{bucket}/ck"), s3_location(f"{s3_server.make_bucket('repo')}/r")
         source.create("a b/ü%", b"data")

@@ -283,6 +283,7 @@ def test_a_listing_goes_on_where_it_was_refused(gate: Gate, s3_server: S3Server,
     assert len(requests) <= 5, [str(r) for r in requests]
 
 
+@pytest.mark.slow
 def test_s3fs_is_paced_too(gate: Gate, bucket: str, impatient: Patience) -> None:
     """It repeats a refused request five times by itself; only what is refused longer than that shows."""
     options: dict[str, Any] = gate.options()
