@@ -347,7 +347,7 @@ def safe_upgrade(
         if raises:
             back = KafkaRetentionRestoreOperator(
                 task_id="retention_back",
-                raised=f"{{{{ ti.xcom_pull(task_ids='{group_id}.raise_retention', key='raised') }}}}",
+                raised=f"{{{{ (ti.xcom_pull(task_ids='{group_id}.raise_retention', key='raised') or []) | tojson }}}}",
                 kafka_config_id=kafka,
                 trigger_rule=TriggerRule.ALL_DONE,
                 **ours.every,
