@@ -75,9 +75,8 @@ def go_back(
         return WayBack(bool(upgrade.fact(Event.BACK, "plan")), upgrade.fact(Event.BACK, "batch_id"), None)
     location = checkpoint.location
     backup_id, batch_id = upgrade.fact(Event.RELEASED, "backup_id"), upgrade.fact(Event.RELEASED, "batch_id")
-    plan_id = upgrade.plan_id(back=True)
     mark = look_at(location).seal
-    done = _recorded(repository, plan_id)
+    done = _recorded(repository, upgrade)
     if mark is None and done is None:
         raise RefusedError(
             f"{location} is not sealed any more: the stream may have been started meanwhile",
@@ -151,10 +150,10 @@ def _rewind(
     return plan.to_json()
 
 
-def _recorded(repository: Repository, plan_id: str) -> Mapping[str, Any] | None:
+def _recorded(repository: Repository, upgrade: Upgrade) -> Mapping[str, Any] | None:
     """The way back that was carried out, and whose worker was lost before it could note it."""
     for record in repository.records():
-        if record["plan_id"] == plan_id and record.get("kind") == "rewind":
+        if record["plan_id"] in upgrade.plan_ids and record.get("kind") == "rewind":
             plan: Mapping[str, Any] = record["plan"]
             return plan
     return None

@@ -54,7 +54,7 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
     place = checkpoint.location.uri
     mark = look_at(checkpoint.location).seal
     sealed = mark is not None and mark.plan_id in upgrade.plan_ids
-    after = int(upgrade.fact(Event.RELEASED, "batch_id") or -1)
+    after = upgrade.fact(Event.RELEASED, "batch_id")
     if upgrade.has(Event.KEPT):
         return Outcome(KEPT, f"The new code runs on {place}.", downtime=upgrade.fact(Event.KEPT, "downtime"))
     if upgrade.has(Event.BACK) and not sealed:

@@ -274,6 +274,23 @@ class TestTheWayBack:
         assert way.restored
         assert contents(orders) == after
 
+    def test_the_seal_of_the_way_forward_was_never_lifted(
+        self, orders: Location, kept: Repository, table: Location
+    ) -> None:
+        """Killed between the note and the lifting; and once more after the way back, before that could be noted."""
+        released(orders, kept, lift=False)
+        append(table.uri, DRAINED + 1)
+        forward = upgrade_of(kept, "orders", RUN)
+        noted, _ = watched(kept.location, _dies_noting_the_way_back)
+        with pytest.raises(Killed):
+            taken_back(orders, Repository.open(noted), table)
+        assert Checkpoint.at(orders).progress().seal is None
+        way = go_back(
+            Checkpoint.at(orders), kept, forward, sink=Sink(place=table), sink_exit=SinkExit.ROLLBACK, quiet_for=0
+        )
+        assert way.restored
+        assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
+
     def test_the_seal_was_lifted_by_hand(self, orders: Location, kept: Repository, table: Location) -> None:
         released(orders, kept)
         new_code_runs(orders, table)
@@ -314,6 +331,11 @@ class TestTheWayBack:
             assert batches_in(table) == [2, 2, 3, 3]
         else:
             pytest.fail("it never ended")
+
+
+def _dies_noting_the_way_back(operation: str, path: str) -> None:
+    if operation == "create" and path.endswith("upgrades/orders/000004.json"):
+        raise Killed(path)
 
 
 def taken_back_unless_done(orders: Location, kept: Repository, table: Location) -> None:
