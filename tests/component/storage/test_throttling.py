@@ -134,6 +134,8 @@ def test_everything_ends_right_when_a_tenth_is_refused(
     assert pace_of(repository.location).refused > 5
 
 
+# By the clock: a machine that is busy with something else is no proof.
+@pytest.mark.slow
 def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, impatient: Patience) -> None:
     """Sixty-four at once are far too many; what is refused stays a small part of what is done."""
     gate.refuse = refuse = PerSecond(60)
@@ -154,6 +156,8 @@ def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, i
     assert sum(later) / len(later) < 16
 
 
+# By the clock: a machine that is busy with something else is no proof.
+@pytest.mark.slow
 def test_down_and_up_again(gate: Gate, bucket: str, impatient: Patience) -> None:
     """A store that is busy for a moment is at full speed again soon after."""
     location = place(gate, f"{bucket}/orders")
