@@ -223,6 +223,8 @@ class CheckpointResetOperator(BaseOperator):
         record = repository.audit(made_by(context)) if has_been_tried(context) else None
         if record is None or record.get("kind") != "reset" or record["checkpoint"] != checkpoint.uri:
             return None
+        if text(self.under) not in (None, record["plan_id"]):
+            return None  # of a run that was cleared since: the seal that is there now wants its own
         seal = look_at(checkpoint).seal
         plan = read_reset(repository, record["plan_id"])
         if plan is None or (seal is not None and seal.plan_id == plan.plan_id):

@@ -10,7 +10,7 @@ import logging
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import put_seal, seal, sealed_by_another, unseal
-from airflow_ckpt_provider.backup.target import look_at
+from airflow_ckpt_provider.backup.target import Target, look_at
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.look import list_logs
 from airflow_ckpt_provider.checkpoint.seal import Seal
@@ -28,11 +28,8 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
     :raises SealedError: somebody else has sealed it.
     """
     there = look_at(checkpoint.location)
-    if there.seal:
-        if there.seal.plan_id not in upgrade.plan_ids:
-            raise sealed_by_another(checkpoint.location.uri, there.seal)
-        mark = there.seal
-    else:
+    mark = own_seal(there, upgrade)
+    if mark is None:
         back = upgrade.has(Event.RELEASED)
         reason = f"upgrade {upgrade.upgrade_id}{', going back' if back else ''}"
         plan_id = upgrade.plan_id(back=back)
@@ -42,6 +39,16 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
             mark = seal(checkpoint, reason=reason, made_by=made_by, plan_id=plan_id)
     note(repository, upgrade, Event.SEALED, plan_id=mark.plan_id)
     return mark
+
+
+def own_seal(there: Target, upgrade: Upgrade) -> Seal | None:
+    """The seal of an upgrade at a place; ``None`` where there is none.
+
+    :raises SealedError: it is somebody else's, who is at work there.
+    """
+    if there.seal and there.seal.plan_id not in upgrade.plan_ids:
+        raise sealed_by_another(there.location.uri, there.seal)
+    return there.seal
 
 
 def release(
@@ -56,13 +63,14 @@ def release(
     :return: the upgrade with the step.
     :raises RefusedError: the upgrade was taken back already; its seal is not there any more, so that somebody may have
         started the stream; the backup is of another batch.
+    :raises SealedError: somebody else has sealed it.
     """
     if upgrade.has(Event.BACK):
         raise RefusedError(
             f"upgrade {upgrade.upgrade_id} was taken back: the old code runs",
             hint="clear the run from its first task on, or start a new one",
         )
-    mark = look_at(checkpoint.location).seal
+    mark = own_seal(look_at(checkpoint.location), upgrade)
     if mark is None and not upgrade.has(Event.RELEASED):
         raise RefusedError(
             f"{checkpoint.location} is not sealed any more by upgrade {upgrade.upgrade_id}: the stream may have been started",

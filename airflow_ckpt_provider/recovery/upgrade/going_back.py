@@ -21,7 +21,7 @@ from airflow_ckpt_provider.recovery.rewind import Sink, plan_rewind
 from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
 from airflow_ckpt_provider.recovery.specifiers import Specifier
-from airflow_ckpt_provider.recovery.upgrade.fence import fence
+from airflow_ckpt_provider.recovery.upgrade.fence import fence, own_seal
 from airflow_ckpt_provider.recovery.upgrade.record import Event, Upgrade, note, note_refusal
 
 log = logging.getLogger(__name__)
@@ -70,12 +70,13 @@ def go_back(
     :param accept_foreign_loss: go back though rows of others leave the table too.
     :param quiet_for: seconds without a change after which the checkpoint counts as at rest.
     :raises RefusedError: it cannot be put back; nothing was changed, and the checkpoint is sealed.
+    :raises SealedError: somebody else has sealed it; nothing was changed.
     """
     if upgrade.has(Event.BACK):
         return WayBack(bool(upgrade.fact(Event.BACK, "plan")), upgrade.fact(Event.BACK, "batch_id"), None)
     location = checkpoint.location
     backup_id, batch_id = upgrade.fact(Event.RELEASED, "backup_id"), upgrade.fact(Event.RELEASED, "batch_id")
-    mark = look_at(location).seal
+    mark = own_seal(look_at(location), upgrade)
     done = _recorded(repository, upgrade)
     if mark is None and done is None:
         raise RefusedError(
@@ -97,10 +98,8 @@ def go_back(
         )
     # Noted before the seal of a way without changes is lifted: then nobody seals, or goes back, once more.
     note(repository, upgrade, Event.BACK, batch_id=batch_id, plan=plan["plan_id"] if plan else None)
-    for own in upgrade.plan_ids:
-        mark = look_at(location).seal
-        if mark and mark.plan_id == own:
-            unseal(checkpoint, plan_id=own)
+    if left := own_seal(look_at(location), upgrade):
+        unseal(checkpoint, plan_id=left.plan_id)
     return WayBack(plan is not None, batch_id, plan)
 
 

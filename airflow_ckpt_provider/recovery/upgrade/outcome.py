@@ -66,7 +66,12 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
             else "the new code had written nothing"
         )
         downtime = downtime_of(upgrade, checkpoint, since=datetime.fromisoformat(str(upgrade.fact(Event.BACK, "at"))))
-        return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. The old code goes on.", downtime=downtime)
+        goes_on = (
+            "The old code goes on."
+            if downtime is not None
+            else "No batch was committed since: see that the old code runs."
+        )
+        return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. {goes_on}", downtime=downtime)
     if not upgrade.has(Event.SEALED):
         return Outcome(UNTOUCHED, f"Nothing was changed: {place} was not stopped and goes on with the old code.")
     if sealed and mark:

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
 from airflow_ckpt_provider.operators.reset_flow import ResetFlowOperator
@@ -72,6 +73,26 @@ def test_a_retry_after_success_changes_nothing(checkpoint: Path, run: Run) -> No
     again = reset(checkpoint, run(try_number=2), mode="apply")
     assert again["outcome"] == {**first["outcome"], "seconds": 0.0}
     assert visible(checkpoint) == {"sources/0/0"}
+
+
+def test_under_a_seal_that_is_there(checkpoint: Path, run: Run) -> None:
+    """It is taken over; where the reset is refused it stays; and a run that is cleared resets under its next one again."""
+    before, place = visible(checkpoint), Checkpoint.at(open_location(str(checkpoint)))
+    seal(place, reason="upgrade", plan_id="first")
+    with pytest.raises(AirflowFailException, match="is not the one"):
+        reset(checkpoint, run(), mode="apply", under="first", fingerprint="beef")
+    assert (place.progress().seal or pytest.fail("lifted")).plan_id == "first"
+    assert reset(checkpoint, run(), mode="apply", under="first")["outcome"]["plan_id"] == "first"
+    assert visible(checkpoint) == {"sources/0/0"}
+    CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint)).execute(run("undo"))
+    assert visible(checkpoint) == before
+    seal(place, reason="upgrade", plan_id="second")
+    for try_number in (2, 3):
+        assert (
+            reset(checkpoint, run(try_number=try_number), mode="apply", under="second")["outcome"]["plan_id"]
+            == "second"
+        )
+        assert visible(checkpoint) == {"sources/0/0"}
 
 
 def test_undo(checkpoint: Path, run: Run) -> None:

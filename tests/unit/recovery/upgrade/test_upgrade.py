@@ -172,6 +172,16 @@ class TestTheFence:
         with pytest.raises(RefusedError, match="is not sealed any more"):
             release(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", RUN), backup_id=backup_id)
 
+    def test_nothing_is_released_under_somebody_elses(self, orders: Location, kept: Repository) -> None:
+        checkpoint = Checkpoint.at(orders)
+        mark = fence(checkpoint, kept, begun(kept))
+        backup_id = create_backup(checkpoint, kept, name="orders").manifest.backup_id
+        unseal(checkpoint, plan_id=mark.plan_id)
+        seal(checkpoint, reason="maintenance", plan_id="other")
+        with pytest.raises(SealedError, match="sealed by plan other"):
+            release(checkpoint, kept, upgrade_of(kept, "orders", RUN), backup_id=backup_id)
+        assert not upgrade_of(kept, "orders", RUN).has(Event.RELEASED)
+
     def test_a_backup_of_another_batch(self, orders: Location, kept: Repository) -> None:
         """Of a task that was not run again."""
         old = create_backup(Checkpoint.at(orders), kept, name="orders").manifest.backup_id
@@ -256,6 +266,32 @@ class TestTheWayBack:
         assert outcome.commands[0].startswith(f"airflow-ckpt unseal {orders} --plan ")
         taken_back(orders, kept, table, accept_foreign_loss=True)
         assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
+
+    @pytest.mark.parametrize("is_released", [False, True])
+    def test_a_colleague_has_sealed_it_meanwhile(
+        self, orders: Location, kept: Repository, table: Location, is_released: bool
+    ) -> None:
+        """Our seal was lifted by hand and his is there: nothing is put back under it, and it stays."""
+        checkpoint = Checkpoint.at(orders)
+        if is_released:
+            released(orders, kept)
+            new_code_runs(orders, table)
+            orders.replace(f"commits/{DRAINED + 2}", b'v1\n{"nextBatchWatermarkMs":0}')
+        mark = fence(checkpoint, kept, begun(kept))
+        unseal(checkpoint, plan_id=mark.plan_id)
+        seal(checkpoint, reason="maintenance", plan_id="other")
+        before, rows = contents(orders), batches_in(table)
+        with pytest.raises(SealedError, match="sealed by plan other"):
+            go_back(
+                checkpoint,
+                kept,
+                upgrade_of(kept, "orders", RUN),
+                sink=Sink(place=table),
+                sink_exit=SinkExit.ROLLBACK,
+                quiet_for=0,
+            )
+        assert (contents(orders), batches_in(table)) == (before, rows)
+        assert not upgrade_of(kept, "orders", RUN).has(Event.BACK)
 
     def test_it_is_done_once(self, orders: Location, kept: Repository, table: Location) -> None:
         released(orders, kept)
