@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from demo.control import copy_recursively
 from demo.orders import Arrivals, is_complete, orders_of
 from demo.spark_errors import reason
 from tests.one_checkpoint import unpack
+from tests.system.left_running import still_running
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -33,19 +33,6 @@ def _start(output: Path, *options: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def _still_running(output: Path) -> list[str]:
-    """Command lines of processes that name the output of a demo."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(output) in line and place.name != str(os.getpid()):
-            found.append(line)
-    return found
 
 
 @pytest.mark.spark
@@ -72,7 +59,7 @@ def test_demo(tmp_path: Path) -> None:
     assert report["backup"]["backup_id"] in (output / "plan.md").read_text()
     assert "rows lost 0, rows doubled 0" in (output / "report.md").read_text()
     assert not (output / "tmp").exists()
-    assert _still_running(output) == []
+    assert still_running(output) == []
 
 
 @pytest.mark.spark
@@ -82,13 +69,13 @@ def test_interrupted(tmp_path: Path, stop: signal.Signals) -> None:
     output = tmp_path / "out"
     demo = _start(output)
     deadline = time.monotonic() + 60
-    while not (output / "logs" / "stream-1.log").exists() or len(_still_running(output)) < 2:
+    while not (output / "logs" / "stream-1.log").exists() or len(still_running(output)) < 2:
         assert time.monotonic() < deadline, "the stream has not started"
     demo.send_signal(stop)
     said, _ = demo.communicate(timeout=30)
     assert demo.returncode == 130
     assert said.endswith("\ninterrupted; every process that was started has been ended\n")
-    assert _still_running(output) == []
+    assert still_running(output) == []
 
 
 def test_somebody_elses_directory(tmp_path: Path) -> None:

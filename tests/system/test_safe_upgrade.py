@@ -21,6 +21,7 @@ from demo.upgrade.checks import check_rows, wrong_seconds
 from demo.upgrade.commands import deploy, roll_back
 from demo.upgrade.place import Place
 from demo.upgrade.versions import BAD
+from tests.system.left_running import still_running
 
 CHECKOUT = Path(__file__).parents[2]
 #: Which kind of bad version is refused before anything has changed; the others are taken back.
@@ -91,19 +92,7 @@ def test_demo_upgrade(bad: str, tmp_path: Path) -> None:
     assert report["bad"]["kind"] == ("untouched" if bad in REFUSED else "taken_back")
     assert report["result"]["is_exact"] is True
     assert (output / "releases").read_text().split() == ["1", "2"]
-    assert _still_running(output) == []
-
-
-def _still_running(output: Path) -> list[str]:
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(output) in line and place.name != str(os.getpid()):
-            found.append(line)
-    return found
+    assert still_running(output) == []
 
 
 def _row(number: int, order: dict[str, Any], *, taxed: bool) -> dict[str, Any]:
