@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,11 @@ from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.rehearsal.report import parse_report
+from airflow_ckpt_provider.recovery.upgrade.fence import begin
 from airflow_ckpt_provider.recovery.upgrade.outcome import HALF_WAY, KEPT, UNTOUCHED, downtime_of, outcome_of
-from airflow_ckpt_provider.recovery.upgrade.record import Event, begin_upgrade, newest_upgrade, note, upgrade_of
+from airflow_ckpt_provider.recovery.upgrade.page import page_of
+from airflow_ckpt_provider.recovery.upgrade.record import Event, end_upgrade, newest_upgrade, note, upgrade_of
 from airflow_ckpt_provider.sensors.stream_health import mark_baseline, stream_baseline
 
 if TYPE_CHECKING:
@@ -139,21 +141,10 @@ class UpgradeBeginOperator(UpgradeOperator):
         """Return the baseline."""
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
-            mark = checkpoint.progress().seal
             name, run = self._name(checkpoint), upgrade_id(context)
-            before = newest_upgrade(repository, name)
-            own = before and before.is_open and before.upgrade_id == run
-            if mark and not (own and before and mark.plan_id in before.plan_ids):
-                raise RefusedError(
-                    f"{checkpoint.location} cannot be upgraded: it is sealed by plan {mark.plan_id} ({mark.reason}, "
-                    f"{mark.made_by})",
-                    hint="let that plan finish, or lift its seal: "
-                    f"`airflow-ckpt unseal {checkpoint.location} --plan {mark.plan_id}`",
-                )
             baseline = stream_baseline(self.checkpoint, text(self.checkpoint_conn_id), **(self.driver_logs or {}))
-            begun = begin_upgrade(
-                repository, name, run, mode=self.mode, version=text(self.version) or "", baseline=baseline
-            )
+            about = {"mode": self.mode, "version": text(self.version) or "", "baseline": baseline}
+            begun = begin(checkpoint, repository, name, run, **about)
         skipped = [*self.skipped, *([] if text(self.sink) else [_NO_SINK])]
         self.log.info("%s is upgraded by %s; what is left out: %s", name, run, "; ".join(skipped) or "nothing")
         return {
@@ -205,15 +196,9 @@ class UpgradePlanOperator(UpgradeOperator):
         """Return the page."""
         with no_retry_when_refused():
             rehearsal = self._rehearsal()
-            begun = self._pulled(context, "begin") or {}
-            parts = [
-                self._head(begun),
-                *filter(None, (self._markdown(context, t) for t in ("preflight", "compatible"))),
-            ]
-            if rehearsal:
-                parts.append(str(rehearsal.get("markdown") or f"Rehearsal: **{rehearsal['verdict']}**"))
-            parts.append("### Then\n\n" + "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1)))
-            page = "\n\n".join(parts)
+            found = [self._pulled(context, task_id) for task_id in ("preflight", "compatible")]
+            known = [str(result["markdown"]) for result in found if result.get("markdown")]
+            page = page_of(self._pulled(context, "begin"), known, rehearsal, self.steps)
             self.log.info("\n%s", page)
             verdict = str(rehearsal["verdict"]) if rehearsal else Verdict.UNKNOWN.value
             if rehearsal and verdict not in (Verdict.SAFE.value, text(self.accept)):
@@ -224,18 +209,10 @@ class UpgradePlanOperator(UpgradeOperator):
                 )
         return {"markdown": page, "verdict": verdict, "rehearsal": rehearsal}
 
-    def _head(self, begun: dict[str, Any]) -> str:
-        left_out = "".join(f"* left out: {words}\n" for words in begun.get("skipped") or ())
-        version = f" to {begun['version']}" if begun.get("version") else ""
-        return f"### Upgrade of {begun.get('name')}{version}, {begun.get('mode')}\n\n{left_out}".rstrip()
-
-    def _markdown(self, context: Context, task_id: str) -> str | None:
-        found = self._pulled(context, task_id)
-        return str(found["markdown"]) if found and found.get("markdown") else None
-
-    def _pulled(self, context: Context, task_id: str) -> dict[str, Any] | None:
+    def _pulled(self, context: Context, task_id: str) -> dict[str, Any]:
+        """What a task of the group returned; nothing where it is left out."""
         found = context["ti"].xcom_pull(task_ids=self._sibling(task_id), key="return_value")
-        return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}
 
     def _rehearsal(self) -> dict[str, Any] | None:
         uri = text(self.rehearsal_report)
@@ -243,18 +220,12 @@ class UpgradePlanOperator(UpgradeOperator):
             return None
         directory, _, name = uri.rpartition("/")
         try:
-            report = json.loads(open_place(directory or ".", text(self.rehearsal_conn_id)).read(name))
+            data = open_place(directory or ".", text(self.rehearsal_conn_id)).read(name)
         except FileNotFoundError as e:
             raise RefusedError(
                 f"{uri} does not exist", hint="the rehearsal has to write it: `--output`; see how-to rehearse"
             ) from e
-        except ValueError as e:
-            raise RefusedError(f"{uri} is no report: {e}", hint="give what `--output` of jobs/rehearse.py wrote") from e
-        if not isinstance(report, dict) or "verdict" not in report:
-            raise RefusedError(
-                f"{uri} is no report: it has no verdict", hint="give what `--output` of jobs/rehearse.py wrote"
-            )
-        return report
+        return parse_report(data, path=uri)
 
 
 class UpgradeKeepOperator(UpgradeOperator):
@@ -309,18 +280,9 @@ class UpgradeReportOperator(UpgradeOperator):
                     hint="nothing was changed; see the log of the task `begin`",
                 )
             outcome = outcome_of(found, checkpoint)
-            if found.is_open and outcome.kind != HALF_WAY:
-                note(repository, found, Event.ENDED, kind=outcome.kind, failed=failed)
-                repository.record(
-                    found.plan_id(back=False),
-                    {
-                        "kind": "upgrade",
-                        "made_by": run,
-                        "reason": text(self.reason) or "",
-                        "checkpoint": checkpoint.location.uri,
-                        "outcome": outcome.to_json(),
-                    },
-                )
+            if outcome.kind != HALF_WAY:
+                facts = {"checkpoint": checkpoint.location.uri, "failed": failed, "outcome": outcome.to_json()}
+                end_upgrade(repository, found, kind=outcome.kind, made_by=run, reason=text(self.reason) or "", **facts)
         said = f"\n\nTasks that failed: {', '.join(failed)}." if failed else ""
         report = {**outcome.to_json(), "failed": failed, "markdown": f"{outcome.to_markdown()}{said}\n"}
         self.log.info("\n%s", report["markdown"])

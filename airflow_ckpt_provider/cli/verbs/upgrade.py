@@ -7,7 +7,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.recovery.upgrade.outcome import outcome_of
-from airflow_ckpt_provider.recovery.upgrade.record import Event, Upgrade, newest_upgrade, note, streams_upgraded
+from airflow_ckpt_provider.recovery.upgrade.record import Event, Upgrade, end_upgrade, newest_upgrade, streams_upgraded
 
 
 def upgrade(call: Call) -> Answer:
@@ -23,7 +23,7 @@ def upgrade(call: Call) -> Answer:
             call.screen.print(f"{name} has had no upgrade", markup=False)
         return Answer({"name": name, "upgrade": None})
     if args.end:
-        found = note(repository, found, Event.ENDED, kind="ended by hand", reason=args.reason, made_by=call.made_by)
+        found = end_upgrade(repository, found, kind="by hand", made_by=call.made_by, reason=args.reason)
     place = call.places(args.checkpoint, role="checkpoint") if args.checkpoint else None
     outcome = outcome_of(found, Checkpoint.at(place)) if place else None
     if call.screen:

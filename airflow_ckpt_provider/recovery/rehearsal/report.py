@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.recovery.rehearsal.untouched import Comparison
 
@@ -317,3 +319,22 @@ class Rehearsal:
 def _sum(values: list[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def parse_report(data: bytes, *, path: str) -> dict[str, Any]:
+    """Read a report that ``jobs/rehearse.py`` wrote, as plain JSON.
+
+    :param path: where it is from, for messages.
+    :raises RefusedError: it is something else, or of a version that is not known here.
+    """
+    try:
+        value: dict[str, Any] = load_json(data)
+        if (value["format"], value["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"format {value['format']} version {value['version']}, known here: {FORMAT} {VERSION}")
+        Verdict(value["verdict"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise RefusedError(
+            f"{path} is not the report of a rehearsal ({type(e).__name__}: {e})",
+            hint="give what `--output` of jobs/rehearse.py wrote",
+        ) from e
+    return value

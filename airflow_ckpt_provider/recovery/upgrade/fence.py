@@ -7,6 +7,7 @@ brings up again refuses to start.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import put_seal, seal, sealed_by_another, unseal
@@ -15,9 +16,28 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.look import list_logs
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.upgrade.record import Event, Upgrade, note
+from airflow_ckpt_provider.recovery.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note
 
 log = logging.getLogger(__name__)
+
+
+def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id: str, **facts: Any) -> Upgrade:
+    """Take a stream for an upgrade, or find the one that this run has begun.
+
+    :param checkpoint: the checkpoint, which nobody has sealed.
+    :param repository: keeps the upgrade's record.
+    :param name: name of the stream in the repository.
+    :param upgrade_id: the run that carries it out.
+    :param facts: what is known at its beginning.
+    :raises SealedError: somebody has sealed the checkpoint, and is at work there.
+    :raises RefusedError: another run upgrades the stream.
+    """
+    before = newest_upgrade(repository, name)
+    mark = checkpoint.progress().seal
+    own = before.plan_ids if before and before.is_open and before.upgrade_id == upgrade_id else ()
+    if mark and mark.plan_id not in own:
+        raise sealed_by_another(checkpoint.location.uri, mark)
+    return begin_upgrade(repository, name, upgrade_id, **facts)
 
 
 def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, made_by: str = "") -> Seal:

@@ -180,6 +180,30 @@ def _noted(repository: Repository, upgrade: Upgrade, event: Event, facts: Mappin
     return found
 
 
+def end_upgrade(
+    repository: Repository, upgrade: Upgrade, *, kind: str, made_by: str, reason: str, **facts: Any
+) -> Upgrade:
+    """Leave the stream to the next upgrade, with an audit record; one that has ended stays as it is.
+
+    :param kind: how it ended.
+    :param made_by: the run or user that ends it.
+    :param reason: why, for the audit record.
+    :param facts: what else there is to be kept.
+    :return: the upgrade with its end.
+    """
+    if upgrade.is_open:
+        upgrade = note(repository, upgrade, Event.ENDED, kind=kind, made_by=made_by, reason=reason)
+        about = {
+            "kind": "upgrade",
+            "upgrade": upgrade.upgrade_id,
+            "name": upgrade.name,
+            "ended": kind,
+            "reason": reason,
+        }
+        repository.record(upgrade.plan_id(back=False), {**about, "made_by": made_by, **facts})
+    return upgrade
+
+
 def _write(
     repository: Repository, name: str, number: int, event: Event, upgrade_id: str, facts: Mapping[str, Any]
 ) -> bool:

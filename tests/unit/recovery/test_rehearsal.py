@@ -13,7 +13,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rehearsal.report import Failure, Rehearsal, RowDifference, TrialBatch
+from airflow_ckpt_provider.recovery.rehearsal.report import Failure, Rehearsal, RowDifference, TrialBatch, parse_report
 from airflow_ckpt_provider.recovery.rehearsal.scratch import (
     check_apart,
     plan_as,
@@ -144,3 +144,11 @@ def test_reports_that_are_not_safe(tmp_path: Path):
     written = rehearsal(production=(compare_snapshots(before, take_snapshot(open_location(str(tmp_path)))),))
     assert written.verdict is Verdict.UNKNOWN
     assert "rewritten meanwhile" in written.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b'{"verdict": "SAFE"}', b'{"format": "airflow-ckpt-rehearsal", "version": 2}']
+)
+def test_what_is_no_report(data: bytes):
+    with pytest.raises(RefusedError, match=r"^s3://x/r\.json is not the report of a rehearsal"):
+        parse_report(data, path="s3://x/r.json")

@@ -14,13 +14,15 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, SealedError
 from airflow_ckpt_provider.recovery.rewind import Sink
 from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.upgrade.fence import fence, release
+from airflow_ckpt_provider.recovery.upgrade.fence import begin, fence, release
 from airflow_ckpt_provider.recovery.upgrade.going_back import WayBack, go_back, is_needed
 from airflow_ckpt_provider.recovery.upgrade.outcome import outcome_of
+from airflow_ckpt_provider.recovery.upgrade.page import page_of
 from airflow_ckpt_provider.recovery.upgrade.record import (
     Event,
     Upgrade,
     begin_upgrade,
+    end_upgrade,
     newest_upgrade,
     note,
     upgrade_of,
@@ -148,6 +150,48 @@ class TestTheRecord:
 
 def begun_before(upgrade: Upgrade) -> Upgrade:
     return Upgrade(upgrade.name, upgrade.upgrade_id, 1, {Event.BEGUN: upgrade.events[Event.BEGUN]})
+
+    def test_its_end_is_audited_once(self, kept: Repository) -> None:
+        for kind in ("kept", "by hand"):
+            ended = end_upgrade(kept, begun_now(kept), kind=kind, made_by=RUN, reason="2.7")
+            assert ended.fact(Event.ENDED, "kind") == "kept"
+        [record] = kept.records()
+        assert (record["kind"], record["name"], record["ended"], record["reason"]) == (
+            "upgrade",
+            "orders",
+            "kept",
+            "2.7",
+        )
+
+
+def begun_now(kept: Repository) -> Upgrade:
+    """The newest upgrade, or a first one."""
+    return newest_upgrade(kept, "orders") or begun(kept)
+
+
+class TestTheBeginning:
+    def test_nobody_else_is_at_work(self, orders: Location, kept: Repository) -> None:
+        checkpoint = Checkpoint.at(orders)
+        seal(checkpoint, reason="maintenance", plan_id="other")
+        with pytest.raises(SealedError, match="sealed by plan other"):
+            begin(checkpoint, kept, "orders", RUN)
+        assert newest_upgrade(kept, "orders") is None
+
+    def test_begun_again_under_its_own_seal(self, orders: Location, kept: Repository) -> None:
+        """The whole run is cleared while it stands half-way."""
+        checkpoint = Checkpoint.at(orders)
+        fence(checkpoint, kept, begin(checkpoint, kept, "orders", RUN))
+        assert begin(checkpoint, kept, "orders", RUN).has(Event.SEALED)
+
+
+def test_the_page_has_all_that_is_known() -> None:
+    begun = {"name": "orders", "mode": "savepoint", "version": "2.7", "skipped": ["checks: nobody looks"]}
+    page = page_of(begun, ["### Sources"], {"verdict": "SAFE", "markdown": "### Rehearsal"}, ["stop", "start"])
+    assert page.splitlines() == [
+        *("### Upgrade of orders to 2.7, savepoint", "", "* left out: checks: nobody looks", ""),
+        *("### Sources", "", "### Rehearsal", "", "### Then", "", "1. stop", "2. start"),
+    ]
+    assert "Rehearsal: **UNKNOWN**" in page_of(begun, [], {"verdict": "UNKNOWN"}, [])
 
 
 class TestTheFence:

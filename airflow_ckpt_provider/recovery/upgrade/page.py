@@ -1,0 +1,25 @@
+"""All that is known before a stream is stopped, on one page: what somebody reads who is asked for an approval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def page_of(
+    begun: Mapping[str, Any], known: Sequence[str], rehearsal: Mapping[str, Any] | None, steps: Sequence[str]
+) -> str:
+    """Make the page, as Markdown.
+
+    :param begun: ``name``, ``mode``, ``version`` and ``skipped`` of the upgrade.
+    :param known: what the checks before have found, as Markdown.
+    :param rehearsal: the report of a rehearsal; ``None``: there was none.
+    :param steps: what comes after the approval, in words.
+    """
+    version = f" to {begun['version']}" if begun.get("version") else ""
+    left_out = "".join(f"* left out: {words}\n" for words in begun.get("skipped") or ())
+    parts = [f"### Upgrade of {begun.get('name')}{version}, {begun.get('mode')}\n\n{left_out}".rstrip(), *known]
+    if rehearsal:
+        parts.append(str(rehearsal.get("markdown") or f"Rehearsal: **{rehearsal['verdict']}**"))
+    then = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    return "\n\n".join([*parts, f"### Then\n\n{then}"])
