@@ -1,15 +1,21 @@
 """A store of millions of files that are nowhere: listings are made up as they are asked for, copies only noted.
 
+It lists in the order of keys, as S3 does.
+
 For measuring what the program itself needs; logs and manifests are real.
 """
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import threading
+from array import array
 from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
 
-from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 from tests.unit.checkpoint.builders import ROCKSDB, batch_metadata, commit_log, metadata, offsets_log, operator_files
 
@@ -18,29 +24,38 @@ NEWEST = _PER_PARTITION - 1
 
 
 class MadeUpStore(Store):
-    """A checkpoint of RocksDB state with changelogs in ``/orders``, and whatever is copied of it.
+    """A checkpoint of RocksDB state with changelogs in ``orders``, and whatever is copied of it.
 
-    :param inner: holds what is really written.
+    :param root: directory of what is really written, and of what is remembered of the rest.
     :param partitions: of five thousand changelogs each.
     """
 
     creates_if_absent = True
     copies_within = True
 
-    def __init__(self, inner: MemoryStore, partitions: int) -> None:
-        self._inner = inner
+    def __init__(self, root: Path, partitions: int) -> None:
+        self._inner = inner = LocalStore()
+        self._root = root
         self.partitions = partitions
         #: Directory -> how its copies are named; a byte for each file that was copied.
         self._copied: dict[str, bytearray] = {}
         self._objects: dict[str, bool] = {}
+        if (root / "copied").exists():
+            self._copied, self._objects = pickle.loads((root / "copied").read_bytes())
         self._lock = threading.Lock()
+        #: The files by the directory that their copies are in.
+        self._shards: list[array[int]] = []
         self.copies = 0
         small = {"metadata": metadata(), **operator_files(partitions)}
         for batch in (NEWEST - 1, NEWEST):
             about = batch_metadata(batch, provider=ROCKSDB, partitions=partitions)
             small |= {f"offsets/{batch}": offsets_log("1", metadata=about), f"commits/{batch}": commit_log()}
         for path, data in small.items():
-            inner.replace(f"/orders/{path}", data)
+            inner.replace(f"{root}/orders/{path}", data)
+
+    def remember(self) -> None:
+        """For a store in another process."""
+        (self._root / "copied").write_bytes(pickle.dumps((self._copied, self._objects)))
 
     @property
     def protocol(self) -> str:
@@ -49,20 +64,34 @@ class MadeUpStore(Store):
     def list(self, path: str) -> Listing:
         return self._inner.list(path)
 
-    def walk(self, path: str) -> tuple[StoredFile, ...]:
-        return (*self._inner.walk(path), *self._made_up(path))
+    def walk(self, path: str) -> Iterator[StoredFile]:
+        return chain(self._inner.walk(path), self._made_up(path))
 
     def _made_up(self, path: str) -> Iterator[StoredFile]:
-        if path == "/orders":
-            for number in range(self.partitions * _PER_PARTITION):
-                yield self._file(number, f"/orders/{_path(number)}")
+        if path == f"{self._root}/orders":
+            for number in self._by_path():
+                yield self._file(number, f"{path}/{_path(number)}")
         for directory, there in self._copied.items():
             if directory.startswith(path):
                 objects = self._objects[directory]
-                for number, is_there in enumerate(there):
-                    if is_there:
+                for number in self._by_object() if objects else self._by_path():
+                    if there[number]:
                         name = _object(number) if objects else _path(number)
                         yield self._file(number, f"{directory}/{name}")
+
+    def _by_path(self) -> Iterator[int]:
+        in_partition = sorted(range(_PER_PARTITION), key=_path)
+        for partition in sorted(range(self.partitions), key=str):
+            yield from (partition * _PER_PARTITION + number for number in in_partition)
+
+    def _by_object(self) -> Iterator[int]:
+        if not self._shards:
+            shards = [array("I") for _ in range(256)]
+            for number in range(self.partitions * _PER_PARTITION):
+                shards[int(_object(number)[:2], 16)].append(number)
+            self._shards = shards
+        for shard in self._shards:
+            yield from sorted(shard, key=_object)
 
     def _file(self, number: int, path: str) -> StoredFile:
         mark = f"etag:{_etag(number)}"

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.errors import BackupRunningError, StorageError

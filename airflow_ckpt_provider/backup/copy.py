@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import claimed, given_up, in_use
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.manifest import COMPACT_FROM, Manifest
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.backup.restore_plan import refuse_damage
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
 from airflow_ckpt_provider.backup.verify import check_structure, content_damage
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -86,7 +88,7 @@ def _copied(
     on_progress: OnProgress | None,
 ) -> CopiedBackup:
     name = manifest.name
-    refuse_damage(manifest, [d.message for d in check_structure(source, manifest, list(manifest.files))])
+    refuse_damage(manifest, [d.message for d in check_structure(source, manifest, manifest.files)])
     there = target.taken_ids(name)
     if manifest.backup_id in there:
         _check_same(target.read_manifest(name, manifest.backup_id), manifest, target)
@@ -99,17 +101,19 @@ def _copied(
         # The backups around it in time share the most with it.
         near = sorted(target.backup_ids(name), key=lambda i: (i > manifest.backup_id, i))
         before = [i for i in near if i < manifest.backup_id][-1:] or near[:1]
-        vouched = [e for i in before for e in target.read_manifest(name, i).files]
+        vouched = target.read_manifest(name, before[0]).files if before else ()
         objects = Objects(target.location, name, vouched=vouched, marks=marks)
         meter = Meter(on_progress, files=len(manifest.files), size=manifest.bytes)
 
-        def copy(entry: FileEntry) -> tuple[FileEntry, bool]:
+        def copy(entry: FileEntry) -> FileEntry:
             copied = _copy_one(source, objects, entry)
             meter.add(entry.size)
             return copied
 
-        stored = in_parallel(copy, manifest.files, workers=workers)
-        made = replace(manifest, files=tuple(entry for entry, _ in stored), claim=claim.claim_id)
+        stored = FileTable(name)
+        in_order(copy, manifest.files, stored.append, workers=workers)
+        files = stored if len(stored) >= COMPACT_FROM else tuple(stored)
+        made = replace(manifest, files=files, claim=claim.claim_id)
         claim.bind(made.path)
         try:
             target.location.create(made.path, made.to_document())
@@ -117,16 +121,16 @@ def _copied(
             if target.location.read(made.path) == GIVEN_UP:
                 raise given_up() from None
             _check_same(target.read_manifest(name, made.backup_id), manifest, target)  # another copy was faster
-    written = {entry.object: entry.size for entry, copied in stored if copied}
+    written = {entry.object: entry.size for entry in stored if objects.is_new(entry.object)}
     log.info("copied backup %s of %s to %s", made.backup_id, name, target.location)
     return CopiedBackup(name, made.backup_id, len(made.files), made.bytes, len(written), sum(written.values()), False)
 
 
-def _copy_one(source: Repository, objects: Objects, entry: FileEntry) -> tuple[FileEntry, bool]:
+def _copy_one(source: Repository, objects: Objects, entry: FileEntry) -> FileEntry:
     # The identity is of the checkpoint, and stays: a backup of it into the target reuses the object by it.
     file = StoredFile(entry.path, entry.size, entry.identity)
     if entry.sha256 and (held := objects.held_content(file, entry.sha256)):
-        return replace(held.entry, batches=entry.batches), False
+        return replace(held.entry, batches=entry.batches)
     try:
         content = source.location.read(entry.object)
     except FileNotFoundError:
@@ -142,7 +146,7 @@ def _copy_one(source: Repository, objects: Objects, entry: FileEntry) -> tuple[F
             hint="`airflow-ckpt verify --read-data` tells which backups are whole",
         )
     stored = objects.write(file, content)
-    return replace(stored.entry, batches=entry.batches), stored.copied
+    return replace(stored.entry, batches=entry.batches)
 
 
 def _check_same(there: Manifest, manifest: Manifest, target: Repository) -> None:

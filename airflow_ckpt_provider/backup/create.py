@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from heapq import merge
 from typing import Any
 
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.backup.claims import Claim, claimed, given_up
 from airflow_ckpt_provider.backup.engine import Engine, Threads
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.lease import lease
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name, new_backup_id
+from airflow_ckpt_provider.backup.manifest import COMPACT_FROM, Manifest, checked_name, new_backup_id
 from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
@@ -44,6 +47,7 @@ from airflow_ckpt_provider.errors import (
     RepositoryError,
     UnreadableLogError,
 )
+from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -152,16 +156,30 @@ def create_backup(
     name = _checked(checkpoint, repository.location, name)
     place = repository.location
     with lease(place, name, made_by=made_by), claimed(place, name, what="backup", made_by=made_by) as claim:
-        seen, (objects, taken) = side_by_side(lambda: _see(checkpoint), lambda: _objects(repository, name))
-        tree, closures, stored = _copy(
-            checkpoint, seen, objects, restorable_batches, engine or Threads(workers), on_progress
+        manifest, copied, taken = _taken(
+            checkpoint, repository, name, restorable_batches, engine or Threads(workers), on_progress, observe
         )
-        manifest = _manifest(checkpoint, name, tree, closures, stored, tags or {}, reason, made_by)
-        if observe is not None:
-            manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
+        manifest = replace(manifest, tags=dict(tags or {}), reason=reason, made_by=made_by)
         manifest = write_manifest(repository, manifest, claim, taken=taken)
-    copied = [s.entry for s in stored if s.copied]
-    return BackupResult(manifest, len(copied), sum(entry.size for entry in copied), time.monotonic() - began)
+    return BackupResult(manifest, len(copied), sum(copied), time.monotonic() - began)
+
+
+def _taken(
+    checkpoint: Checkpoint,
+    repository: Repository,
+    name: str,
+    batches: int,
+    engine: Engine,
+    on_progress: OnProgress | None,
+    observe: ObserveSources | None,
+) -> tuple[Manifest, tuple[int, ...], frozenset[str]]:
+    """Copy what is needed: the manifest to write, sizes of what was not there before, ids that the backup cannot have."""
+    seen, (objects, taken) = side_by_side(lambda: _see(checkpoint), lambda: _objects(repository, name))
+    tree, closures, files, copied = _copy(checkpoint, seen, objects, batches, engine, on_progress)
+    manifest = _manifest(checkpoint, name, tree, closures, files)
+    if observe is not None:
+        manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
+    return manifest, copied, taken
 
 
 def open_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None = None) -> Repository:
@@ -213,7 +231,7 @@ def _objects(repository: Repository, name: str) -> tuple[Objects, frozenset[str]
     return Objects(place, name, vouched=vouched, marks=marks, listed=listed), taken
 
 
-def _vouched(repository: Repository, name: str) -> tuple[tuple[FileEntry, ...], frozenset[str]]:
+def _vouched(repository: Repository, name: str) -> tuple[Sequence[FileEntry], frozenset[str]]:
     """Files of the newest readable backup: nearly all of what does not change is in it. And the ids that are taken."""
     ids, taken = repository.ids(name)
     for backup_id in reversed(ids):
@@ -238,12 +256,11 @@ def _copy(
     batches: int,
     engine: Engine,
     on_progress: OnProgress | None,
-) -> tuple[Tree, list[Closure], list[Stored]]:
-    """Resolve and copy until one look at the checkpoint could be copied whole.
+) -> tuple[Tree, list[Closure], Sequence[FileEntry], tuple[int, ...]]:
+    """Resolve and copy until one look at the checkpoint could be copied whole; see :func:`_store` for the last two.
 
     :param seen: the first look.
     """
-    copied: dict[str, Stored] = {}
     before: int | None = None
     complaint: Exception | None = None
     same = 0
@@ -251,9 +268,9 @@ def _copy(
         pinned, tree = seen if look == 0 else _see(checkpoint, seen[1])
         try:
             closures = _closures(tree, pinned, batches)
-            stored = _store(tree, closures, objects, copied, engine, on_progress)
+            files, copied = _store(tree, closures, objects, engine, on_progress)
             _check_history(checkpoint.location, tree, pinned)
-            return tree, closures, stored
+            return tree, closures, files, copied
         except (MissingFileError, UnreadableLogError, FileNotFoundError, HistoryRewrittenError, RefusedError) as e:
             # The same complaint about a checkpoint that stands still is damage, not movement.
             same = same + 1 if pinned == before and str(e) == str(complaint) else 0
@@ -302,42 +319,59 @@ def _store(
     tree: Tree,
     closures: list[Closure],
     objects: Objects,
-    copied: dict[str, Stored],
     engine: Engine,
     on_progress: OnProgress | None,
-) -> list[Stored]:
-    """Store every file of the closures; what an earlier look copied is in ``objects`` already."""
-    files = {file.path: file for closure in closures for file in closure.files}
-    meter = Meter(on_progress, files=len(files), size=sum(file.size for file in files.values()))
+) -> tuple[Sequence[FileEntry], tuple[int, ...]]:
+    """Store every file of the closures: all entries, and the sizes of those whose content the repository did not have.
 
-    def done(result: Stored) -> None:
-        if result.copied:
-            copied[result.entry.object] = result
-        meter.add(result.entry.size)
-
-    held = {path: known for path, file in files.items() if (known := objects.held(file))}
-    for known in held.values():
-        meter.add(known.entry.size)
-    missing = [file for path, file in files.items() if path not in held]
-    written = {s.entry.path: s for s in engine.store(tree, objects, missing, done)}
-    stored = [held.get(path) or written[path] for path in files]
-    if any(s.unproven for s in stored):
-        entries = objects.prove(tree, stored, files.values())
-        stored = [replace(s, entry=entry) for s, entry in zip(stored, entries, strict=True)]
+    What an earlier look copied is found among the objects.
+    """
+    files = closures[0].by_path
     if len(closures) > 1:
-        stored = [replace(s, entry=entry) for s, entry in zip(stored, _needed_by(closures, stored), strict=True)]
-    return [
-        s if s.copied == (s.entry.object in copied) and not s.unproven else Stored(s.entry, s.entry.object in copied)
-        for s in stored
-    ]
+        files = FileSet()
+        for closure in closures:
+            files.take_over(closure.by_path)
+    meter = Meter(on_progress, files=len(files), size=sum(file.size for file in files.values()))
+    held = FileTable(objects.name)
+    missing = files.part(_not_held(objects, files, held))
+    if held:
+        meter.add(held.bytes, len(held))
+    stored = FileTable(objects.name)
+    unproven = False
+
+    def take(result: Stored) -> None:
+        nonlocal unproven
+        unproven = unproven or result.unproven
+        stored.append(result.entry)
+
+    if missing:
+        objects.expect(missing.values())
+        engine.store(tree, objects, missing.values(), take, lambda file: meter.add(file.size))
+    if unproven:
+        stored = FileTable(objects.name, objects.prove(tree, stored, files))
+    copied = tuple(entry.size for entry in stored if objects.is_new(entry.object))
+    entries: Sequence[FileEntry] = held or stored
+    if held and stored:
+        entries = FileTable(objects.name, merge(held, stored, key=lambda entry: order(entry.path)))
+    if len(closures) > 1:
+        entries = FileTable(objects.name, _needed_by(closures, entries))
+    return (entries if len(entries) >= COMPACT_FROM else tuple(entries)), copied
 
 
-def _needed_by(closures: list[Closure], stored: list[Stored]) -> Iterator[FileEntry]:
+def _not_held(objects: Objects, files: FileSet, held: FileTable) -> Iterator[str]:
+    """Paths of the files that have to be stored; the entries of all others go to ``held``."""
+    for file, entry in objects.held(files):
+        if entry is None:
+            yield file.path
+        else:
+            held.append(entry)
+
+
+def _needed_by(closures: list[Closure], entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
     """The entries, each with the batches that need it; without where all of them do."""
-    paths = {closure.batch_id: {file.path for file in closure.files} for closure in reversed(closures)}
-    for s in stored:
-        batches = tuple(batch for batch, needed in paths.items() if s.entry.path in needed)
-        yield s.entry if len(batches) == len(closures) else replace(s.entry, batches=batches)
+    for entry in entries:
+        batches = tuple(closure.batch_id for closure in reversed(closures) if entry.path in closure.by_path)
+        yield entry if len(batches) == len(closures) else replace(entry, batches=batches)
 
 
 def _check_history(location: Location, tree: Tree, pinned: int) -> None:
@@ -374,10 +408,7 @@ def _manifest(
     name: str,
     tree: Tree,
     closures: list[Closure],
-    stored: list[Stored],
-    tags: Mapping[str, str],
-    reason: str,
-    made_by: str,
+    files: Sequence[FileEntry],
 ) -> Manifest:
     newest = closures[0]
     now = datetime.now(UTC)
@@ -390,11 +421,8 @@ def _manifest(
         query_id=parse_query_id(tree.read(metadata)) if metadata else "",
         batch_id=newest.batch_id,
         restorable=tuple(closure.batch_id for closure in reversed(closures)),
-        files=tuple(s.entry for s in stored),
+        files=files,
         facts=_facts(tree, closures),
-        tags=dict(tags),
-        reason=reason,
-        made_by=made_by,
         tool_version=__version__,
     )
 

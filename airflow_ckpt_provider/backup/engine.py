@@ -6,29 +6,30 @@ All else (what is copied, under which names, what the manifest says) is the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from airflow_ckpt_provider.backup.objects import Objects, Stored
-from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
+from airflow_ckpt_provider.backup.transfer import WORKERS, in_order
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.store import StoredFile
 
+OnFile = Callable[[StoredFile], None]
 OnStored = Callable[[Stored], None]
 
 
 class Engine(Protocol):
     """Carries out the copies of a backup."""
 
-    def store(self, tree: Tree, objects: Objects, files: Sequence[StoredFile], done: OnStored) -> list[Stored]:
+    def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
         """See to it that the repository holds the contents of a checkpoint's files.
 
         :param tree: the look at the checkpoint in which the files were found.
         :param objects: the objects of the stream.
         :param files: what no earlier backup holds, as far as can be told without reading.
-        :param done: to be called after each file, from any thread.
-        :return: an entry for each file, in their order.
+        :param take: to be given what became of each file, in their order, by one thread at a time.
+        :param done: to be told of each file as soon as it is stored, from any thread.
         :raises FileNotFoundError: a file is gone or was replaced; what is copied already is found by the next look.
         :raises StorageError: reading or writing failed.
         """
@@ -44,15 +45,15 @@ class Threads:
     def __init__(self, workers: int = WORKERS) -> None:
         self._workers = workers
 
-    def store(self, tree: Tree, objects: Objects, files: Sequence[StoredFile], done: OnStored) -> list[Stored]:
+    def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
         """As :meth:`Engine.store`."""
 
         def store(file: StoredFile) -> Stored:
             result = objects.store(tree, file)
-            done(result)
+            done(file)
             return result
 
-        return in_parallel(store, files, workers=self._workers)
+        in_order(store, files, take, workers=self._workers)
 
 
 class TooMuchForThreadsError(CkptError):
@@ -82,7 +83,7 @@ class UpTo:
         self._engine = engine
         self._files, self._size = files, size
 
-    def store(self, tree: Tree, objects: Objects, files: Sequence[StoredFile], done: OnStored) -> list[Stored]:
+    def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
         """As :meth:`Engine.store`.
 
         :raises TooMuchForThreadsError: it is too much.
@@ -90,4 +91,4 @@ class UpTo:
         size = sum(file.size for file in files)
         if len(files) >= self._files or size >= self._size:
             raise TooMuchForThreadsError(len(files), size)
-        return self._engine.store(tree, objects, files, done)
+        self._engine.store(tree, objects, files, take, done)

@@ -1,4 +1,4 @@
-"""The files of a big backup in little room: what a manifest holds in the place of a long ``file_list``.
+"""The files of a big backup in little room: in memory, and what a manifest holds in the place of a long ``file_list``.
 
 Lines of JSON, each a list of up to 500 rows ``[path, size, object, sha256, checksum, identity, batches]``, deflated (RFC
 1950) and in base64. Rows end before what they have nothing to say of. What can be told from the rest of a row is left out,
@@ -15,58 +15,148 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, overload
 
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.json_text import load_json
-
-if TYPE_CHECKING:
-    from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.storage.file_set import order
 
 _ROWS = 500
 _PIECE = 64 * 1024
-#: Higher levels take several times as long for a few percent.
+#: Of a document. Higher levels take several times as long for a few percent.
 _LEVEL = 3
+#: In memory.
+_LEVEL_IN_MEMORY = 1
+#: By how many values a row has: those it ended before.
+_REST: tuple[list[None], ...] = tuple([None] * (7 - length) for length in range(8))
 
 
-def pack(files: Iterable[FileEntry], *, name: str) -> str:
-    """Write a table.
+class FileTable(Sequence[FileEntry]):
+    """Files of a backup, some fifty bytes each; for reading in turn.
 
+    :param name: name of the stream.
     :param files: the files.
-    :param name: name of the stream.
     """
-    prefix = f"objects/{name}/"
-    deflating = zlib.compressobj(_LEVEL)
-    rows = (_row(file, prefix) for file in files)
-    pieces = []
-    while block := list(islice(rows, _ROWS)):
-        pieces.append(deflating.compress(json.dumps(block, separators=(",", ":")).encode() + b"\n"))
-    pieces.append(deflating.flush())
-    return base64.b64encode(b"".join(pieces)).decode()
+
+    def __init__(self, name: str, files: Iterable[FileEntry] = ()) -> None:
+        self.name = name
+        #: Total size of the files.
+        self.bytes = 0
+        self._prefix = f"objects/{name}/"
+        self._blocks: list[bytes] = []
+        #: How many files come before the end of each block.
+        self._ends: list[int] = []
+        self._rows: list[list[Any]] = []
+        self._last: tuple[int, list[list[Any]]] | None = None
+        #: Whether the files are in the order of a :class:`~airflow_ckpt_provider.storage.file_set.FileSet`.
+        self.is_ordered = True
+        self._newest = order("")
+        for file in files:
+            self.append(file)
+
+    @classmethod
+    def read(cls, table: bytes | memoryview, *, name: str) -> FileTable:
+        """Read what :meth:`write` wrote.
+
+        :param table: the text.
+        :param name: name of the stream.
+        :raises ValueError: it is no table.
+        """
+        self = cls(name)
+        try:
+            for line in _lines(table):
+                rows = load_json(line)
+                for row in rows:
+                    entry = _entry(row, self._prefix)
+                    self._count(entry.path, entry.size)
+                self._blocks.append(zlib.compress(line, _LEVEL_IN_MEMORY))
+                self._ends.append((self._ends[-1] if self._ends else 0) + len(rows))
+        except (zlib.error, TypeError, IndexError, KeyError, AttributeError) as e:
+            raise ValueError(f"no table of files: {e}") from e
+        return self
+
+    def write(self) -> Iterator[bytes]:
+        """The table as text, in pieces."""
+        deflating = zlib.compressobj(_LEVEL)
+        rest = b""
+        for line in self._texts():
+            rest += deflating.compress(line + b"\n")
+            whole = len(rest) // 3 * 3
+            yield base64.b64encode(rest[:whole])
+            rest = rest[whole:]
+        yield base64.b64encode(rest + deflating.flush())
+
+    def append(self, file: FileEntry) -> None:
+        """Add a file."""
+        self._rows.append(_row(file, self._prefix))
+        self._count(file.path, file.size)
+        if len(self._rows) == _ROWS:
+            self._blocks.append(zlib.compress(_text(self._rows), _LEVEL_IN_MEMORY))
+            self._ends.append((self._ends[-1] if self._ends else 0) + _ROWS)
+            self._rows = []
+
+    def _count(self, path: str, size: int) -> None:
+        key = order(path)
+        if key < self._newest:
+            self.is_ordered = False
+        self._newest = key
+        self.bytes += size
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return (self._ends[-1] if self._ends else 0) + len(self._rows)
+
+    def __iter__(self) -> Iterator[FileEntry]:
+        for number in range(len(self._blocks)):
+            yield from self._entries(load_json(zlib.decompress(self._blocks[number])))
+        yield from self._entries(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> FileEntry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[FileEntry, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> FileEntry | tuple[FileEntry, ...]:
+        if isinstance(index, slice):
+            return tuple(self[at] for at in range(*index.indices(len(self))))
+        at = range(len(self))[index]
+        number = bisect_right(self._ends, at)
+        if number == len(self._blocks):
+            return _entry(self._rows[at - (self._ends[-1] if self._ends else 0)], self._prefix)
+        if self._last is None or self._last[0] != number:
+            self._last = number, load_json(zlib.decompress(self._blocks[number]))
+        return _entry(self._last[1][at - (self._ends[number - 1] if number else 0)], self._prefix)
+
+    def _entries(self, rows: Iterable[list[Any]]) -> Iterator[FileEntry]:
+        return (_entry(row, self._prefix) for row in rows)
+
+    def _texts(self) -> Iterator[bytes]:
+        yield from map(zlib.decompress, self._blocks)
+        if self._rows:
+            yield _text(self._rows)
 
 
-def unpack(table: str, *, name: str) -> Iterator[tuple[Any, ...]]:
-    """Read a table: the arguments of each :class:`FileEntry`.
-
-    :param table: as :func:`pack` wrote it.
-    :param name: name of the stream.
-    :raises ValueError: it is no table.
-    """
-    prefix = f"objects/{name}/"
-    try:
-        for line in _lines(base64.b64decode(table, validate=True)):
-            for row in load_json(line):
-                yield _values(row, prefix)
-    except (zlib.error, TypeError, IndexError, KeyError) as e:
-        raise ValueError(f"no table of files: {e}") from e
+def _text(rows: list[list[Any]]) -> bytes:
+    return json.dumps(rows, separators=(",", ":")).encode()
 
 
-def _lines(data: bytes) -> Iterator[bytes]:
+def _lines(table: bytes | memoryview) -> Iterator[bytes]:
     inflating = zlib.decompressobj()
     rest = b""
-    for start in range(0, len(data), _PIECE):
-        *whole, rest = (rest + inflating.decompress(data[start : start + _PIECE])).split(b"\n")
+    for start in range(0, len(table), _PIECE):
+        piece = base64.b64decode(table[start : start + _PIECE], validate=True)
+        *whole, rest = (rest + inflating.decompress(piece)).split(b"\n")
         yield from whole
     if rest or not inflating.eof:
         raise ValueError("it is cut off")
@@ -88,16 +178,17 @@ def _row(file: FileEntry, prefix: str) -> list[Any]:
     return row
 
 
-def _values(row: Sequence[Any], prefix: str) -> tuple[Any, ...]:
-    path, size, object_path, sha256, checksum, identity, batches = (*row, None, None, None, None)[:7]
+def _entry(row: list[Any], prefix: str) -> FileEntry:
+    path, size, object_path, sha256, checksum, identity, batches = row + _REST[len(row)]
     if object_path.startswith("/"):
         object_path = object_path[1:]
+    elif "*" in object_path:
+        object_path = prefix + object_path.replace("*", _hash_of(sha256, checksum))
     else:
-        content = _hash_of(sha256, checksum)
-        object_path = prefix + (object_path.replace("*", content) if content else object_path)
+        object_path = prefix + object_path
     if identity is True:
         identity = checksum
-    return path, size, object_path, sha256, checksum, identity, None if batches is None else tuple(batches)
+    return FileEntry(path, size, object_path, sha256, checksum, identity, None if batches is None else tuple(batches))
 
 
 def _hash_of(sha256: str | None, checksum: str | None) -> str:

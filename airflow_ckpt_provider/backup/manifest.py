@@ -11,12 +11,13 @@ import builtins
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_ckpt_provider.backup.file_table import pack, unpack
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.json_text import load_json
 
@@ -30,57 +31,9 @@ _ID_TIME = "%Y%m%dT%H%M%SZ"
 #: What comes last in a document: the hash of it without this and with a brace.
 _HASH = re.compile(rb',"sha256":"([0-9a-f]{64})"\}')
 _HASH_LENGTH = 77
+#: What comes before and after a table, which is the last of a document's values before its hash.
+_TABLE, _END_OF_TABLE = b',"file_table":"', b'"}'
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One file of a backup.
-
-    :param path: path in the checkpoint.
-    :param size: bytes.
-    :param object: path of its content in the repository.
-    :param sha256: hash of the content, where it passed through this program.
-    :param checksum: checksum that the repository's store vouches for (``etag:…``), where the store copied it itself.
-    :param identity: what the checkpoint's store said to tell this content from another; lets the next backup reuse it.
-    :param batches: the restorable batches that need it; ``None`` for all of them.
-    """
-
-    path: str
-    size: int
-    object: str
-    sha256: str | None = None
-    checksum: str | None = None
-    identity: str | None = None
-    batches: tuple[int, ...] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry as plain JSON, without what is not known."""
-        value: dict[str, Any] = {"path": self.path, "size": self.size, "object": self.object}
-        if self.sha256 is not None:
-            value["sha256"] = self.sha256
-        if self.checksum is not None:
-            value["checksum"] = self.checksum
-        if self.identity is not None:
-            value["identity"] = self.identity
-        if self.batches is not None:
-            value["batches"] = self.batches
-        return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> FileEntry:
-        """Read an entry; unknown keys are ignored."""
-        get = value.get
-        batches = get("batches")
-        return cls(
-            value["path"],
-            value["size"],
-            value["object"],
-            get("sha256"),
-            get("checksum"),
-            get("identity"),
-            None if batches is None else tuple(batches),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +63,7 @@ class Manifest:
     query_id: str
     batch_id: int
     restorable: tuple[int, ...]
-    files: tuple[FileEntry, ...]
+    files: Sequence[FileEntry]
     facts: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
@@ -121,14 +74,14 @@ class Manifest:
     @property
     def bytes(self) -> int:
         """Total size of its files."""
-        return sum(file.size for file in self.files)
+        return self.files.bytes if isinstance(self.files, FileTable) else sum(file.size for file in self.files)
 
     @property
     def path(self) -> str:
         """Path in the repository."""
         return manifest_path(self.name, self.backup_id)
 
-    def files_of(self, batch_id: int) -> tuple[FileEntry, ...]:
+    def files_of(self, batch_id: int) -> Sequence[FileEntry]:
         """Files that a restore of one batch needs.
 
         :raises RefusedError: the batch cannot be restored from this backup.
@@ -138,7 +91,10 @@ class Manifest:
             raise RefusedError(
                 f"backup {self.backup_id} cannot restore batch {batch_id}", hint=f"it can restore: {span}"
             )
-        return tuple(f for f in self.files if f.batches is None or batch_id in f.batches)
+        if len(self.restorable) == 1:
+            return self.files
+        needed = (f for f in self.files if f.batches is None or batch_id in f.batches)
+        return FileTable(self.name, needed) if isinstance(self.files, FileTable) else tuple(needed)
 
     def summary(self) -> dict[str, Any]:
         """The backup in a few plain JSON values."""
@@ -160,7 +116,7 @@ class Manifest:
     def to_document(self) -> builtins.bytes:
         """The document, with a hash over itself."""
         compact = len(self.files) >= COMPACT_FROM
-        content = {
+        content: dict[str, Any] = {
             "format": _FORMAT,
             "version": 2 if compact else 1,
             **self.summary(),
@@ -168,12 +124,20 @@ class Manifest:
             "tool_version": self.tool_version,
             "claim": self.claim,
         }
-        if compact:
-            content["file_table"] = pack(self.files, name=self.name)
-        else:
+        if not compact:
             content["file_list"] = [file.to_json() for file in self.files]
-        body = json.dumps(content, separators=(",", ":")).encode()
-        return body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+        document = bytearray(json.dumps(content, separators=(",", ":")).encode())
+        if compact:
+            document[-1:] = _TABLE
+            files = self.files
+            if not isinstance(files, FileTable) or files.name != self.name:
+                files = FileTable(self.name, files)
+            for piece in files.write():
+                document += piece
+            document += _END_OF_TABLE
+        sha256 = hashlib.sha256(document).hexdigest()
+        document[-1:] = f',"sha256":"{sha256}"}}'.encode()
+        return builtins.bytes(document)
 
 
 def parse_manifest(data: bytes, *, path: str) -> Manifest:
@@ -187,12 +151,14 @@ def parse_manifest(data: bytes, *, path: str) -> Manifest:
         findings=(path,),
         hint="this backup cannot be used; choose another one (`airflow-ckpt backups REPOSITORY`)",
     )
-    end = _HASH.fullmatch(data, max(0, len(data) - _HASH_LENGTH))
-    body = data[:-_HASH_LENGTH] + b"}"
-    if end is None or hashlib.sha256(body).hexdigest().encode() != end[1]:
+    length = max(0, len(data) - _HASH_LENGTH)
+    end = _HASH.fullmatch(data, length)
+    sha256 = hashlib.sha256(memoryview(data)[:length])
+    sha256.update(b"}")
+    if end is None or sha256.hexdigest().encode() != end[1]:
         raise damaged
     try:
-        content = load_json(body)
+        content, table = _taken_apart(data, length)
     except ValueError as e:
         raise damaged from e
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
@@ -203,7 +169,7 @@ def parse_manifest(data: bytes, *, path: str) -> Manifest:
             hint="upgrade airflow-ckpt-provider",
         )
     try:
-        files = _files(content)
+        files = _files(content, table)
     except (ValueError, KeyError, TypeError) as e:
         raise damaged from e
     return Manifest(
@@ -224,11 +190,20 @@ def parse_manifest(data: bytes, *, path: str) -> Manifest:
     )
 
 
-def _files(content: dict[str, Any]) -> tuple[FileEntry, ...]:
+def _taken_apart(data: bytes, length: int) -> tuple[Any, memoryview | None]:
+    """The document without its table, and the table, which is not copied; all but the hash ends at ``length``."""
+    begins = data.rfind(_TABLE, 0, length)
+    table = memoryview(data)[begins + len(_TABLE) : length - 1]
+    # A tag may be called file_table, too; but what follows it is more than one text.
+    if begins < 0 or data.find(b'"', begins + len(_TABLE), length) != length - 1:
+        return load_json(data[:length] + b"}"), None
+    return load_json(data[:begins] + b"}"), table
+
+
+def _files(content: dict[str, Any], table: memoryview | None) -> Sequence[FileEntry]:
     if content["version"] == 1:
         return tuple(FileEntry.from_json(value) for value in content["file_list"])
-    # Taken out, so that the text goes as the files come.
-    return tuple(FileEntry(*values) for values in unpack(content.pop("file_table"), name=content["name"]))
+    return FileTable.read(table if table is not None else content["file_table"].encode(), name=content["name"])
 
 
 def new_backup_id(now: datetime, batch_id: int) -> str:

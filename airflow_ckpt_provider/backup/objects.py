@@ -15,10 +15,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.prune_marks import Marks
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 
@@ -57,40 +59,47 @@ class Objects:
         repository: Location,
         name: str,
         *,
-        vouched: Iterable[FileEntry],
+        vouched: Sequence[FileEntry],
         marks: Marks | None = None,
-        listed: dict[str, StoredFile] | Iterable[StoredFile] | None = None,
+        listed: FileSet | Iterable[StoredFile] | None = None,
     ) -> None:
         self.repository = repository
         self.name = name
         self.directory = f"objects/{name}"
-        self._listed: dict[str, StoredFile] = {}
-        self._entries = entries = tuple(vouched)
-        self._by_path = {e.path: e for e in entries}
+        self._entries = vouched
         self._by_content: dict[tuple[str, int], FileEntry] | None = None
         self._marks = marks or Marks()
         self._lock = threading.Lock()
         if listed is None:
-            self.look()
-        else:
-            self._listed = listed if isinstance(listed, dict) else {file.path: file for file in listed}
+            listed = list_objects(repository, name)
+        self._listed = self._at_first = listed if isinstance(listed, FileSet) else FileSet(listed)
+        #: What was written since the listing.
+        self._written = FileSet()
 
     def look(self) -> None:
         """List what is there."""
         self._listed = list_objects(self.repository, self.name)
+        self._written = FileSet()
 
-    def known(self, groups: Iterable[Sequence[StoredFile]]) -> Iterator[Known]:
+    def is_new(self, path: str) -> bool:
+        """Whether an object was not there at first."""
+        return path not in self._at_first
+
+    def known(self, groups: Sequence[Sequence[StoredFile]]) -> Iterator[Known]:
         """For each group of files what :meth:`store` may want to know of them, for objects like these in another process.
 
         Contents are only ever compared with contents of the same size. What is in the way of a content that was read shows
         when it is created; a copy within the store writes over what it is not told of, so all that bears its name is told.
         """
+        wanted = {file.size for group in groups for file in group}
         vouched: defaultdict[int, list[FileEntry]] = defaultdict(list)
         for entry in self._entries:
-            vouched[entry.size].append(entry)
+            if entry.size in wanted:
+                vouched[entry.size].append(entry)
         listed: defaultdict[int, list[StoredFile]] = defaultdict(list)
         for file in self._listed.values():
-            listed[file.size].append(file)
+            if file.size in wanted:
+                listed[file.size].append(file)
         for group in groups:
             sizes = {file.size for file in group}
             here = {file.path: file for size in sizes for file in listed.get(size, ())}
@@ -103,22 +112,49 @@ class Objects:
                 Marks(self._marks.generation, self._marks.condemned & here.keys()),
             )
 
-    def held(self, file: StoredFile) -> Stored | None:
-        """The entry of a file whose content an earlier backup has, as far as its store can tell; ``None`` otherwise."""
-        known = self._by_path.get(file.path)
-        if not file.identity or known is None or (known.size, known.identity) != (file.size, file.identity):
-            return None
-        if self._is_whole(known):
-            return Stored(replace(known, batches=None) if known.batches else known, copied=False)
-        return None
+    def held(self, files: FileSet) -> Iterator[tuple[StoredFile, FileEntry | None]]:
+        """Each file in turn, with its entry where an earlier backup has its content, as far as its store can tell."""
+        known = iter(_ordered(self._entries))
+        entry = next(known, None)
+        for file in files.each():
+            if entry is not None and entry.path != file.path:
+                here = order(file.path)
+                while entry is not None and order(entry.path) < here:
+                    entry = next(known, None)
+            is_held = (
+                entry is not None
+                and entry.path == file.path
+                and file.identity
+                and (entry.size, entry.identity) == (file.size, file.identity)
+                and self._is_whole(entry)
+            )
+            if entry is not None and is_held:
+                yield file, entry if entry.batches is None else replace(entry, batches=None)
+            else:
+                yield file, None
+
+    def expect(self, files: Iterable[StoredFile]) -> None:
+        """Say which files :meth:`store` will be asked for, so that no more is kept in hand than may hold their contents."""
+        self._by_content = {}
+        if not self._entries:
+            return
+        sizes: set[int] = set()
+        checksums: set[str | None] = set()
+        for file in files:
+            sizes.add(file.size)
+            checksums.add(file.checksum)
+        for entry in self._entries:
+            if entry.size in sizes:
+                if entry.sha256 is not None:
+                    self._by_content[entry.sha256, entry.size] = entry
+                if entry.checksum is not None and entry.checksum in checksums:
+                    self._by_content[entry.checksum, entry.size] = entry
 
     def store(self, tree: Tree, file: StoredFile) -> Stored:
         """See to it that the repository holds the content of a checkpoint's file.
 
         :raises FileNotFoundError: the file is gone, or is not the one that was listed any more.
         """
-        if known := self.held(file):
-            return known
         source = tree.location
         content = tree.content_in_hand(file)
         if (
@@ -136,21 +172,22 @@ class Objects:
             )
         return self.write(file, content)
 
-    def prove(self, tree: Tree, stored: Iterable[Stored], sources: Iterable[StoredFile]) -> list[FileEntry]:
-        """Compare what the store copied itself with what was listed, and note the store's checksum.
+    def prove(self, tree: Tree, entries: Iterable[FileEntry], sources: FileSet) -> Iterator[FileEntry]:
+        """Look again, compare what the store copied itself with what was listed, and note the store's checksum.
 
         Where the checksums cannot be compared (an encrypted copy has another ETag), both contents are read.
 
+        :param entries: what was stored since the first look.
+        :param sources: the files that it was stored of.
         :raises FileNotFoundError: a source file was replaced while it was copied.
         """
         self.look()
-        return [
-            self._proven(tree, s.entry, file) if s.unproven else s.entry
-            for s, file in zip(stored, sources, strict=True)
-        ]
+        for entry in entries:
+            copied_within = entry.sha256 is None and self.is_new(entry.object)
+            yield self._proven(tree, entry, sources[entry.path]) if copied_within else entry
 
     def _is_whole(self, entry: FileEntry) -> bool:
-        listed = self._listed.get(entry.object)
+        listed = self._there(entry.object)
         if listed is None or listed.size != entry.size or entry.object in self._marks.condemned:
             return False
         return entry.checksum is None or listed.checksum == entry.checksum
@@ -176,7 +213,7 @@ class Objects:
             return known
         path = self._copy_path(file, checksum)
         entry = FileEntry(file.path, file.size, path, checksum=checksum, identity=file.identity)
-        if path in self._listed and self._is_whole(entry):
+        if self._is_whole(entry):
             return Stored(entry, copied=False)
         path = self._free(path)
         target = self.repository / path
@@ -203,7 +240,7 @@ class Objects:
         if known := self._vouched_copy(sha256, file):
             return known
         path = self._path(sha256)
-        listed = self._listed.get(path)
+        listed = self._there(path)
         if listed is None or listed.size != file.size or path in self._marks.condemned:
             return None
         if hashlib.sha256(self.repository.read(path)).hexdigest() != sha256:
@@ -221,16 +258,16 @@ class Objects:
         path = self._path(digest)
         entry = FileEntry(file.path, file.size, path, sha256=digest, identity=file.identity)
         while True:
-            if path in self._listed:
+            if self._there(path):
                 if path not in self._marks.condemned and self.repository.read(path) == content:
                     return Stored(replace(entry, object=path), copied=False)
                 path = self._free(path)
             try:
                 self.repository.create(path, content)
             except FileExistsError:  # written since the listing
-                self._listed[path] = StoredFile(path, len(content))
+                self._written.add(StoredFile(path, len(content)))
                 continue
-            self._listed[path] = StoredFile(path, len(content))
+            self._written.add(StoredFile(path, len(content)))
             return Stored(replace(entry, object=path), copied=True)
 
     def _path(self, key: str) -> str:
@@ -244,19 +281,30 @@ class Objects:
     def _taken(self, path: str) -> Iterator[StoredFile]:
         """What bears this name, and the ones after it that are taken as well."""
         for candidate in _names(path):
-            if candidate not in self._listed:
+            if (listed := self._there(candidate)) is None:
                 return
-            yield self._listed[candidate]
+            yield listed
+
+    def _there(self, path: str) -> StoredFile | None:
+        written = self._written.get(path) if self._written else None
+        return written or self._listed.get(path)
 
     def _free(self, path: str) -> str:
         """A name for a content: its own, or another one where that is taken by something else."""
         for candidate in _names(path):
-            if candidate not in self._listed:
+            if self._there(candidate) is None:
                 return candidate
         raise StorageError(f"{path}: a hundred damaged objects of this name", hint="use another repository")
 
 
-def list_objects(repository: Location, name: str) -> dict[str, StoredFile]:
+def _ordered(entries: Sequence[FileEntry]) -> Iterable[FileEntry]:
+    """In the order of files; manifests of earlier versions have another."""
+    if isinstance(entries, FileTable) and entries.is_ordered:
+        return entries
+    return sorted(entries, key=lambda entry: order(entry.path))
+
+
+def list_objects(repository: Location, name: str) -> FileSet:
     """List the objects of a stream, by path."""
     return repository.walk(f"objects/{name}")
 

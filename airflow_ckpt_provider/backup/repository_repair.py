@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.contents import objects_there, stream_names
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.sealing import new_plan_id

@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.loud_order import clear
-from airflow_ckpt_provider.backup.manifest import FileEntry
 from airflow_ckpt_provider.backup.plan_seal import STOP_WITHIN, raise_above, seal_for_plan
 from airflow_ckpt_provider.backup.restore_plan import RestorePlan, plan_restore, refuse_damage
 from airflow_ckpt_provider.backup.safety import keep_what_is_there, kept_for
 from airflow_ckpt_provider.backup.sealing import remove_seal
 from airflow_ckpt_provider.backup.target import expect_files, look_at, wait_until_at_rest
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
 from airflow_ckpt_provider.backup.verify import check_contents, check_structure, content_damage, read_whole
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.storage.store import StoredFile
 
 __all__ = ["RestoreOutcome", "RestorePlan", "apply_restore", "plan_restore"]
 
@@ -99,12 +103,13 @@ def _carry_out(
     plan: RestorePlan, began: float, made_by: str, reason: str, workers: int, on_progress: OnProgress | None
 ) -> RestoreOutcome:
     _check_objects(plan, workers)
-    seal = _seal(plan, made_by)
+    logs = {e.path: e for e in plan.entries if e.path.startswith((f"{OFFSETS}/", f"{COMMITS}/", METADATA_FILE))}
+    seal = _seal(plan, logs, made_by)
     kept = _keep(plan, made_by)
     unchanged = _unchanged(plan, workers)
     clear(plan.target.location, seal, keep=unchanged, workers=workers)
-    _write(plan, unchanged, workers, on_progress)
-    _check(plan, seal)
+    _write(plan, logs, unchanged, workers, on_progress)
+    _check(plan)
     facts = {"made_by": made_by, "reason": reason, "kept": kept, "unchanged": len(unchanged), "plan": plan.to_json()}
     plan.repository.record(plan.plan_id, {"kind": "restore", **facts})
     # Performed last: until now no Spark could start from the target.
@@ -134,10 +139,11 @@ def _check_objects(plan: RestorePlan, workers: int) -> None:
     Objects that the store copies itself are compared by the checksum that it vouches for; what comes out of the copy is compared
     again. All others are read.
     """
-    entries = list(plan.entries)
-    damaged = check_structure(plan.repository, plan.manifest, entries)
+    damaged = check_structure(plan.repository, plan.manifest, plan.entries)
     missing = {damage.path for damage in damaged}
-    read = [e for e in entries if not _is_copied_within(plan, e) and e.path not in missing]
+    read = FileTable(
+        plan.manifest.name, (e for e in plan.entries if not _is_copied_within(plan, e) and e.path not in missing)
+    )
     damaged += check_contents(plan.repository, read, workers=workers)
     refuse_damage(plan.manifest, [damage.message for damage in damaged])
 
@@ -150,17 +156,22 @@ def _is_copied_within(plan: RestorePlan, entry: FileEntry) -> bool:
     return target.store.copies_within and target.store.same_as(repository.store)
 
 
-def _unchanged(plan: RestorePlan, workers: int) -> frozenset[str]:
+def _unchanged(plan: RestorePlan, workers: int) -> FileSet:
     """Files that are at the target already, to the letter, and need be neither deleted nor written.
 
     Logs are always written: they are few, and their order is what keeps Spark from starting half-way.
     """
     visible = look_at(plan.target.location).visible
     logs = (f"{OFFSETS}/", f"{COMMITS}/", METADATA_FILE)
-    wanted = [e for e in plan.entries if not e.path.startswith(logs) and e.path not in plan.rewritten]
+    unchanged = FileSet()
 
-    def is_same(entry: FileEntry) -> bool:
-        file = visible[entry.path]
+    def same(entry: FileEntry) -> StoredFile | None:
+        if entry.path.startswith(logs) or entry.path in plan.rewritten:
+            return None
+        file = visible.get(entry.path)
+        return file if file is not None and file.size == entry.size and is_same(entry, file) else None
+
+    def is_same(entry: FileEntry, file: StoredFile) -> bool:
         if file.checksum is not None and file.checksum in (entry.checksum, f"sha256:{entry.sha256}"):
             return True
         if entry.sha256 is None:
@@ -170,14 +181,18 @@ def _unchanged(plan: RestorePlan, workers: int) -> frozenset[str]:
         except (FileNotFoundError, StorageError):
             return False
 
-    like = [e for e in wanted if e.path in visible and visible[e.path].size == e.size]
-    same = in_parallel(is_same, like, workers=workers)
-    return frozenset(entry.path for entry, is_it in zip(like, same, strict=True) if is_it)
+    def keep(file: StoredFile | None) -> None:
+        if file is not None:
+            unchanged.add(file)
+
+    if visible:
+        in_order(same, plan.entries, keep, workers=workers)
+    return unchanged
 
 
-def _seal(plan: RestorePlan, made_by: str) -> Seal:
+def _seal(plan: RestorePlan, written: Collection[str], made_by: str) -> Seal:
     """Seal the target with a number that stays the highest in ``offsets/`` until the end."""
-    place, written = plan.target.location, [entry.path for entry in plan.entries]
+    place = plan.target.location
     # What runs may go on until the seal stops it; but a place planned as empty holds nothing anybody agreed to lose.
     may_move = plan.seal_running and plan.replacing
     mark = seal_for_plan(
@@ -207,13 +222,19 @@ def _keep(plan: RestorePlan, made_by: str) -> str | None:
     return kept
 
 
-def _write(plan: RestorePlan, unchanged: Collection[str], workers: int, on_progress: OnProgress | None) -> None:
+def _write(
+    plan: RestorePlan,
+    logs: Mapping[str, FileEntry],
+    unchanged: Collection[str],
+    workers: int,
+    on_progress: OnProgress | None,
+) -> None:
     """Write the files in the order that is loud by itself: the entry that a start needs comes last."""
     meter = Meter(on_progress, files=len(plan.entries), size=plan.bytes)
-    by_path = {entry.path: entry for entry in plan.entries}
     n = plan.batch_id
-    first = [by_path.pop(path) for path in (f"{OFFSETS}/{n}", METADATA_FILE, f"{COMMITS}/{n}")]
-    gates = [by_path.pop(path) for path in sorted(by_path) if path.startswith(f"{OFFSETS}/")]
+    first = [logs[path] for path in (f"{OFFSETS}/{n}", METADATA_FILE, f"{COMMITS}/{n}")]
+    gates = [e for path, e in sorted(logs.items()) if path.startswith(f"{OFFSETS}/") and e not in first]
+    of_logs = {entry.path for entry in (*first, *gates)}
 
     def write(entry: FileEntry) -> None:
         if entry.path not in unchanged:
@@ -222,7 +243,8 @@ def _write(plan: RestorePlan, unchanged: Collection[str], workers: int, on_progr
 
     for entry in first:
         write(entry)
-    in_parallel(write, by_path.values(), workers=workers)
+    rest = (entry for entry in plan.entries if entry.path not in of_logs)
+    in_order(write, rest, lambda _: None, workers=workers)
     log.info("writing %s last: a restore that stops before it cannot be started", ", ".join(e.path for e in gates))
     for entry in gates:
         write(entry)
@@ -240,24 +262,30 @@ def _write_one(plan: RestorePlan, entry: FileEntry) -> None:
     target.replace(entry.path, read_whole(plan.repository, entry, right_when="the restore began"))
 
 
-def _check(plan: RestorePlan, seal: Seal) -> None:
+def _check(plan: RestorePlan) -> None:
     """Look at what was written: exactly the files of the plan, and for Spark a whole closure of the batch."""
     there = look_at(plan.target.location)
-    wanted = {entry.path: plan.size_of(entry) for entry in plan.entries}
     visible = there.visible
-    expect_files(there, wanted, plan_id=plan.plan_id, what="what was written")
+    as_planned = len(visible) == len(plan.entries)
     for entry in plan.entries:
+        file = visible.get(entry.path)
+        if file is None or file.size != plan.size_of(entry):
+            as_planned = False
+            continue
         # Copied by the store: its checksum has to be the object's, or else the content is read.
         copied = entry.checksum is not None and entry.path not in plan.rewritten
-        if copied and visible[entry.path].checksum != entry.checksum:
+        if copied and file.checksum != entry.checksum:
             copy, original = plan.target.location.read(entry.path), plan.repository.location.read(entry.object)
             if copy != original:
                 raise StorageError(
                     f"{plan.target.location}/{entry.path} is not what {entry.object} holds: the store copied it wrongly",
                     hint="the target stays sealed; run the same command again",
                 )
-    closure = Checkpoint.at(plan.target.location).closure(plan.batch_id)
-    if {file.path for file in closure.files} != set(wanted):
+    if not as_planned:
+        sizes = ((entry.path, plan.size_of(entry)) for entry in plan.entries)
+        expect_files(there, sizes, plan_id=plan.plan_id, what="what was written")
+    closure = resolve_closure(Tree.of(there.location, files=there.visible.values()), plan.batch_id)
+    if len(closure.by_path) != len(visible) or any(path not in closure.by_path for path in visible):
         raise StorageError(
             f"{plan.target.location} does not read back as batch {plan.batch_id} of the backup",
             hint=f"the target stays sealed by plan {plan.plan_id}; this is a defect: please report it",

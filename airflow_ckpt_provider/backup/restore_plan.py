@@ -6,10 +6,13 @@ import hashlib
 import logging
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.safety import kept_for
@@ -20,7 +23,9 @@ from airflow_ckpt_provider.backup.verify import check_structure, content_damage
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +56,7 @@ class RestorePlan:
     manifest: Manifest
     batch_id: int
     target: Target
-    entries: tuple[FileEntry, ...]
+    entries: Sequence[FileEntry]
     rewritten: dict[str, bytes]
     replace: bool
     replacing: bool
@@ -63,6 +68,8 @@ class RestorePlan:
     @property
     def bytes(self) -> int:
         """Bytes to write."""
+        if isinstance(self.entries, FileTable) and not self.rewritten:
+            return self.entries.bytes
         return sum(self.size_of(entry) for entry in self.entries)
 
     @property
@@ -173,6 +180,11 @@ class RestorePlan:
             f"### Restore, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n\n{steps}\n".rstrip() + "\n"
         )
 
+    @property
+    def wanted(self) -> FileSet:
+        """The files that are to be there in the end, by path and size."""
+        return FileSet(StoredFile(entry.path, self.size_of(entry)) for entry in self.entries)
+
     def size_of(self, entry: FileEntry) -> int:
         """Bytes that a file has once it is written."""
         return len(self.rewritten[entry.path]) if entry.path in self.rewritten else entry.size
@@ -208,7 +220,7 @@ def plan_restore(
     batch_id = manifest.batch_id if batch is None else batch
     entries = manifest.files_of(batch_id)
     _check_place(repository, manifest, target)
-    refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, list(entries))])
+    refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
     there = look_at(target)
     rewritten = _rewritten(repository, entries, target, target_uri)
     plan = RestorePlan(
@@ -284,7 +296,7 @@ def refuse_damage(manifest: Manifest, problems: list[str]) -> None:
 
 
 def _rewritten(
-    repository: Repository, entries: tuple[FileEntry, ...], target: Location, target_uri: str | None
+    repository: Repository, entries: Sequence[FileEntry], target: Location, target_uri: str | None
 ) -> dict[str, bytes]:
     rewritten = {}
     for entry in entries:
@@ -323,7 +335,8 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
             f"plan {seal.plan_id} was to replace what is at {place} and was stopped before it had kept it",
             hint="run the same command again, with replace / --replace",
         )
-    strange = sorted(set(plan.target.visible) - {entry.path for entry in plan.entries})
+    expected = plan.wanted
+    strange = [path for path in plan.target.visible if path not in expected]
     if not replacing and strange:
         raise RefusedError(
             f"{place} holds files that plan {seal.plan_id} did not write, such as {strange[0]}",
@@ -334,9 +347,12 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
 
 def _is_as_planned(plan: RestorePlan, there: Target) -> bool:
     """Whether the target is exactly what the plan wants, to the letter."""
-    wanted = {entry.path: plan.size_of(entry) for entry in plan.entries}
-    if wanted != {path: file.size for path, file in there.visible.items()}:
+    wanted = plan.wanted
+    if len(wanted) != len(there.visible):
         return False
+    for file in there.visible.values():
+        if (planned := wanted.get(file.path)) is None or planned.size != file.size:
+            return False
 
     def is_right(entry: FileEntry) -> bool:
         content = there.location.read(entry.path)

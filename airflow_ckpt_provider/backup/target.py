@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 
@@ -21,27 +22,19 @@ class Target:
 
     :param location: the place.
     :param files: everything in it, hidden files included.
+    :param visible: the files without hidden ones (Hadoop's ``.crc``, debris) and without the seal.
     :param seal: a seal it carries.
     """
 
     location: Location
-    files: dict[str, StoredFile]
+    files: FileSet
+    visible: FileSet
     seal: Seal | None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing that Spark could see is there, a seal left out."""
         return not self.visible
-
-    @property
-    def visible(self) -> dict[str, StoredFile]:
-        """The files without hidden ones (Hadoop's ``.crc``, debris) and without the seal."""
-        sealed = self.seal.path if self.seal else None
-        return {
-            path: file
-            for path, file in self.files.items()
-            if path != sealed and not any(part.startswith(".") for part in path.split("/"))
-        }
 
     @property
     def is_checkpoint(self) -> bool:
@@ -51,39 +44,45 @@ class Target:
     @property
     def newest_offsets(self) -> int:
         """Highest number in ``offsets/``, a seal included; -1 without any."""
-        names = (path.partition("/")[2] for path in self.files if path.startswith(f"{OFFSETS}/"))
-        return max((b for b in map(batch_id_of, names) if b is not None), default=-1)
+        return max((b for b in map(batch_id_of, self.files.files(OFFSETS)) if b is not None), default=-1)
 
     @property
     def fingerprint(self) -> str:
         """Changes whenever a file comes, goes or is replaced, the seal left out."""
-        lines = sorted(f"{path} {file.size} {file.identity}" for path, file in self.visible.items())
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+        lines = hashlib.sha256()
+        for file in self.visible.values():
+            lines.update(f"{file.path} {file.size} {file.identity}\n".encode())
+        return lines.hexdigest()[:16]
 
 
 def look_at(location: Location) -> Target:
     """Look at a place; it need not exist."""
     files = location.walk()
-    numbers = (batch_id_of(path.partition("/")[2]) for path in files if path.startswith(f"{OFFSETS}/"))
-    newest = max((n for n in numbers if n is not None), default=None)
+    newest = max((n for n in map(batch_id_of, files.files(OFFSETS)) if n is not None), default=None)
     seal = parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
-    return Target(location, files, seal)
+    sealed = seal.path if seal else None
+    visible = files.without(lambda path: path == sealed or path.startswith(".") or "/." in path)
+    return Target(location, files, visible, seal)
 
 
-def expect_files(there: Target, wanted: Mapping[str, int], *, plan_id: str, what: str = "as planned") -> None:
+def expect_files(there: Target, wanted: Iterable[tuple[str, int]], *, plan_id: str, what: str = "as planned") -> None:
     """See that exactly these files are there.
 
     :param there: a place that was changed, as a look afterwards found it.
-    :param wanted: path -> size of all visible files.
+    :param wanted: path and size of all visible files.
     :param plan_id: the plan that sealed it.
     :param what: what they are to be, in words.
     :raises StorageError: a file is missing, too much, or of another size.
     """
-    found = {path: file.size for path, file in there.visible.items()}
-    differing = sorted(path for path in {*wanted, *found} if wanted.get(path) != found.get(path))
+    expected, found = FileSet(StoredFile(path, size) for path, size in wanted), there.visible
+    differing = [path for path in expected if path not in found]
+    for file in found.values():
+        as_wanted = expected.get(file.path)
+        if as_wanted is None or as_wanted.size != file.size:
+            differing.append(file.path)
     if differing:
         raise StorageError(
-            f"{there.location}/{differing[0]} is not {what} ({len(differing)} files differ)",
+            f"{there.location}/{min(differing)} is not {what} ({len(differing)} files differ)",
             hint=f"it stays sealed by plan {plan_id}; see who else writes there, then run the same command again",
         )
 

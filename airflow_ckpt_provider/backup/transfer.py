@@ -41,11 +41,11 @@ class Meter:
         self._lock = threading.Lock()
         self._progress = CopyProgress(0, files, 0, size)
 
-    def add(self, size: int) -> None:
-        """Count one more file of ``size`` bytes."""
+    def add(self, size: int, files: int = 1) -> None:
+        """Count one more file, or several, of ``size`` bytes."""
         with self._lock:
             p = self._progress
-            self._progress = CopyProgress(p.files_done + 1, p.files_total, p.bytes_done + size, p.bytes_total)
+            self._progress = CopyProgress(p.files_done + files, p.files_total, p.bytes_done + size, p.bytes_total)
             if self._on_progress:
                 self._on_progress(self._progress)
 
@@ -57,17 +57,34 @@ def side_by_side(first: Callable[[], One], second: Callable[[], Other]) -> tuple
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int = WORKERS) -> list[Result]:
-    """Apply ``work`` to all items, several at once; results in the order of the items.
+    """Apply ``work`` to all items, several at once; results in the order of the items. See :func:`in_order`."""
+    results: list[Result] = []
+    in_order(work, items, results.append, workers=workers)
+    return results
+
+
+def in_order(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    take: Callable[[Result], object],
+    *,
+    workers: int = WORKERS,
+) -> None:
+    """Apply ``work`` to all items, several at once, and give the results away in the order of the items.
 
     The first error is raised after what was under way has ended; nothing new is begun after it. Items are taken as they are
-    worked on, so that a million of them need no more memory than their results.
+    worked on, so that a million of them need no memory.
+
+    :param take: given each result, by one thread at a time.
     """
     numbered = enumerate(items)
-    results: list[Any] = []
+    results: dict[int, Result] = {}
+    taken = 0
     failed: list[BaseException] = []
     lock = threading.Lock()
 
     def take_turns() -> None:
+        nonlocal taken
         while True:
             with lock:
                 if failed:
@@ -79,9 +96,13 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, worker
                 except BaseException as e:
                     failed.append(e)
                     return
-                results.append(None)
             try:
-                results[number] = work(item)
+                result = work(item)
+                with lock:
+                    results[number] = result
+                    while taken in results:
+                        take(results.pop(taken))
+                        taken += 1
             except BaseException as e:
                 failed.append(e)
                 return
@@ -95,4 +116,3 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, worker
             raise
     if failed:
         raise failed[0]
-    return results

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -47,14 +49,16 @@ class ReadData:
             return cls(percent=float(match[1]))
         raise RefusedError(f"cannot read {text!r} of the data", hint="use all, n/t with 1 <= n <= t, or x%")
 
-    def choose(self, entries: list[FileEntry]) -> list[FileEntry]:
+    def choose(self, entries: Sequence[FileEntry]) -> Iterable[FileEntry]:
         """The entries to read; of a backup with files, at least one."""
         if self.percent is not None:
             count = max(1, round(len(entries) * self.percent / 100)) if entries else 0
-            return random.sample(entries, count)
-        return [
-            e for e in entries if int(hashlib.sha256(e.object.encode()).hexdigest(), 16) % self.parts == self.part - 1
-        ]
+            return (entries[at] for at in sorted(random.sample(range(len(entries)), count)))
+        return (
+            e
+            for e in entries
+            if self.parts == 1 or int(hashlib.sha256(e.object.encode()).hexdigest(), 16) % self.parts == self.part - 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,12 @@ def verify_backup(
     :param workers: requests under way at once.
     :param on_progress: called after each file that was read.
     """
-    entries = list(manifest.files)
+    entries = manifest.files
     structure = check_structure(repository, manifest, entries)
     damaged = {damage.path for damage in structure}
-    chosen = [e for e in (read_data.choose(entries) if read_data else []) if e.path not in damaged]
+    chosen = FileTable(
+        manifest.name, (e for e in (read_data.choose(entries) if read_data else ()) if e.path not in damaged)
+    )
     content = check_contents(repository, chosen, workers=workers, on_progress=on_progress)
     return VerifyReport(
         backup_id=manifest.backup_id,
@@ -139,7 +145,7 @@ def verify_backup(
         files=len(entries),
         bytes=manifest.bytes,
         read_files=len(chosen),
-        read_bytes=sum(e.size for e in chosen),
+        read_bytes=chosen.bytes,
         findings=(*structure, *content),
     )
 
@@ -147,7 +153,7 @@ def verify_backup(
 def check_structure(
     repository: Repository,
     manifest: Manifest,
-    entries: list[FileEntry],
+    entries: Sequence[FileEntry],
     *,
     listed: Mapping[str, StoredFile] | None = None,
 ) -> list[Damage]:
@@ -157,18 +163,23 @@ def check_structure(
     """
     if listed is None:
         listed = repository.location.walk(f"objects/{manifest.name}")
-    paths = {entry.path for entry in manifest.files}
-    absent = [
-        Damage(path, "", "missing", f"{path} is not in the backup at all")
-        for b in manifest.restorable
-        for path in (METADATA_FILE, f"{OFFSETS}/{b}", f"{COMMITS}/{b}")
-        if path not in paths
-    ]
-    return [*absent, *(damage for entry in entries if (damage := _structure_of(entry, listed)))]
+    logs = [path for b in manifest.restorable for path in (METADATA_FILE, f"{OFFSETS}/{b}", f"{COMMITS}/{b}")]
+    absent, damaged = set(logs), []
+    for entry in entries:
+        absent.discard(entry.path)
+        if damage := _structure_of(entry, listed):
+            damaged.append(damage)
+    if absent:
+        absent.difference_update(entry.path for entry in manifest.files)
+    return [*(Damage(p, "", "missing", f"{p} is not in the backup at all") for p in logs if p in absent), *damaged]
 
 
 def check_contents(
-    repository: Repository, entries: list[FileEntry], *, workers: int = WORKERS, on_progress: OnProgress | None = None
+    repository: Repository,
+    entries: Sequence[FileEntry],
+    *,
+    workers: int = WORKERS,
+    on_progress: OnProgress | None = None,
 ) -> list[Damage]:
     """Read objects and compare them with what was stored."""
     meter = Meter(on_progress, files=len(entries), size=sum(e.size for e in entries))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import ValuesView
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS, CommitEntry, parse_commit
@@ -22,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.state_closure import contents_needed, stor
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError
+from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -36,7 +38,12 @@ class StoreClosure:
     partition: int
     store: str
     version: StateVersion
-    files: tuple[StoredFile, ...]
+    by_path: FileSet
+
+    @property
+    def files(self) -> ValuesView[StoredFile]:
+        """Its files."""
+        return self.by_path.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,20 @@ class Closure:
     :param batch_id: a committed batch; the next one to run is ``batch_id + 1``.
     :param entry: its offset log entry.
     :param commit: its commit log entry.
-    :param files: all files, by path.
+    :param by_path: all files, by path.
     :param stores: the state among them.
     """
 
     batch_id: int
     entry: OffsetEntry
     commit: CommitEntry
-    files: tuple[StoredFile, ...]
+    by_path: FileSet
     stores: tuple[StoreClosure, ...]
+
+    @property
+    def files(self) -> ValuesView[StoredFile]:
+        """All files, in the order of their directories."""
+        return self.by_path.values()
 
     @property
     def bytes(self) -> int:
@@ -99,9 +111,10 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
         described = operator_metadata(tree, operator, batch_id=batch_id)
         state += _operator_files(tree, operator, described, batch_id)
         closures += _store_closures(tree, operator, entry, commit)
-    files = [*logs, *source_closure(tree, last), *state, *_other_files(tree), *(f for c in closures for f in c.files)]
-    by_path = {file.path: file for file in files}
-    return Closure(batch_id, entry, commit, tuple(by_path[p] for p in sorted(by_path)), tuple(closures))
+    files = tree.part((*logs, *source_closure(tree, last), *state, *_other_files(tree)))
+    for closure in closures:
+        files.take_over(closure.by_path)
+    return Closure(batch_id, entry, commit, files, tuple(closures))
 
 
 def _small_files(tree: Tree, batch_id: int) -> list[StoredFile]:
@@ -208,7 +221,7 @@ def _store_closures(tree: Tree, operator: int, entry: OffsetEntry, commit: Commi
     for partition, name, version in wanted:
         directory = store_directory(operator, partition, name)
         files = store_closure(tree, directory, version, provider=provider, codec=codec)
-        closures.append(StoreClosure(operator, partition, name, version, files))
+        closures.append(StoreClosure(operator, partition, name, version, tree.part(files)))
     return closures
 
 

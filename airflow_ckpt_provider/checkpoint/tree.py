@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 
@@ -26,7 +27,7 @@ class Tree:
     """
 
     location: Location
-    _files: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
+    _files: FileSet = field(default_factory=FileSet)
     _directories: dict[str, set[str]] = field(default_factory=dict)
     _contents: dict[tuple[str, str | None, int], bytes] = field(default_factory=dict)
     hidden: dict[str, StoredFile] = field(default_factory=dict)
@@ -34,13 +35,14 @@ class Tree:
     _elsewhere: dict[str, Callable[[], bytes]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, location: Location, *, like: Tree | None = None) -> Tree:
+    def of(cls, location: Location, *, like: Tree | None = None, files: Iterable[StoredFile] | None = None) -> Tree:
         """List a checkpoint: every directory once, on object stores the whole of it in one paged request.
 
         :param like: an older look at the same place; contents read then are not read again if they are the same files.
+        :param files: what is there, where that was listed a moment ago.
         """
         tree = cls(location, _contents=like._contents if like else {}, judged=like.judged if like else {})
-        tree._index(location.sweep())
+        tree._index(location.sweep() if files is None else files)
         return tree
 
     def _index(self, files: Iterable[StoredFile]) -> None:
@@ -49,16 +51,11 @@ class Tree:
             if path.startswith(".") or "/." in path:
                 self.hidden[path] = file
                 continue
-            directory, _, name = path.rpartition("/")
-            if directory not in self._files:
-                self._files[directory] = {}
-                self._add_parents(directory)
-            self._files[directory][name] = file
-
-    def _add_parents(self, directory: str) -> None:
-        while directory:
-            directory, _, name = directory.rpartition("/")
-            self._directories.setdefault(directory, set()).add(name)
+            self._files.add(file)
+        for directory in self._files.directories:
+            while directory:
+                directory, _, name = directory.rpartition("/")
+                self._directories.setdefault(directory, set()).add(name)
 
     def without(self, paths: Collection[str]) -> Tree:
         """The same look with some files left out, as if they were not there."""
@@ -79,9 +76,9 @@ class Tree:
             self.location, _contents=self._contents, hidden=self.hidden, judged=self.judged, _elsewhere=elsewhere
         )
 
-    def files(self, directory: str = "") -> dict[str, StoredFile]:
+    def files(self, directory: str = "") -> Mapping[str, StoredFile]:
         """Files directly in ``directory``, by name."""
-        return self._files.get(directory, {})
+        return self._files.files(directory)
 
     def directories(self, directory: str = "") -> list[str]:
         """Names of the directories directly in ``directory`` that hold files, however deep."""
@@ -99,8 +96,11 @@ class Tree:
 
     def get(self, path: str) -> StoredFile | None:
         """The file at ``path``, or ``None``."""
-        directory, _, name = path.rpartition("/")
-        return self.files(directory).get(name)
+        return self._files.get(path)
+
+    def part(self, files: Iterable[StoredFile]) -> FileSet:
+        """Some of its files."""
+        return self._files.part(file.path for file in files)
 
     def read(self, file: StoredFile) -> bytes:
         """Content of a file, read once while it stays the same file."""

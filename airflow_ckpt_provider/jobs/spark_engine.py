@@ -12,15 +12,15 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import airflow_ckpt_provider
-from airflow_ckpt_provider.backup.engine import OnStored, Threads
-from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.engine import OnFile, OnStored, Threads
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.objects import Known, Objects, Stored
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -132,11 +132,12 @@ class SparkEngine:
         self._workers = workers
         self._files_per_task, self._bytes_per_task = files_per_task, bytes_per_task
 
-    def store(self, tree: Tree, objects: Objects, files: Sequence[StoredFile], done: OnStored) -> list[Stored]:
+    def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
         """As :meth:`Engine.store`; what could not be copied is told when all else is."""
         # Logs, mostly: the driver has read them, and they may be gone by now.
         in_hand = [file for file in files if tree.content_in_hand(file) is not None]
-        stored = {s.entry.path: s for s in Threads().store(tree, objects, in_hand, done)}
+        stored: dict[str, Stored] = {}
+        Threads().store(tree, objects, in_hand, lambda s: stored.update({s.entry.path: s}), done)
         gone: FileNotFoundError | None = None
         work = _Copying(self._checkpoint, self._repository, objects.name, self._workers)
         groups = self._groups([file for file in files if file.path not in stored])
@@ -152,10 +153,11 @@ class SparkEngine:
                     path, sha256, checksum, copied, unproven = outcome
                     entry = FileEntry(file.path, file.size, path, sha256, checksum, file.identity)
                     stored[file.path] = Stored(entry, copied, unproven)
-                    done(stored[file.path])
+                    done(file)
         if gone:
             raise gone
-        return [stored[file.path] for file in files]
+        for file in files:
+            take(stored[file.path])
 
     def _groups(self, files: list[StoredFile]) -> list[tuple[StoredFile, ...]]:
         """Files of like sizes together, for they share what has to be known of objects; the biggest first."""

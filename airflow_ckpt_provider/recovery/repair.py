@@ -9,7 +9,8 @@ import json
 import uuid
 from dataclasses import replace
 
-from airflow_ckpt_provider.backup.manifest import FileEntry, checked_name
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import new_plan_id, sealed_by_another

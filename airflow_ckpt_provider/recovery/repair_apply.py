@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import entries_in_use
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.loud_order import delete_files, write_file
-from airflow_ckpt_provider.backup.manifest import FileEntry
 from airflow_ckpt_provider.backup.plan_seal import raise_above, seal_for_plan
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import remove_seal

@@ -205,7 +205,7 @@ def _damage(tree: Tree, closure: Closure) -> tuple[set[str], set[str]]:
     damaged: set[str] = set()
     stale: set[str] = set()
     for store in closure.stores:
-        worse, wrong = damage_of(tree, store.files, closure.entry.state_codec)
+        worse, wrong = damage_of(tree, tuple(store.files), closure.entry.state_codec)
         damaged.update(worse)
         stale.update(wrong)
     return damaged, stale

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.plan import Verdict
 
 #: Paths that Markdown names of each kind; the JSON has them all.

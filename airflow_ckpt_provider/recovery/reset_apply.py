@@ -211,5 +211,5 @@ def _check(plan: ResetPlan, location: Location) -> Target:
     there = look_at(location)
     wanted = {} if plan.way is not ResetWay.NEW_QUERY_ID else dict(plan.before)
     wanted |= {path: len(content) for path, content in _wanted(plan).items()}
-    expect_files(there, wanted, plan_id=plan.plan_id)
+    expect_files(there, wanted.items(), plan_id=plan.plan_id)
     return there

@@ -96,7 +96,7 @@ def undo_reset(
     delete_files(checkpoint, extra, workers=workers)
     aside.put_back(checkpoint, sorted(kept), workers=workers)
     what = f"what it was before reset {plan.plan_id}"
-    expect_files(look_at(checkpoint), plan.before, plan_id=mark.plan_id, what=what)
+    expect_files(look_at(checkpoint), plan.before.items(), plan_id=mark.plan_id, what=what)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": checkpoint.uri}
     repository.record(undo_of(plan.plan_id), {"kind": "undo", "of": plan.plan_id, **facts})
     remove_seal(checkpoint, mark)

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, checked_name
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
 from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, original_place
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import new_plan_id, sealed_by_another
@@ -332,8 +333,8 @@ def _changes(
     return tuple(sorted(set(before.visible) - {entry.path for entry in entries})), tuple(writes)
 
 
-def _check_backup(repository: Repository, entries: tuple[FileEntry, ...], location: Location) -> None:
-    problems = check_contents(repository, list(entries))
+def _check_backup(repository: Repository, entries: Sequence[FileEntry], location: Location) -> None:
+    problems = check_contents(repository, entries)
     if problems:
         raise RefusedError(
             f"the backup to go back to is damaged: {problems[0].message}",

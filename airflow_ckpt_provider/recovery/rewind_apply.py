@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import entries_in_use
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.loud_order import delete_file, delete_files, newest_offsets_first, write_file
-from airflow_ckpt_provider.backup.manifest import FileEntry
 from airflow_ckpt_provider.backup.plan_seal import raise_above, seal_for_plan, with_query_stopped
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sealing import remove_seal
@@ -306,7 +306,7 @@ def _check(plan: RewindPlan, checkpoint: Checkpoint) -> Target:
     wanted = kept | {entry.path: entry.size for entry in plan.writes}
     if plan.new_query_id:
         wanted[METADATA_FILE] = len(new_metadata(plan.new_query_id))
-    expect_files(there, wanted, plan_id=plan.plan_id)
+    expect_files(there, wanted.items(), plan_id=plan.plan_id)
     try:
         resolve_closure(checkpoint.tree(), plan.batch_id, replays_next=plan.exact_replay)
     except CkptError as e:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid5
 
-from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.plan import Verdict

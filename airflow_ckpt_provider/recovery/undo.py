@@ -136,7 +136,7 @@ def undo_rewind(
     delete_files(location, extra, workers=workers)
     aside.put_back(location, put_back, workers=workers)
     what = f"what it was before rewind {plan.plan_id}"
-    expect_files(look_at(location), plan.before, plan_id=mark.plan_id, what=what)
+    expect_files(look_at(location), plan.before.items(), plan_id=mark.plan_id, what=what)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": location.uri, "table_version": table_version}
     repository.record(undo_of(plan.plan_id), {"kind": "undo", "of": plan.plan_id, **facts})
     remove_seal(location, mark)

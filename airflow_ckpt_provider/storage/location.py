@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
 
@@ -50,9 +51,9 @@ class Location:
         found = self.store.list(self._absolute(path))
         return Listing(tuple(self._relative(f) for f in found.files), found.directories)
 
-    def walk(self, path: str = "") -> dict[str, StoredFile]:
+    def walk(self, path: str = "") -> FileSet:
         """All files below ``path`` by their path, see :meth:`Store.walk`."""
-        return {f.path: f for f in self.sweep(path)}
+        return FileSet(self.sweep(path))
 
     def sweep(self, path: str = "") -> Iterator[StoredFile]:
         """All files below ``path`` as they are listed, see :meth:`Store.walk`."""

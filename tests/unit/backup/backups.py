@@ -8,7 +8,8 @@ import subprocess
 from typing import Any
 
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location

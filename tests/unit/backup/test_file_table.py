@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 
 from airflow_ckpt_provider.backup import manifest as manifest_module
-from airflow_ckpt_provider.backup.file_table import pack, unpack
-from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, parse_manifest
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.manifest import Manifest, parse_manifest
 from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import DamagedBackupError, RepositoryError
@@ -74,7 +75,11 @@ def many(count: int) -> tuple[FileEntry, ...]:
 
 @given(st.lists(entries, max_size=6))
 def test_nothing_is_lost(files: list[FileEntry]) -> None:
-    assert [FileEntry(*values) for values in unpack(pack(files, name="orders"), name="orders")] == files
+    table = FileTable("orders", files)
+    read = FileTable.read(b"".join(table.write()), name="orders")
+    assert list(read) == list(table) == files
+    assert (read, read.bytes, read.is_ordered) == (files, table.bytes, table.is_ordered)
+    assert [read[at] for at in range(-len(files), len(files))] == [*files, *files]
 
 
 @given(st.lists(entries, max_size=3))
@@ -131,7 +136,7 @@ def test_a_hundred_thousand_files() -> None:
         lambda table: table[:-8],
         lambda table: "!" + table[1:],
         lambda table: table[: len(table) // 2 // 4 * 4],
-        lambda table: pack([], name="x")[:-4],
+        lambda table: b"".join(FileTable("x").write())[:-4].decode(),
         lambda table: "",
     ],
 )

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.manifest import FileEntry
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.objects import Objects, Stored
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.checkpoint.stores import watched
 
 
-def store(place: Location, *, vouched: Iterable[FileEntry] = (), path: str = "offsets/7") -> Stored:
+def store(place: Location, *, vouched: Sequence[FileEntry] = (), path: str = "offsets/7") -> Stored:
     tree = Tree.of(place / "ck")
     return Objects(place / "repo", "orders", vouched=vouched).store(
         tree, tree.files(path.rpartition("/")[0])[path.rpartition("/")[2]]
@@ -56,8 +57,8 @@ def test_known_by_its_identity_it_is_not_read_again(place: Location) -> None:
     entry = store(place).entry
     checkpoint, asked = watched(place / "ck")
     tree = Tree.of(checkpoint)
-    again = Objects(place / "repo", "orders", vouched=[entry]).store(tree, tree.files("offsets")["7"])
-    assert again == Stored(entry, copied=False)
+    files = FileSet(tree.files("offsets").values())
+    assert list(Objects(place / "repo", "orders", vouched=[entry]).held(files)) == [(files["offsets/7"], entry)]
     assert asked.count("read") == 0
 
 
@@ -170,7 +171,7 @@ class TestCopiesWithinTheStore:
         objects = Objects(repository, "orders", vouched=())
         stored = objects.store(tree, file)
         assert (stored.copied, stored.unproven) == (True, True)
-        (entry,) = objects.prove(tree, [stored], [file])
+        (entry,) = objects.prove(tree, [stored.entry], FileSet([file]))
         assert (entry.sha256, entry.checksum) == (None, file.checksum)
         assert place.read(f"repo/{entry.object}") == b"content"
         assert (asked_there.count("read"), asked_here.count("read")) == (0, 0)
@@ -193,7 +194,7 @@ class TestCopiesWithinTheStore:
         stored = objects.store(tree, file)
         # What the manifest gets must not vouch for the content that was listed.
         with suppress(FileNotFoundError):
-            (entry,) = objects.prove(tree, [stored], [file])
+            (entry,) = objects.prove(tree, [stored.entry], FileSet([file]))
             assert entry.sha256 == hashlib.sha256(b"CONTENT").hexdigest()
             assert entry.checksum != file.checksum
 

@@ -323,7 +323,7 @@ def test_leftovers_of_other_timelines_and_debris_are_left_out(checkpoint: Checkp
     for path in ("state/0/1/.6.delta.crc", "state/0/1/.7.delta.4f.TID9.tmp", "commits/.6.5a.tmp", "offsets/.5.crc"):
         fs.pipe_file(f"{root}/{path}", b"debris")
     fs.pipe_file(f"{root}/sources/0/6", b"v1")
-    assert checkpoint.closure(5).files == before.files
+    assert checkpoint.closure(5).by_path == before.by_path
 
 
 @each_sample

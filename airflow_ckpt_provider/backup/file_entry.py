@@ -1,0 +1,57 @@
+"""One file of a backup: where it belongs, and where its content is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of a backup.
+
+    :param path: path in the checkpoint.
+    :param size: bytes.
+    :param object: path of its content in the repository.
+    :param sha256: hash of the content, where it passed through this program.
+    :param checksum: checksum that the repository's store vouches for (``etag:…``), where the store copied it itself.
+    :param identity: what the checkpoint's store said to tell this content from another; lets the next backup reuse it.
+    :param batches: the restorable batches that need it; ``None`` for all of them.
+    """
+
+    path: str
+    size: int
+    object: str
+    sha256: str | None = None
+    checksum: str | None = None
+    identity: str | None = None
+    batches: tuple[int, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as plain JSON, without what is not known."""
+        value: dict[str, Any] = {"path": self.path, "size": self.size, "object": self.object}
+        if self.sha256 is not None:
+            value["sha256"] = self.sha256
+        if self.checksum is not None:
+            value["checksum"] = self.checksum
+        if self.identity is not None:
+            value["identity"] = self.identity
+        if self.batches is not None:
+            value["batches"] = self.batches
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FileEntry:
+        """Read an entry; unknown keys are ignored."""
+        get = value.get
+        batches = get("batches")
+        return cls(
+            value["path"],
+            value["size"],
+            value["object"],
+            get("sha256"),
+            get("checksum"),
+            get("identity"),
+            None if batches is None else tuple(batches),
+        )
