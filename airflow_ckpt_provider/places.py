@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from airflow.sdk import BaseHook, ObjectStoragePath
+from airflow.sdk import BaseHook, Connection, ObjectStoragePath
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
 from airflow_ckpt_provider.storage.encrypted_store import parse_key
+from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 
@@ -24,6 +25,8 @@ _KEY = "ckpt_repository_key"
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 #: Scheme -> the extra of this package that brings Airflow's filesystem for it.
 _EXTRAS = {"s3": "amazon", "gs": "google", "abfs": "azure", "adl": "azure"}
+#: In the extra of a connection to HDFS, beside what Airflow's WebHDFSHook reads: arguments of fsspec's WebHDFS.
+_OF_WEBHDFS = ("kerberos", "kerb_kwargs", "token", "proxy_to", "data_proxy")
 
 
 def open_place(uri: str, conn_id: str | None = None) -> Location:
@@ -41,6 +44,8 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
     scheme, rest = address(uri)
     if scheme == "file" and not conn_id:
         return open_location(uri)
+    if scheme in HDFS_SCHEMES:
+        return _open_hdfs(f"{scheme}://{rest}", conn_id)
     path = ObjectStoragePath(f"{scheme}://{rest}", conn_id=conn_id)
     key = _repository_key(uri, path.conn_id) if path.conn_id else None
     try:
@@ -49,7 +54,7 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
         if isinstance(e, ValueError) and "No filesystem registered" not in str(e):
             raise
         if not path.conn_id and scheme not in _EXTRAS:
-            return open_location(uri)  # schemes that fsspec has and Airflow has not, such as memory:// and hdfs://
+            return open_location(uri)  # schemes that fsspec has and Airflow has not, such as memory://
         extra = _EXTRAS.get(scheme)
         raise MissingExtraError(
             f"{uri}: Airflow has no filesystem for {scheme}:// ({e})",
@@ -74,20 +79,50 @@ def open_logs(progress_log: str | None, error_log: str | None, conn_id: str | No
     )
 
 
+def _open_hdfs(uri: str, conn_id: str | None) -> Location:
+    """HDFS, of which Airflow has a connection type and no filesystem."""
+    scheme, _, rest = uri.partition("://")
+    authority, slash, path = rest.partition("/")
+    of_address, _, authority = authority.rpartition("@")
+    conn_id = conn_id or of_address
+    uri = f"{scheme}://{authority}{slash}{path}"
+    if not conn_id:
+        return open_location(uri)
+    connection = _connection(uri, conn_id)
+    extra = connection.extra_dejson
+    options = {
+        "host": connection.host,
+        "port": connection.port,
+        "user": connection.login,
+        "password": connection.password,
+        "use_https": str(extra.get("use_ssl", "")).lower() == "true",
+        "session_verify": extra.get("verify", True),
+        "session_cert": (extra["cert"], extra["key"]) if extra.get("cert") and extra.get("key") else extra.get("cert"),
+    } | {name: extra[name] for name in _OF_WEBHDFS if name in extra}
+    return replace(open_location(uri, storage_options=options), key=_key_of(connection))
+
+
 def _repository_key(uri: str, conn_id: str) -> bytes | None:
     """See that the connection is there, and read the key of an encrypted repository from its extra.
 
     Without the connection some of Airflow's filesystems quietly go on as nobody.
     """
+    return _key_of(_connection(uri, conn_id))
+
+
+def _connection(uri: str, conn_id: str) -> Connection:
     try:
-        connection = BaseHook.get_connection(conn_id)
+        return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:
         raise RefusedError(
             f"{uri}: there is no Airflow connection {conn_id!r}",
             hint=f"create it (airflow connections add {conn_id} …), or leave the connection id out",
         ) from e
+
+
+def _key_of(connection: Connection) -> bytes | None:
     text = connection.extra_dejson.get(_KEY)
-    return parse_key(str(text), name=f"{_KEY} of connection {conn_id!r}") if text else None
+    return parse_key(str(text), name=f"{_KEY} of connection {connection.conn_id!r}") if text else None
 
 
 def address(uri: str) -> tuple[str, str]:

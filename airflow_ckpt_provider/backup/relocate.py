@@ -89,7 +89,4 @@ def spark_uri(location: Location, *, like: str) -> str:
             f"the checkpoint names absolute places, and how Spark names {location} cannot be derived",
             hint="give it: --spark-uri, as the query will have it in checkpointLocation",
         )
-    if protocol == "hdfs":
-        authority = re.match(r"hdfs://[^/]*", like)
-        return f"{authority[0] if authority else 'hdfs://'}/{location.root.lstrip('/')}"
     return f"{scheme if scheme in schemes else schemes[0]}://{location.root}"

@@ -32,9 +32,9 @@ Answer = TypeVar("Answer")
 
 
 class FsspecStore(Store):
-    """Object stores, HDFS and everything else that fsspec reaches.
+    """Object stores, SFTP and everything else that fsspec reaches.
 
-    Where files are not written atomically (HDFS), they go to a hidden ``.tmp`` name and are renamed; a create is then
+    Where files are not written atomically (SFTP), they go to a hidden ``.tmp`` name and are renamed; a create is then
     two steps, as :attr:`creates_if_absent` says.
 
     :param fs: the filesystem, already authenticated. Its listing cache is switched off.

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from airflow_ckpt_provider.errors import MissingExtraError, StorageError
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
+from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES, hdfs_of, open_hdfs
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
@@ -38,6 +39,8 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
         path = uri.removeprefix("file:") if scheme else uri
         path = path.removeprefix("//") if scheme else path
         return Location(LocalStore(), os.path.abspath(os.path.expanduser(path)))
+    if scheme in HDFS_SCHEMES:
+        return open_hdfs(uri, storage_options or {})
     protocol = _SCHEMES.get(scheme, scheme)
     address = f"{protocol}{uri[len(scheme) :]}"
     options = storage_options or {}
@@ -73,6 +76,8 @@ def location_of(fs: AbstractFileSystem, root: str) -> Location:
     :param root: the path in it, with or without the scheme.
     """
     stripped = str(fs._strip_protocol(root)).rstrip("/")
+    if "webhdfs" in fs.protocol:
+        return hdfs_of(fs, stripped)
     return Location(store_for(fs), stripped)
 
 

@@ -16,12 +16,14 @@ from tests.component.storage.places import Place
 STARTS: dict[str, Any] = {
     "azure": emulators.azure,
     "google": emulators.google,
+    "hdfs": emulators.hdfs,
     "mounted": emulators.mounted,
 }
 #: What is declared of each.
 DECLARED: dict[str, dict[str, Any]] = {
     "azure": {"copies": True, "lost_names": frozenset({"q?a#b"})},  # adlfs: "?" is a pattern
     "google": {"copies": True},
+    "hdfs": {"directories": True},
     "mounted": {"directories": True, "steady": False},  # its rename shows
 }
 

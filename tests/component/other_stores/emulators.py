@@ -1,10 +1,11 @@
-"""Emulators of stores that cost money, and a mount: fetched into .cache/stores on first use, each a process of its own.
+"""Emulators of stores that cost money, an HDFS and a mount: fetched into .cache/stores on first use, each a process of its own.
 
 ========  =============================================  =======================================
 store     what runs                                      fetched by
 ========  =============================================  =======================================
 Azure     Azurite, Microsoft's own emulator              npm
 Google    fake-gcs-server                                go install
+HDFS      Apache Hadoop itself                           Maven (``dev/hdfs-jars.txt``)
 a mount   SeaweedFS by FUSE (/dev/fuse, fusermount)      pip, as the S3 server of the tests
 ========  =============================================  =======================================
 """
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.hdfs_cluster import running_hdfs
 from tests.s3_server import _end_with_parent, _free_ports, _weed
 
 _CACHE = Path(".cache/stores").absolute()
@@ -90,6 +92,13 @@ def google(directory: Path) -> Iterator[Emulator]:
         _await(process, directory, lambda: _listens(port))
         options = {"endpoint_url": f"http://127.0.0.1:{port}", "token": "anon", "project": "test"}
         yield Emulator("gs://", options, lambda: _client("gcs", **options))
+
+
+@contextlib.contextmanager
+def hdfs(directory: Path) -> Iterator[Emulator]:
+    """HDFS, by the address that Spark has for it."""
+    with running_hdfs(directory) as cluster:
+        yield Emulator(f"{cluster.address}/", cluster.options, cluster.client, base="/")
 
 
 @contextlib.contextmanager

@@ -91,7 +91,7 @@ def _s3fs(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
 
 
 def _two_steps(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
-    """As HDFS looks through fsspec: real directories, no exclusive create, no identities."""
+    """As SFTP looks through fsspec: real directories, no exclusive create, no identities."""
     location = location_of(DirFileSystem(str(tmp_path), LocalFileSystem()), "place")
     assert type(location.store) is FsspecStore
     fs = DirFileSystem(str(tmp_path), LocalFileSystem(), skip_instance_cache=True)

@@ -107,8 +107,8 @@ def somewhere(protocol: str, root: str) -> Location:
         ("s3", "bucket/ck", "s3n://old/ck", "s3n://bucket/ck"),
         ("s3", "bucket/ck", "file:/old/ck", "s3a://bucket/ck"),
         ("gcs", "bucket/ck", "gs://old/ck", "gs://bucket/ck"),
-        ("hdfs", "/new/ck", "hdfs://nn:8020/old/ck", "hdfs://nn:8020/new/ck"),
-        ("hdfs", "/new/ck", "file:/old/ck", "hdfs:///new/ck"),
+        ("hdfs", "nn:8020/new/ck", "hdfs://other/old/ck", "hdfs://nn:8020/new/ck"),
+        ("hdfs", "nn:8020/new/ck", "file:/old/ck", "hdfs://nn:8020/new/ck"),
     ],
 )
 def test_names_as_spark_has_them(protocol: str, root: str, like: str, uri: str) -> None:
@@ -119,7 +119,7 @@ def test_a_local_place() -> None:
     assert spark_uri(Location(LocalStore(), "/new/ck"), like="s3a://old/ck") == "file:/new/ck"
 
 
-@pytest.mark.parametrize("protocol", ["memory", "abfs", "az", "sftp"])
+@pytest.mark.parametrize("protocol", ["memory", "abfs", "az", "sftp", "webhdfs"])
 def test_a_name_that_cannot_be_derived(protocol: str) -> None:
     place = somewhere(protocol, "container/ck")
     with pytest.raises(RefusedError) as error:
