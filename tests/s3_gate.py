@@ -33,6 +33,8 @@ class Request:
     :param ended: when the answer was sent.
     :param status: of the answer; 0 where there was none.
     :param at_once: how many were under way when it came, itself included.
+    :param received: bytes of its body.
+    :param sent: bytes of the answer's body.
     """
 
     kind: str
@@ -42,6 +44,8 @@ class Request:
     ended: float
     status: int
     at_once: int
+    received: int = 0
+    sent: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind} {self.path} {self.query}".strip()
@@ -79,6 +83,7 @@ class Gate:
             disable_nagle_algorithm = True
             wbufsize = -1  # head and body of an answer in one packet
             inner: http.client.HTTPConnection | None = None
+            sent = 0
 
             def do_GET(self) -> None:
                 url = urlsplit(self.path)
@@ -87,7 +92,7 @@ class Gate:
                     kind = "LIST"
                 elif self.headers.get("x-amz-copy-source"):
                     kind = "COPY"
-                began = time.monotonic()
+                began, self.sent = time.monotonic(), 0
                 with gate._lock:
                     gate._at_once += 1
                     at_once = gate._at_once
@@ -104,12 +109,19 @@ class Gate:
                     else:
                         self.answer(status, [("Content-Type", "application/xml")], SLOW_DOWN)
                 finally:
-                    request = Request(kind, url.path, url.query, began, time.monotonic(), status or 0, at_once)
+                    ended = time.monotonic()
+                    counts = status or 0, at_once, len(body), self.sent
+                    request = Request(kind, url.path, url.query, began, ended, *counts)
                     with gate._lock:
                         gate._at_once -= 1
                         gate.requests.append(request)
 
             do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
+
+            def handle_expect_100(self) -> bool:
+                go_on = super().handle_expect_100()
+                self.wfile.flush()  # the client sends no body before it has read this
+                return go_on
 
             def pass_on(self, body: bytes) -> int:
                 answer = self.ask(body)
@@ -150,6 +162,7 @@ class Gate:
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(content)
+                    self.sent = len(content)
                 self.wfile.flush()
 
             def finish(self) -> None:

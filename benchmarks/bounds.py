@@ -1,0 +1,98 @@
+"""The fewest requests that a step can do with, and how they come about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from benchmarks.steps import Step
+
+#: Names that S3 gives in one answer to a LIST.
+PAGE = 1000
+#: What our steps ask on top of the bound, however many files there are: the repository's marker, lease and claim with their
+#: ends, marks of prunes, the newest logs, the look back whether history was rewritten; on a restore the seal, the order of writes
+#: that no Spark starts in the middle of, and the audit record.
+FIXED = {
+    Step.FIRST: 35,
+    Step.NOTHING: 25,
+    Step.CHANGED: 25,
+    Step.VERIFY: 6,
+    Step.READ: 6,
+    Step.RESTORE: 40,
+}
+
+
+#: And on a restore for each content that came through the backup's hands (the zips of snapshots): read before anything is
+#: changed, read to be written, and read back, as the store's checksum tells nothing of it.
+READS_OF_A_ZIP = 3
+#: And listings of all, beyond the two of the bound: the objects are listed for the plan, and again once no prune can take them away.
+MORE_LISTINGS = 1
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The fewest requests, by kind, and in words.
+
+    :param kinds: kind of request -> how many.
+    :param words: where they come from.
+    """
+
+    kinds: dict[str, int]
+    words: str
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.kinds.values())
+
+
+def most_over(step: Step, *, needed: int, snapshots: int) -> int:
+    """How many requests our step may ask on top of the bound.
+
+    :param needed: files that the backup holds.
+    :param snapshots: zips among them.
+    """
+    if step is not Step.RESTORE:
+        return FIXED[step]
+    return FIXED[step] + MORE_LISTINGS * pages(needed) + READS_OF_A_ZIP * snapshots
+
+
+def pages(files: int) -> int:
+    """LISTs that it takes to see so many files."""
+    return max(1, math.ceil(files / PAGE))
+
+
+def lower_bound(step: Step, *, files: int, needed: int, changed: int, snapshots: int = 0) -> Bound:
+    """The fewest requests with which a copying backup can do a step, and know that it is right.
+
+    What is in a checkpoint and in a repository can only be learnt by listing them, a page for 1,000 names; a content that
+    stays in the store is copied by one request; that every copy is what was listed shows in one more listing.
+
+    :param files: of the checkpoint.
+    :param needed: of those, what Spark needs, and so what a backup holds.
+    :param changed: of the needed ones, how many were replaced since the last backup.
+    :param snapshots: zips among the needed, each of which names the table files it goes with, and has to be read for it.
+    """
+    here, there = pages(files), pages(needed)
+    if step is Step.FIRST:
+        return Bound(
+            {"LIST": here + there, "COPY": needed, "GET": snapshots, "PUT": 1},
+            "list the checkpoint, copy each file, list the copies, write the manifest",
+        )
+    if step is Step.NOTHING:
+        return Bound(
+            {"LIST": here + there, "GET": 1 + snapshots, "PUT": 1}, "two listings, the last manifest, a new one"
+        )
+    if step is Step.CHANGED:
+        return Bound(
+            {"LIST": here + 2 * there, "COPY": changed, "GET": 1 + snapshots, "PUT": 1},
+            "as nothing changed, copy each new file, list the copies",
+        )
+    if step is Step.VERIFY:
+        return Bound({"LIST": there, "GET": 1}, "list the objects, read the manifest")
+    if step is Step.READ:
+        return Bound({"LIST": there, "GET": 1 + needed}, "read each file and the manifest, list the objects")
+    return Bound(
+        {"LIST": 2 * there, "COPY": needed, "GET": 1},
+        "read the manifest, list the objects, copy each file, list the copies",
+    )

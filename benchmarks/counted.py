@@ -1,0 +1,61 @@
+"""The counts of requests and bytes that were committed, and the lower bound beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.bounds import Bound, lower_bound
+from benchmarks.results import KINDS, REQUESTS, read
+from benchmarks.steps import Step
+from benchmarks.tools import ALL
+
+
+class Counted:
+    """The counts of requests.
+
+    :param document: as ``benchmarks.requests`` keeps it.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.trees: dict[str, dict[str, Any]] = document["trees"]
+        self._rows = {(row["tree"], row["tool"], Step(row["step"])): row for row in document["rows"]}
+
+    @classmethod
+    def committed(cls) -> Counted | None:
+        """Those of the results."""
+        document = read(REQUESTS)
+        return cls(document) if document else None
+
+    def row(self, tree: str, tool: str, step: Step) -> dict[str, Any] | None:
+        """Counts of a tool's step."""
+        return self._rows.get((tree, tool, step))
+
+    def kinds(self, tree: str, tool: str, step: Step) -> dict[str, int] | None:
+        """Kind of request -> how many."""
+        row = self.row(tree, tool, step)
+        return {kind: row[kind] for kind in KINDS if row[kind]} if row else None
+
+    def total(self, tree: str, tool: str, step: Step) -> int | None:
+        """All requests of a tool's step."""
+        kinds = self.kinds(tree, tool, step)
+        return sum(kinds.values()) if kinds is not None else None
+
+    def tools(self, tree: str) -> list[str]:
+        """Names, in the order of :data:`benchmarks.tools.ALL`."""
+        return [kind.name for kind in ALL if (tree, kind.name, Step.FIRST) in self._rows]
+
+    def bound(self, tree: str, step: Step) -> Bound:
+        """The fewest requests for a step of ours."""
+        facts = self.trees[tree]
+        sizes = {"files": facts["files"], "needed": facts["held_files"], "changed": facts["changed"]}
+        return lower_bound(step, **sizes, snapshots=self.zips(tree))
+
+    def zips(self, tree: str) -> int:
+        """Zips of snapshots that a backup of the tree holds: one for each partition."""
+        facts = self.trees[tree]
+        return facts["partitions"] if facts["snapshots"] else 0
+
+    def main_tree(self) -> str:
+        """The one that is shown in full: of 5,000 files where it was counted."""
+        return "5000" if "5000" in self.trees else next(iter(self.trees))

@@ -1,0 +1,67 @@
+"""The benchmark itself, with the tools that need no download: it counts what a tool asks, and finds out who skips work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bounds import lower_bound, most_over
+from benchmarks.ground import Ground
+from benchmarks.requests import count
+from benchmarks.sample_tree import SampleTree
+from benchmarks.steps import Step
+from benchmarks.tools import Fsspec, OursInProcess
+from tests.s3_gate import Gate
+from tests.s3_server import S3Server
+
+_TREE = SampleTree(partitions=2, snapshots=(10, 20))
+
+
+def test_requests_and_bytes_are_counted(s3_server: S3Server, tmp_path: Path) -> None:
+    facts, rows = count(s3_server, tmp_path, _TREE, ["in process", "s3fs"])
+    found = {(row["tool"], row["step"]): row for row in rows}
+    assert facts["files"] == len(list(_TREE.files()))
+    assert {step for tool, step in found if tool == OursInProcess.name} == set(Step)
+    sizes = {"files": facts["files"], "needed": facts["held_files"], "changed": facts["changed"]}
+    for step in Step:
+        row = found[OursInProcess.name, step]
+        total = sum(row[kind] for kind in ("LIST", "GET", "HEAD", "PUT", "COPY", "POST", "DELETE"))
+        bound = lower_bound(step, **sizes, snapshots=_TREE.partitions).total
+        assert bound <= total <= bound + most_over(step, needed=facts["held_files"], snapshots=_TREE.partitions), (
+            step,
+            row,
+        )
+    read = found[OursInProcess.name, Step.READ]
+    assert read["sent"] > facts["held_bytes"] > facts["needed_bytes"], "every content comes out of the server"
+    copied = found[Fsspec.name, Step.FIRST]
+    assert (copied["stored_files"], copied["stored_bytes"]) == (facts["files"], facts["bytes"])
+    assert copied["sent"] < facts["bytes"], "the server copies by itself"
+    assert found[OursInProcess.name, Step.FIRST]["stored_bytes"] < facts["bytes"], (
+        "what Spark does not need is left out"
+    )
+
+
+def test_a_tool_that_skips_a_file_is_found_out(s3_server: S3Server, tmp_path: Path) -> None:
+    class Lazy(Fsspec):
+        def copy(self, source: str, target: str) -> None:
+            super().copy(source, target)
+            fs = self.server.filesystem()
+            fs.rm_file(f"{target}/state/0/1/7.changelog")
+
+    ground = Ground(s3_server, tmp_path, _TREE, local=False)
+    with pytest.raises(AssertionError, match=r"first backup: 1 files are wrong, such as \['state/0/1/7.changelog'\]"):
+        ground.round([Lazy(s3_server, tmp_path)], list(Step), 0, lambda tool, step, work: work())
+
+
+def test_the_gate_knows_the_bytes_of_both_directions(s3_server: S3Server) -> None:
+    gate, bucket = Gate(s3_server), s3_server.make_bucket()
+    try:
+        fs = S3Server(int(gate.endpoint.rpartition(":")[2]), s3_server.pid).filesystem()
+        with gate.watched() as seen:
+            fs.pipe_file(f"{bucket}/one", b"x" * 1234)
+            assert fs.cat_file(f"{bucket}/one") == b"x" * 1234
+    finally:
+        gate.close()
+    assert [request.received for request in seen if request.kind == "PUT"] == [1234]
+    assert [request.sent for request in seen if request.kind == "GET"] == [1234]
