@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.prune_marks import Marks
+from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet, order
@@ -157,13 +158,15 @@ class Objects:
         """
         source = tree.location
         content = tree.content_in_hand(file)
-        if (
-            content is None
-            and source.store.copies_within
-            and source.store.same_as(self.repository.store)
-            and file.checksum
-        ):
-            return self._copy_within(source, file, file.checksum)
+        copied_by_store = source.store.copies_within and source.store.same_as(self.repository.store)
+        # Logs in hand are written at once: a copy would have to be looked at again. A snapshot is read to know what it needs;
+        # copied by the store it need not be read when it is restored.
+        if copied_by_store and file.checksum and (content is None or file.path.startswith(f"{STATE}/")):
+            try:
+                return self._copy_within(source, file, file.checksum)
+            except FileNotFoundError:
+                if content is None:
+                    raise  # else it went after it was read, which is as good
         if content is None:
             content = source.read(file.path)
         if len(content) != file.size:

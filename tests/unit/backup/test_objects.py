@@ -179,6 +179,22 @@ class TestCopiesWithinTheStore:
         again = Objects(repository, "orders", vouched=()).store(tree, file)
         assert (again.copied, again.unproven, again.entry.object) == (False, False, entry.object)
 
+    @pytest.mark.parametrize("gone", [False, True])
+    def test_a_snapshot_that_was_read_already(self, place: Location, gone: bool) -> None:
+        """Copied by the store all the same, unless maintenance has deleted it since."""
+        plant(place / "ck", {"state/0/1/7.zip": b"content"})
+        checkpoint, asked_there = watched(place / "ck", copies_within=True)
+        repository, _ = watched(place / "repo", copies_within=True)
+        tree = Tree.of(checkpoint)
+        file = tree.files("state/0/1")["7.zip"]
+        tree.read(file)
+        if gone:
+            (place / "ck").delete(file.path)
+        stored = Objects(repository, "orders", vouched=()).store(tree, file)
+        assert (stored.copied, stored.unproven) == (True, not gone)
+        assert place.read(f"repo/{stored.entry.object}") == b"content"
+        assert asked_there.count("read") == 1
+
     def test_replaced_while_it_was_copied(self, place: Location) -> None:
         plant(place / "ck", {"offsets/7": b"content"})
 
