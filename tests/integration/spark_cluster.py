@@ -83,10 +83,23 @@ class SparkCluster:
         return sorted(found)
 
     def kill(self) -> None:
-        """``kill -9`` of all of it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """``kill -9`` of all of it, executors' Python workers too, which outlive these for a moment."""
+        while members := self._members():
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.poll()
         self._process.wait()
+
+    def _members(self) -> list[int]:
+        """Processes of its session that run still."""
+        found = []
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+                if os.getsid(int(process.name)) == self._process.pid and state not in "ZX":
+                    found.append(int(process.name))
+        return found
 
 
 def wait_until(condition: Any, what: str, *, at_most: float = 120.0) -> None:
