@@ -548,8 +548,11 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
 
+told = []
+
 def wait_for_the_test(progress):
-    if progress.files_done == 1:
+    told.append(progress)
+    if len(told) == 1:
         print("copying", flush=True)
         sys.stdin.readline()
 
