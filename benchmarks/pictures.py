@@ -59,8 +59,12 @@ def draw_times(timed: Timings) -> None:
     """Bars of the medians with their ranges, a field for each step."""
     plt = _pyplot()
     tools = timed.tools()
-    figure, axes = plt.subplots(2, 3, figsize=(12, 6.4), sharey=True, layout="constrained")
-    for axis, step in zip(axes.flat, Step, strict=True):
+    steps = [step for step in Step if any(timed.of(tool, step) for tool in tools)]
+    lines = -(-len(steps) // 3)
+    figure, axes = plt.subplots(lines, 3, figsize=(12, 3.2 * lines), sharey=True, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(steps) :]:
+        axis.set_visible(False)
+    for axis, step in zip(axes.flat, steps, strict=False):
         found = {tool: middle for tool in tools if (middle := timed.of(tool, step))}
         longest = max((middle.most for middle in found.values()), default=1.0)
         for place, tool in enumerate(tools):
@@ -89,10 +93,11 @@ def draw_times(timed: Timings) -> None:
         _quiet(axis, "x")
         axis.tick_params(axis="y", length=0)
     axes[0, 0].invert_yaxis()
-    for axis in axes[1]:
+    for axis in axes[-1]:
         axis.set_xlabel("seconds")
-    for label, tool in zip(axes[0, 0].get_yticklabels() + axes[1, 0].get_yticklabels(), tools * 2, strict=True):
-        label.set_fontweight("bold" if tool in OURS else "normal")
+    for axis in axes[:, 0]:
+        for label, tool in zip(axis.get_yticklabels(), tools, strict=True):
+            label.set_fontweight("bold" if tool in OURS else "normal")
     _title(
         figure,
         f"{in_words(timed.name)}: median seconds and range, rounds: {len(timed.rounds)}; x: to the fastest other tool",
