@@ -201,13 +201,13 @@ def measure() -> Costs:
         copy: list[float] = []
         objects = Objects(place("copied"), "x", vouched=())
         with _processor_time(copy):
-            Threads(WORKERS).store(Tree(checkpoint), objects, files, lambda stored: None)
+            Threads(WORKERS).store(Tree(checkpoint), objects, files, lambda stored: None, lambda file: None)
         through: list[float] = []
         for some in (files[:1000], _big(place("big"))):
             elsewhere = Objects(open_location(f"{directory}/through-{len(some)}"), "x", vouched=())
             origin = checkpoint if len(some) == 1000 else place("big")
             with _processor_time(through):
-                Threads(WORKERS).store(Tree(origin), elsewhere, some, lambda stored: None)
+                Threads(WORKERS).store(Tree(origin), elsewhere, some, lambda stored: None, lambda file: None)
     per_byte = through[1] / (8 * 32 * 1024**2)
     small = sum(file.size for file in files[:1000]) / 1000
     return Costs(

@@ -12,13 +12,14 @@ from benchmarks.curves import Curve, curves
 from benchmarks.results import RESULTS, Timings, all_timings, in_words
 from benchmarks.steps import Step
 from benchmarks.tools import OURS, Restic
+from benchmarks.units import seconds, size
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 _OURS, _OURS_LIGHT = "#0b6e6e", "#5fb3b0"
 #: Of the others, dark to light, so that neighbours can be told apart.
 _GREYS = ("#4a4a4a", "#6b6b6b", "#8a8a8a", "#a6a6a6", "#bfbfbf")
 _INK, _LINES = "#222222", "#dddddd"
-_STYLE = {
+_STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": _INK,
@@ -84,7 +85,7 @@ def draw_times(timed: Timings) -> None:
                 spread = [[middle.seconds - middle.least], [middle.most - middle.seconds]]
                 axis.errorbar(middle.seconds, place, xerr=spread, color=_INK, capsize=2.5, linewidth=1)
             ratio = timed.ratio(tool, step)
-            said = f"{_seconds(middle.seconds)}" + (f"  ({ratio:.2f} x)" if ratio is not None and tool in OURS else "")
+            said = f"{seconds(middle.seconds)}" + (f"  ({ratio:.2f} x)" if ratio is not None and tool in OURS else "")
             weight = "bold" if tool in OURS else "normal"
             axis.text(middle.most + longest * 0.02, place, said, va="center", fontsize=8.5, fontweight=weight)
         axis.set_title(step)
@@ -132,7 +133,7 @@ def draw_requests(counted: Counted) -> None:
                 axis.barh(
                     place, amount, height=0.66, color=_color(tool, tools), hatch=_hatch(tool, step), edgecolor="white"
                 )
-                said = f"{amount:,}" if what == "requests" else _size(amount)
+                said = f"{amount:,}" if what == "requests" else size(amount)
                 axis.text(
                     amount + most * 0.02,
                     place,
@@ -160,7 +161,7 @@ def draw_requests(counted: Counted) -> None:
             axis.set_ylim(len(tools) - 0.45, -0.95)
             axis.set_xlim(0, most * 1.24)
             axis.xaxis.set_major_formatter(
-                lambda value, _, what=what: f"{value:,.0f}" if what == "requests" else _size(value)
+                lambda value, _, what=what: f"{value:,.0f}" if what == "requests" else size(value)
             )
             axis.locator_params(axis="x", nbins=4)
             _quiet(axis, "x")
@@ -234,7 +235,7 @@ def _pyplot() -> Any:
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update(_STYLE)
+    plt.style.use(_STYLE)
     return plt
 
 
@@ -267,16 +268,6 @@ def _save(figure: Any, name: str) -> None:
     about: Mapping[str, str | None] = {"Software": None, "Figures": digest()}
     figure.savefig(IMAGES / f"{name}.png", dpi=110, metadata=about)
     _pyplot().close(figure)
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value >= 20 else f"{value:.2f} s"
-
-
-def _size(value: float) -> str:
-    if value >= 1_000_000:
-        return f"{value / 1e6:,.0f} MB" if value >= 20e6 else f"{value / 1e6:,.1f} MB"
-    return f"{value / 1e3:,.0f} KB" if value >= 1000 else f"{value:,.0f} B"
 
 
 if __name__ == "__main__":

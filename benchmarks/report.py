@@ -13,6 +13,7 @@ from benchmarks.prices import BACKUPS_A_MONTH, S3, STORES, STREAMS
 from benchmarks.results import GROWTH, KINDS, Timings, all_timings, in_words, read
 from benchmarks.steps import Step
 from benchmarks.tools import ALL, AT_ONCE, OURS, OursInProcess, Restic
+from benchmarks.units import plain, seconds, size
 
 Lines = Iterator[str]
 #: What ours is measured by: what a task of Airflow pays.
@@ -76,11 +77,11 @@ def _aims(timings: Sequence[Timings], counted: Counted | None) -> Lines:
         if peer and ratios:
             said = ", ".join(f"{_short(name)} {ratio:.2f}" for name, ratio in ratios)
             restic = timed.of(Restic.name, Step.FIRST)
-            beside = f"; restic, of a local directory, takes {_seconds(restic.seconds)}" if restic else ""
+            beside = f"; restic, of a local directory, takes {seconds(restic.seconds)}" if restic else ""
             yield _row(
                 "first backup at most 1.0 of the fastest other",
                 in_words(timed.name),
-                f"{said} ({peer[0]}, {_seconds(peer[1])}{beside})",
+                f"{said} ({peer[0]}, {seconds(peer[1])}{beside})",
                 _met(ratios[0][1] <= 1.0),
             )
     if counted:
@@ -97,7 +98,7 @@ def _aims(timings: Sequence[Timings], counted: Counted | None) -> Lines:
                 yield _row(
                     "first backup of fewer bytes than any other",
                     in_words(tree),
-                    f"{_size(stored[_MAIN])}, of which contents {_size(contents)}; {least[1]} {_size(least[0])}",
+                    f"{size(stored[_MAIN])}, of which contents {size(contents)}; {least[1]} {size(least[0])}",
                     f"{_met(stored[_MAIN] < least[0])}; of contents alone {_met(contents < least[0])}",
                 )
     for timed in timings:
@@ -129,9 +130,9 @@ def _times(timed: Timings) -> Lines:
     tree = timed.tree
     closure = ""
     if tree["snapshots"]:
-        closure = f", of which Spark needs {tree['needed_files']:,} state files, {_size(tree['needed_bytes'])}"
-    size = f"{tree['files']:,} files, {_size(tree['bytes'])}, {tree['partitions']:,} state partitions{closure}"
-    yield f"{size}. {rounds} round{'s' if rounds > 1 else ''}."
+        closure = f", of which Spark needs {tree['needed_files']:,} state files, {size(tree['needed_bytes'])}"
+    extent = f"{tree['files']:,} files, {size(tree['bytes'])}, {tree['partitions']:,} state partitions{closure}"
+    yield f"{extent}. {rounds} round{'s' if rounds > 1 else ''}."
     yield ""
     yield f"![Times, {in_words(timed.name)}](images/bench-times-{timed.name}.png)"
     yield ""
@@ -141,7 +142,7 @@ def _times(timed: Timings) -> Lines:
     for tool in timed.tools():
         cells = [_cell(timed, tool, step) for step in steps]
         first = timed.of(tool, Step.FIRST)
-        yield f"| {tool} | {' | '.join(cells)} | {_seconds(first.cpu) if first else ''} |"
+        yield f"| {tool} | {' | '.join(cells)} | {seconds(first.cpu) if first else ''} |"
     yield ""
     lost = [
         f"{tool} {middle.runs}"
@@ -150,6 +151,10 @@ def _times(timed: Timings) -> Lines:
     ]
     if lost:
         yield f"Fewer rounds: {', '.join(lost)}."
+    left_out = [tool.name for tool in ALL if tool.name not in timed.tools()] + [str(s) for s in Step if s not in steps]
+    if left_out:
+        yield f"Not measured with this tree: {', '.join(left_out)}."
+        yield ""
     busy = [entry["others"] for entry in timed.rounds if entry["others"] is not None]
     said = f"; other programs kept {min(busy):.2f} to {max(busy):.2f} processors busy while a round ran" if busy else ""
     first = timed.rounds[0]["load"]
@@ -161,8 +166,8 @@ def _cell(timed: Timings, tool: str, step: Step) -> str:
     if middle is None:
         return "-"
     beside = f" **{ratio:.2f} x**" if ratio is not None else ""
-    spread = f" ({_plain(middle.least)} to {_plain(middle.most)})" if middle.runs > 1 else ""
-    return f"{_seconds(middle.seconds)}{spread}{beside}"
+    spread = f" ({plain(middle.least)} to {plain(middle.most)})" if middle.runs > 1 else ""
+    return f"{seconds(middle.seconds)}{spread}{beside}"
 
 
 def _ways() -> Lines:
@@ -238,9 +243,9 @@ def _requests(counted: Counted) -> Lines:
             if not row:
                 continue
             kinds = (f"{row[kind]:,}" if row[kind] else "" for kind in KINDS)
-            left = f"{row['stored_files']:,} files, {_size(row['stored_bytes'])}" if "stored_bytes" in row else ""
+            left = f"{row['stored_files']:,} files, {size(row['stored_bytes'])}" if "stored_bytes" in row else ""
             total = counted.total(tree, tool, step)
-            yield _row(tool, step, *kinds, f"{total:,}", _size(row["received"]), _size(row["sent"]), left)
+            yield _row(tool, step, *kinds, f"{total:,}", size(row["received"]), size(row["sent"]), left)
     others = [name for name in counted.trees if name != tree]
     if others:
         yield ""
@@ -253,7 +258,7 @@ def _requests(counted: Counted) -> Lines:
             totals = [counted.total(name, tool, step) for step in Step]
             cells = " | ".join("-" if total is None else f"{total:,}" for total in totals)
             first = counted.row(name, tool, Step.FIRST) or {}
-            yield f"| {in_words(name)} | {tool} | {cells} | {_size(first['stored_bytes'])} |"
+            yield f"| {in_words(name)} | {tool} | {cells} | {size(first['stored_bytes'])} |"
 
 
 def _bill(counted: Counted) -> Lines:
@@ -315,10 +320,10 @@ def _growth(timings: Sequence[Timings], counted: Counted | None) -> Lines:
     yield "| grows with | step | seconds | exponent | requests | exponent |"
     yield "|---|---|---|---:|---|---:|"
     for curve in curves(timings, counted):
-        seconds = ", ".join(f"{x:,}: {_plain(y)}" for x, y in curve.seconds)
+        times = ", ".join(f"{x:,}: {plain(y)}" for x, y in curve.seconds)
         asked = ", ".join(f"{x:,}: {y:,}" for x, y in curve.requests)
         exponents = _exponent(curve.seconds), _exponent(curve.requests)
-        yield _row(curve.grows, curve.step, seconds, exponents[0], asked, exponents[1])
+        yield _row(curve.grows, curve.step, times, exponents[0], asked, exponents[1])
     document = read(GROWTH)
     if document:
         yield ""
@@ -366,20 +371,6 @@ def _met(met: bool) -> str:
 
 def _part(ours: float, other: float) -> str:
     return f"1/{other / ours:.1f}" if ours <= other else f"{ours / other:.2f}"
-
-
-def _seconds(value: float) -> str:
-    return f"{_plain(value)} s"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.1f}" if value >= 20 else f"{value:.2f}"
-
-
-def _size(value: int) -> str:
-    if value >= 1_000_000:
-        return f"{value / 1e6:,.1f} MB" if value >= 20e6 else f"{value / 1e6:.2f} MB"
-    return f"{value / 1e3:,.1f} KB" if value >= 1000 else f"{value} B"
 
 
 def _dates(timed: Timings) -> str:

@@ -108,14 +108,14 @@ class HdfsCluster:
         """Run one of Hadoop's tools, such as ``DFSAdmin``."""
         self._await_end(self._java(tool, f"org.apache.hadoop.hdfs.tools.{tool}", *arguments))
 
-    def await_that(self, holds: Callable[[], bool], what: str) -> None:
+    def await_that(self, holds: Callable[[], object], what: str) -> None:
         """Wait until something holds."""
         deadline = time.monotonic() + _START_WITHIN
         while not holds():
             ended = [name for name, process in self._processes.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 raise RuntimeError(f"no {what}; ended: {ended}\n{self._logs()}")
-            time.sleep(0.1)
+            time.sleep(0.01)
 
     def stop(self) -> None:
         """End all of it."""

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.claims import claimed, given_up, in_use
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
-from airflow_ckpt_provider.backup.manifest import COMPACT_FROM, Manifest
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
@@ -112,8 +112,7 @@ def _copied(
 
         stored = FileTable(name)
         in_order(copy, manifest.files, stored.append, workers=workers)
-        files = stored if len(stored) >= COMPACT_FROM else tuple(stored)
-        made = replace(manifest, files=files, claim=claim.claim_id)
+        made = replace(manifest, files=stored, claim=claim.claim_id)
         claim.bind(made.path)
         try:
             target.location.create(made.path, made.to_document())

@@ -22,7 +22,7 @@ from airflow_ckpt_provider.backup.engine import Engine, Threads
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.lease import lease
-from airflow_ckpt_provider.backup.manifest import COMPACT_FROM, Manifest, checked_name, new_backup_id
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, new_backup_id
 from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
@@ -355,7 +355,7 @@ def _store(
         entries = FileTable(objects.name, merge(held, stored, key=lambda entry: order(entry.path)))
     if len(closures) > 1:
         entries = FileTable(objects.name, _needed_by(closures, entries))
-    return (entries if len(entries) >= COMPACT_FROM else tuple(entries)), copied
+    return entries, copied
 
 
 def _not_held(objects: Objects, files: FileSet, held: FileTable) -> Iterator[str]:

@@ -134,9 +134,10 @@ class FileTable(Sequence[FileEntry]):
         number = bisect_right(self._ends, at)
         if number == len(self._blocks):
             return _entry(self._rows[at - (self._ends[-1] if self._ends else 0)], self._prefix)
-        if self._last is None or self._last[0] != number:
-            self._last = number, load_json(zlib.decompress(self._blocks[number]))
-        return _entry(self._last[1][at - (self._ends[number - 1] if number else 0)], self._prefix)
+        last = self._last  # another thread may look elsewhere meanwhile
+        if last is None or last[0] != number:
+            last = self._last = number, load_json(zlib.decompress(self._blocks[number]))
+        return _entry(last[1][at - (self._ends[number - 1] if number else 0)], self._prefix)
 
     def _entries(self, rows: Iterable[list[Any]]) -> Iterator[FileEntry]:
         return (_entry(row, self._prefix) for row in rows)

@@ -166,20 +166,17 @@ def _unchanged(plan: RestorePlan, workers: int) -> FileSet:
     unchanged = FileSet()
 
     def same(entry: FileEntry) -> StoredFile | None:
-        if entry.path.startswith(logs) or entry.path in plan.rewritten:
-            return None
         file = visible.get(entry.path)
-        return file if file is not None and file.size == entry.size and is_same(entry, file) else None
-
-    def is_same(entry: FileEntry, file: StoredFile) -> bool:
+        if file is None or file.size != entry.size or entry.path.startswith(logs) or entry.path in plan.rewritten:
+            return None
         if file.checksum is not None and file.checksum in (entry.checksum, f"sha256:{entry.sha256}"):
-            return True
+            return file
         if entry.sha256 is None:
-            return False
+            return None
         try:
-            return content_damage(entry, plan.target.location.read(entry.path)) is None
+            return None if content_damage(entry, plan.target.location.read(entry.path)) else file
         except (FileNotFoundError, StorageError):
-            return False
+            return None
 
     def keep(file: StoredFile | None) -> None:
         if file is not None:

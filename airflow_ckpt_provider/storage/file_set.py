@@ -21,7 +21,7 @@ from airflow_ckpt_provider.storage.store import StoredFile
 _NUMBERS = struct.Struct("<Qd")
 _LENGTH = struct.Struct("<H")
 #: How a mark is kept: none, the same as the one before, an MD5 as S3 has it for its ETag, any text.
-_NONE, _SAME, _MD5, _TEXT = range(4)
+_NONE, _SAME, _MD5, _TEXT = (bytes((kind,)) for kind in range(4))
 _MD5_MARK = "etag:"
 _MD5_LENGTH = len(_MD5_MARK) + 32
 
@@ -104,8 +104,11 @@ class Directory(Mapping[str, StoredFile]):
                     return
                 self._is_ordered = False
             self._starts.append(start)
-            if self._slots:
-                self._enter(key, len(self._starts))
+            number = len(self._starts)
+            if 3 * number > 2 * len(self._slots):
+                self._slots = array("I")  # made anew, with room, when the next name is looked for
+            else:
+                _enter(self._slots, key, number)
 
     def part(self, names: Iterable[str]) -> Directory:
         """Some of the files, which take no room of their own; nothing may be added to either of the two any more."""
@@ -140,26 +143,11 @@ class Directory(Mapping[str, StoredFile]):
             slot = (slot + 1) & last
         return None
 
-    def _enter(self, key: bytes, number: int) -> None:
-        if 3 * number > 2 * len(self._slots):
-            self._make_slots()
-            return
-        slots, last = self._slots, len(self._slots) - 1
-        slot = hash(key) & last
-        while slots[slot]:
-            slot = (slot + 1) & last
-        slots[slot] = number
-
     def _make_slots(self) -> None:
         """With more than half as many again as there are rows, and a power of two of them."""
-        slots = array("I", bytes(4 * 2 ** (2 * len(self._starts) + 1).bit_length()))
-        last = len(slots) - 1
+        self._slots = array("I", bytes(4 * 2 ** (2 * len(self._starts) + 1).bit_length()))
         for number, start in enumerate(self._starts, 1):
-            slot = hash(self._key(start)) & last
-            while slots[slot]:
-                slot = (slot + 1) & last
-            slots[slot] = number
-        self._slots = slots
+            _enter(self._slots, self._key(start), number)
 
     def _in_order(self) -> array[int]:
         """Where the rows begin, in the order of their names."""
@@ -230,8 +218,9 @@ class FileSet(Mapping[str, StoredFile]):
         return part
 
     def _borrow(self, path: str, directory: Directory) -> None:
-        self._directories[path] = directory
-        self._borrowed.add(path)
+        if directory:
+            self._directories[path] = directory
+            self._borrowed.add(path)
 
     def without(self, left_out: Callable[[str], bool]) -> FileSet:
         """The same files but for some.
@@ -319,6 +308,14 @@ class _Named(ItemsView[str, StoredFile]):
         return self._mapping.each_named()
 
 
+def _enter(slots: array[int], key: bytes, number: int) -> None:
+    last = len(slots) - 1
+    slot = hash(key) & last
+    while slots[slot]:
+        slot = (slot + 1) & last
+    slots[slot] = number
+
+
 def order(path: str) -> tuple[str, str, str]:
     """The key by which the files of a :class:`FileSet` are ordered: directories, and names in each."""
     return path.rpartition("/")
@@ -330,34 +327,34 @@ _NOTHING = Directory("", threading.Lock())
 def _packed(file: StoredFile) -> bytes:
     numbers = _NUMBERS.pack(file.size, file.modified.timestamp() if file.modified else math.nan)
     mark = _packed_mark(file.identity)
-    return numbers + mark + (b"\x01" if file.checksum == file.identity else _packed_mark(file.checksum))
+    return numbers + mark + (_SAME if file.checksum == file.identity else _packed_mark(file.checksum))
 
 
 def _packed_mark(mark: str | None) -> bytes:
     if mark is None:
-        return b"\x00"
+        return _NONE
     if len(mark) == _MD5_LENGTH and mark.startswith(_MD5_MARK):
         try:
             digest = bytes.fromhex(mark[len(_MD5_MARK) :])
         except ValueError:
             digest = b""
         if digest.hex() == mark[len(_MD5_MARK) :]:
-            return b"\x02" + digest
+            return _MD5 + digest
     text = mark.encode("utf-8", "surrogatepass")
-    return b"\x03" + _LENGTH.pack(len(text)) + text
+    return _TEXT + _LENGTH.pack(len(text)) + text
 
 
 def _unpacked(path: str, rows: bytearray, at: int) -> StoredFile:
     size, modified = _NUMBERS.unpack_from(rows, at)
     at += _NUMBERS.size
     identity, at = _unpacked_mark(rows, at)
-    checksum = identity if rows[at] == _SAME else _unpacked_mark(rows, at)[0]
+    checksum = identity if rows.startswith(_SAME, at) else _unpacked_mark(rows, at)[0]
     written = None if modified != modified else datetime.fromtimestamp(modified, UTC)  # NaN is not itself
     return StoredFile(path, size, identity, checksum, written)
 
 
 def _unpacked_mark(rows: bytearray, at: int) -> tuple[str | None, int]:
-    kind, at = rows[at], at + 1
+    kind, at = rows[at : at + 1], at + 1
     if kind == _NONE:
         return None, at
     if kind == _MD5:

@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -105,7 +104,7 @@ class TestWriters:
             except FileNotFoundError:
                 return []
 
-        _await(under_way)
+        hdfs.await_that(under_way, "file under way")
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
         with pytest.raises(FileNotFoundError):
@@ -147,7 +146,7 @@ class TestWriters:
         writer.putheader("Content-Length", "1000")
         writer.endheaders()
         writer.send(b"x" * 500)
-        _await(lambda: place.list().files)
+        hdfs.await_that(lambda: place.list().files, "file")
         (found,) = place.list().files
         assert found.size == 0
         with pytest.raises(FileExistsError):
@@ -353,10 +352,3 @@ def test_a_datanode_that_is_gone_is_passed_over(tmp_path: Path) -> None:
         hdfs.start_datanode(0)
         hdfs.await_that(is_read, "DataNode that is back")
         assert {f.path for f in place.list().files} == set()
-
-
-def _await(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -74,6 +74,8 @@ def test_a_part_and_what_is_added_to_it(added: list[StoredFile], some: list[str]
     chosen = [*some, *(file.path for file in added[::2])]
     part = whole.part(chosen)
     assert dict(part) == {path: file for path, file in as_dict(added).items() if path in chosen}
+    assert bool(part) == bool(dict(part))
+    assert bool(whole.part(["not/there", "a/not there", "not there"])) is False
     for file in later:
         part.add(file)
     assert dict(part) == {p: f for p, f in as_dict(added).items() if p in chosen} | {f.path: f for f in later}

@@ -90,10 +90,13 @@ def new_code_runs(orders: Location, table: Location, *, rewrites: bool = True) -
 
 
 def taken_back(orders: Location, kept: Repository, table: Location | None, run: str = RUN, **options: bool) -> WayBack:
-    checkpoint = Checkpoint.at(orders)
-    fence(checkpoint, kept, upgrade_of(kept, "orders", run))
+    fence(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", run))
+    return way_back(orders, kept, table, run, **options)
+
+
+def way_back(orders: Location, kept: Repository, table: Location | None, run: str = RUN, **options: bool) -> WayBack:
     return go_back(
-        checkpoint,
+        Checkpoint.at(orders),
         kept,
         upgrade_of(kept, "orders", run),
         sink=Sink(place=table) if table else Sink(kind="foreachBatch"),
@@ -326,14 +329,7 @@ class TestTheWayBack:
         seal(checkpoint, reason="maintenance", plan_id="other")
         before, rows = contents(orders), batches_in(table)
         with pytest.raises(SealedError, match="sealed by plan other"):
-            go_back(
-                checkpoint,
-                kept,
-                upgrade_of(kept, "orders", RUN),
-                sink=Sink(place=table),
-                sink_exit=SinkExit.ROLLBACK,
-                quiet_for=0,
-            )
+            way_back(orders, kept, table)
         assert (contents(orders), batches_in(table)) == (before, rows)
         assert not upgrade_of(kept, "orders", RUN).has(Event.BACK)
 
@@ -343,15 +339,7 @@ class TestTheWayBack:
         taken_back(orders, kept, table)
         plant(orders, stream(DRAINED + 1))  # the old code goes on
         after = contents(orders)
-        way = go_back(
-            Checkpoint.at(orders),
-            kept,
-            upgrade_of(kept, "orders", RUN),
-            sink=Sink(place=table),
-            sink_exit=SinkExit.ROLLBACK,
-            quiet_for=0,
-        )
-        assert way.restored
+        assert way_back(orders, kept, table).restored
         assert contents(orders) == after
 
     def test_the_seal_of_the_way_forward_was_never_lifted(
@@ -360,15 +348,11 @@ class TestTheWayBack:
         """Killed between the note and the lifting; and once more after the way back, before that could be noted."""
         released(orders, kept, lift=False)
         append(table.uri, DRAINED + 1)
-        forward = upgrade_of(kept, "orders", RUN)
         noted, _ = watched(kept.location, _dies_noting_the_way_back)
         with pytest.raises(Killed):
             taken_back(orders, Repository.open(noted), table)
         assert Checkpoint.at(orders).progress().seal is None
-        way = go_back(
-            Checkpoint.at(orders), kept, forward, sink=Sink(place=table), sink_exit=SinkExit.ROLLBACK, quiet_for=0
-        )
-        assert way.restored
+        assert way_back(orders, kept, table).restored
         assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
 
     def test_the_seal_was_lifted_by_hand(self, orders: Location, kept: Repository, table: Location) -> None:
@@ -376,14 +360,7 @@ class TestTheWayBack:
         new_code_runs(orders, table)
         before = contents(orders)
         with pytest.raises(RefusedError, match="not sealed any more"):
-            go_back(
-                Checkpoint.at(orders),
-                kept,
-                upgrade_of(kept, "orders", RUN),
-                sink=Sink(place=table),
-                sink_exit=SinkExit.ROLLBACK,
-                quiet_for=0,
-            )
+            way_back(orders, kept, table)
         assert contents(orders) == before
 
     def test_stopped_anywhere(self, place: Location, tmp_path: Path) -> None:
@@ -424,14 +401,7 @@ def taken_back_unless_done(orders: Location, kept: Repository, table: Location) 
     checkpoint = Checkpoint.at(orders)
     if not upgrade.has(Event.BACK) and checkpoint.progress().seal is None and not _was_sealed(kept, upgrade):
         fence(checkpoint, kept, upgrade)
-    go_back(
-        checkpoint,
-        kept,
-        upgrade_of(kept, "orders", RUN),
-        sink=Sink(place=table),
-        sink_exit=SinkExit.ROLLBACK,
-        quiet_for=0,
-    )
+    way_back(orders, kept, table)
 
 
 def _was_sealed(kept: Repository, upgrade: Upgrade) -> bool:
