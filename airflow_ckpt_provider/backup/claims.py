@@ -113,7 +113,7 @@ def in_use(repository: Repository, manifest: Manifest, *, what: str, made_by: st
     :raises NoSuchBackupError: the backup was removed since the manifest was read.
     """
     with claimed(repository.location, manifest.name, what=what, made_by=made_by):
-        repository.read_manifest(manifest.name, manifest.backup_id)
+        repository.read_manifest(manifest.name, manifest.backup_id, with_files=False)
         yield
 
 

@@ -200,7 +200,7 @@ def _read(repository: Repository, name: str, ask_sources: AskSources | None, fin
 
     def read(backup_id: str) -> tuple[Backup, Mapping[str, Any]] | str | None:
         try:
-            m: Manifest = repository.read_manifest(name, backup_id)
+            m: Manifest = repository.read_manifest(name, backup_id, with_files=False)
         except NoSuchBackupError:
             return None  # removed since it was listed
         except CkptError as e:

@@ -16,7 +16,7 @@ import base64
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -33,6 +33,10 @@ _LEVEL_IN_MEMORY = 1
 _REST: tuple[list[None], ...] = tuple([None] * (7 - length) for length in range(8))
 
 
+#: Reads files that nobody needed before.
+ReadLater = Callable[[], Sequence[FileEntry]]
+
+
 class FileTable(Sequence[FileEntry]):
     """Files of a backup, some fifty bytes each; for reading in turn.
 
@@ -44,15 +48,17 @@ class FileTable(Sequence[FileEntry]):
         self.name = name
         #: Total size of the files.
         self.bytes = 0
+        self._length = 0
         self._prefix = f"objects/{name}/"
         self._blocks: list[bytes] = []
         #: How many files come before the end of each block.
         self._ends: list[int] = []
         self._rows: list[list[Any]] = []
         self._last: tuple[int, list[list[Any]]] | None = None
-        #: Whether the files are in the order of a :class:`~airflow_ckpt_provider.storage.file_set.FileSet`.
-        self.is_ordered = True
+        self._is_ordered = True
         self._newest = order("")
+        #: Reads the files, where nobody has asked for one yet.
+        self._later: ReadLater | None = None
         for file in files:
             self.append(file)
 
@@ -77,6 +83,34 @@ class FileTable(Sequence[FileEntry]):
             raise ValueError(f"no table of files: {e}") from e
         return self
 
+    @classmethod
+    def later(cls, read: ReadLater, *, name: str, length: int, size: int) -> FileTable:
+        """One that is read when somebody asks for a file: how many there are, and how big, is known without that.
+
+        :param read: reads it, or says why it cannot be read.
+        :param name: name of the stream.
+        :param length: number of files.
+        :param size: their bytes.
+        """
+        self = cls(name)
+        self._later, self._length, self.bytes = read, length, size
+        return self
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the files are in the order of a :class:`~airflow_ckpt_provider.storage.file_set.FileSet`."""
+        self.read_now()
+        return self._is_ordered
+
+    def read_now(self) -> None:
+        """Read the files, where that has still to be done."""
+        if self._later is not None:
+            files = self._later()
+            whole = files if isinstance(files, FileTable) else FileTable(self.name, files)
+            self._blocks, self._ends, self._rows = whole._blocks, whole._ends, whole._rows
+            self._is_ordered, self._newest = whole._is_ordered, whole._newest
+            self._later = None  # last: several threads may be here, and all of them read the same
+
     def write(self) -> Iterator[bytes]:
         """The table as text, in pieces."""
         deflating = zlib.compressobj(_LEVEL)
@@ -90,6 +124,7 @@ class FileTable(Sequence[FileEntry]):
 
     def append(self, file: FileEntry) -> None:
         """Add a file."""
+        self.read_now()
         self._rows.append(_row(file, self._prefix))
         self._count(file.path, file.size)
         if len(self._rows) == _ROWS:
@@ -100,8 +135,9 @@ class FileTable(Sequence[FileEntry]):
     def _count(self, path: str, size: int) -> None:
         key = order(path)
         if key < self._newest:
-            self.is_ordered = False
+            self._is_ordered = False
         self._newest = key
+        self._length += 1
         self.bytes += size
 
     def __eq__(self, other: object) -> bool:
@@ -114,9 +150,10 @@ class FileTable(Sequence[FileEntry]):
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
-        return (self._ends[-1] if self._ends else 0) + len(self._rows)
+        return self._length
 
     def __iter__(self) -> Iterator[FileEntry]:
+        self.read_now()
         for number in range(len(self._blocks)):
             yield from self._entries(load_json(zlib.decompress(self._blocks[number])))
         yield from self._entries(self._rows)
@@ -130,6 +167,7 @@ class FileTable(Sequence[FileEntry]):
     def __getitem__(self, index: int | slice) -> FileEntry | tuple[FileEntry, ...]:
         if isinstance(index, slice):
             return tuple(self[at] for at in range(*index.indices(len(self))))
+        self.read_now()
         at = range(len(self))[index]
         number = bisect_right(self._ends, at)
         if number == len(self._blocks):
@@ -143,6 +181,7 @@ class FileTable(Sequence[FileEntry]):
         return (_entry(row, self._prefix) for row in rows)
 
     def _texts(self) -> Iterator[bytes]:
+        self.read_now()
         yield from map(zlib.decompress, self._blocks)
         if self._rows:
             yield _text(self._rows)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.file_table import FileTable, ReadLater
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.json_text import load_json
 
@@ -140,9 +140,13 @@ class Manifest:
         return builtins.bytes(document)
 
 
-def parse_manifest(data: bytes, *, path: str) -> Manifest:
+def parse_manifest(data: bytes, *, path: str, read_later: ReadLater | None = None) -> Manifest:
     """Read a manifest.
 
+    :param data: the document.
+    :param path: where it is, for messages.
+    :param read_later: leave a table of files alone; this is asked for them when somebody wants one. Only then can it turn
+        out damaged, which takes a wrong table under the right hash.
     :raises DamagedBackupError: it is cut off or was changed since it was written.
     :raises RepositoryError: a newer version of this package wrote it.
     """
@@ -169,7 +173,7 @@ def parse_manifest(data: bytes, *, path: str) -> Manifest:
             hint="upgrade airflow-ckpt-provider",
         )
     try:
-        files = _files(content, table)
+        files = _files(content, table, read_later)
     except (ValueError, KeyError, TypeError) as e:
         raise damaged from e
     return Manifest(
@@ -200,10 +204,16 @@ def _taken_apart(data: bytes, length: int) -> tuple[Any, memoryview | None]:
     return load_json(data[:begins] + b"}"), table
 
 
-def _files(content: dict[str, Any], table: memoryview | None) -> Sequence[FileEntry]:
+def _files(content: dict[str, Any], table: memoryview | None, read_later: ReadLater | None) -> Sequence[FileEntry]:
     if content["version"] == 1:
         return tuple(FileEntry.from_json(value) for value in content["file_list"])
-    return FileTable.read(table if table is not None else content["file_table"].encode(), name=content["name"])
+    name, length, size = content["name"], content["files"], content["bytes"]
+    if read_later:
+        return FileTable.later(read_later, name=name, length=length, size=size)
+    files = FileTable.read(table if table is not None else content["file_table"].encode(), name=name)
+    if (len(files), files.bytes) != (length, size):
+        raise ValueError("the table does not hold what the manifest says")
+    return files
 
 
 def new_backup_id(now: datetime, batch_id: int) -> str:

@@ -103,7 +103,7 @@ def _set(repository: Repository, manifest: Manifest, event: HoldEvent, reason: s
             return now or Hold(event, 0, reason, made_by, "")
         if made := write_event(repository, manifest.name, manifest.backup_id, now, event, reason, made_by):
             # Written before this look: an expire that had not seen it would have had to take the same number.
-            repository.read_manifest(manifest.name, manifest.backup_id)
+            repository.read_manifest(manifest.name, manifest.backup_id, with_files=False)
             return made
 
 

@@ -159,12 +159,12 @@ class Repository:
         return {n.removesuffix(".json"): size for n, size in names if n.endswith(".json") and not n.startswith(".")}
 
     def backups(self, name: str | None = None) -> list[Manifest]:
-        """Manifests of one stream or of all, oldest first.
+        """Manifests of one stream or of all, oldest first; their files are read when somebody asks for them.
 
         :raises DamagedBackupError: one of them is damaged.
         """
         names = self.names() if name is None else (name,)
-        return [self.read_manifest(n, backup_id) for n in names for backup_id in self.backup_ids(n)]
+        return [self.read_manifest(n, backup_id, with_files=False) for n in names for backup_id in self.backup_ids(n)]
 
     def manifest(self, backup_id: str = LATEST, *, name: str | None = None) -> Manifest:
         """Find a backup by its id, or the newest one.
@@ -199,25 +199,31 @@ class Repository:
             )
         return self.read_manifest(*matches[0])
 
-    def read_manifest(self, name: str, backup_id: str) -> Manifest:
+    def read_manifest(self, name: str, backup_id: str, *, with_files: bool = True) -> Manifest:
         """Read one manifest.
 
+        :param name: name of the stream.
+        :param backup_id: id of the backup.
+        :param with_files: ``False`` for whoever looks at many backups: a long table of files is then neither read nor
+            kept, and the manifest is read again when somebody asks for one.
         :raises NoSuchBackupError: it is not there.
         :raises DamagedBackupError: it is damaged.
         """
         path = manifest_path(checked_name(name), backup_id)
         try:
-            return parse_manifest(self.location.read(path), path=path)
+            data = self.location.read(path)
         except FileNotFoundError:
             raise NoSuchBackupError(
                 f"{self.location} holds no backup {backup_id} of {name}",
                 hint="`airflow-ckpt backups REPOSITORY` lists what there is",
             ) from None
+        later = None if with_files else lambda: self.read_manifest(name, backup_id).files
+        return parse_manifest(data, path=path, read_later=later)
 
     def made_by(self, name: str, made_by: str) -> Manifest | None:
         """The newest backup of a stream that one run made, or ``None``; lets a retried task find its own work."""
         for backup_id in reversed(self.backup_ids(name)):
-            manifest = self.read_manifest(name, backup_id)
+            manifest = self.read_manifest(name, backup_id, with_files=False)
             if manifest.made_by == made_by:
                 return manifest
         return None

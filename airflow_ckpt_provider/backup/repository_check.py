@@ -120,12 +120,20 @@ def _checked(repository: Repository, name: str) -> CheckedStream:
     )
 
 
-def readable(repository: Repository, name: str, ids: tuple[str, ...]) -> Iterator[Manifest | DamagedBackup]:
-    """Manifests that can be read, and what is wrong with the others; a few in memory at once."""
+def readable(
+    repository: Repository, name: str, ids: tuple[str, ...], *, with_files: bool = True
+) -> Iterator[Manifest | DamagedBackup]:
+    """Manifests that can be read, and what is wrong with the others; a few in memory at once.
+
+    :param repository: the repository.
+    :param name: name of the stream.
+    :param ids: ids of its backups.
+    :param with_files: as for :meth:`Repository.read_manifest`.
+    """
 
     def read(backup_id: str) -> Manifest | DamagedBackup | None:
         try:
-            return repository.read_manifest(name, backup_id)
+            return repository.read_manifest(name, backup_id, with_files=with_files)
         except NoSuchBackupError:
             return None  # removed since it was listed
         except (RepositoryError, CkptError) as e:

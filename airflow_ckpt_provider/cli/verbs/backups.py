@@ -9,10 +9,10 @@ from rich.text import Text
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.kafka_config import judged_backups
-from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RepositoryError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.kafka_backups import BackupVerdict
@@ -25,13 +25,11 @@ def backups(call: Call) -> Answer:
     found: dict[str, list[Manifest]] = {}
     damaged: list[str] = []
     for name in names:
-        for backup_id in repository.backup_ids(name):
-            try:
-                found.setdefault(name, []).append(repository.read_manifest(name, backup_id))
-            except NoSuchBackupError:
-                continue  # deleted since it was listed
-            except (RepositoryError, CkptError) as e:
-                damaged.append(e.message)
+        for each in readable(repository, name, repository.backup_ids(name), with_files=False):
+            if isinstance(each, DamagedBackup):
+                damaged += each.problems
+            else:
+                found.setdefault(name, []).append(each)
     listed = [manifest for manifests in found.values() for manifest in manifests]
     verdicts = judged_backups(call.args.kafka_config, listed) if call.args.kafka_config else {}
     if call.screen:

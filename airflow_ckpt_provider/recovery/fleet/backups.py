@@ -154,7 +154,9 @@ class BackupsOfFleet:
                 if name in self._verified:
                     verified = verifications(self._repository, name, backup_id=backup_id).get(backup_id)
                 if verified is not Verified.DAMAGED:
-                    return LastBackup.of(self._repository.read_manifest(name, backup_id), verified, damaged)
+                    return LastBackup.of(
+                        self._repository.read_manifest(name, backup_id, with_files=False), verified, damaged
+                    )
             except NoSuchBackupError:
                 continue  # expired since it was listed
             except DamagedBackupError:

@@ -19,12 +19,14 @@ from airflow_ckpt_provider.backup import manifest as manifest_module
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest, parse_manifest
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
-from airflow_ckpt_provider.errors import DamagedBackupError, RepositoryError
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RepositoryError
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import back_up, repository, stream, visible
 from tests.unit.checkpoint.builders import contents
+from tests.unit.checkpoint.stores import watched
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 hashes = st.sampled_from(["etag:abc", "etag:abc-2", "md5:12", "sha256:0f", ":", "*", "etag:", "/"])
@@ -145,6 +147,42 @@ def test_a_damaged_table_is_a_damaged_backup(spoil: Callable[[str], str]) -> Non
     content = json.loads(made(many(1500)).to_document())
     del content["sha256"]
     content["file_table"] = spoil(content["file_table"])
+    with pytest.raises(DamagedBackupError, match="manifest m is damaged"):
+        parse_manifest(_sealed(content), path="m")
+
+
+def test_files_that_are_read_when_somebody_asks_for_them(place: Location) -> None:
+    """Whoever looks at thousands of backups asks for the files of few."""
+    manifest = made(many(1500))
+    seen, store = watched(repository(place).location)
+    kept = Repository.open(seen)
+    seen.create(manifest.path, manifest.to_document())
+
+    def later() -> Manifest:
+        return kept.read_manifest("orders", manifest.backup_id, with_files=False)
+
+    found = later()
+    store.requests.clear()
+    assert found.summary() == manifest.summary()
+    assert store.requests == []
+    assert found.files[700] == manifest.files[700]
+    assert list(found.files) == list(manifest.files)
+    assert store.count("read") == 1, "read once more, and kept"
+    for ask in (list, lambda files: files == manifest.files, lambda files: not files.is_ordered):
+        assert ask(later().files)
+    assert later().to_document() == manifest.to_document()
+    found = later()
+    seen.delete(manifest.path)
+    with pytest.raises(NoSuchBackupError):
+        list(found.files)
+    assert len(found.files) == 1500
+
+
+@pytest.mark.parametrize("key", ["files", "bytes"])
+def test_a_table_of_another_length_or_size_than_the_manifest_says(key: str) -> None:
+    content = json.loads(made(many(1500)).to_document())
+    del content["sha256"]
+    content[key] += 1
     with pytest.raises(DamagedBackupError, match="manifest m is damaged"):
         parse_manifest(_sealed(content), path="m")
 
