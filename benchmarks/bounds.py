@@ -15,6 +15,7 @@ PAGE = 1000
 FIXED = {
     Step.FIRST: 35,
     Step.NOTHING: 25,
+    Step.SKIPPED: 1,
     Step.CHANGED: 25,
     Step.VERIFY: 6,
     Step.READ: 6,
@@ -81,6 +82,11 @@ def lower_bound(step: Step, *, files: int, needed: int, changed: int, snapshots:
     if step is Step.NOTHING:
         return Bound(
             {"LIST": here + there, "GET": 1 + snapshots, "PUT": 1}, "two listings, the last manifest, a new one"
+        )
+    if step is Step.SKIPPED:
+        return Bound(
+            {"LIST": 2, "GET": 4},
+            "list the commits and the backups, read the last manifest, the query's id and two log entries",
         )
     if step is Step.CHANGED:
         return Bound(

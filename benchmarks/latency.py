@@ -130,6 +130,13 @@ def nothing_new(place: Place, gate: Gate) -> None:
     assert done.copied_files == 0
 
 
+def nothing_committed(place: Place, gate: Gate) -> None:
+    """A backup that is not taken: nothing was committed since the last one."""
+    repository = Repository.open(place.open(gate, "repository"))
+    checkpoint = Checkpoint.at(place.open(gate, "state"))
+    assert create_backup(checkpoint, repository, name="orders", skip_if_unchanged=True).unchanged
+
+
 def plan_of_restore(place: Place, gate: Gate) -> None:
     """The plan of a restore to an empty place."""
     repository = Repository.open(place.open(gate, "repository"))
@@ -157,6 +164,7 @@ OPERATIONS = (
     Operation("inspect", inspect, requests=13 + PARTITIONS, chain=6),
     Operation("guard (Delta and files)", guard, requests=11 + VERSIONS + ENTRIES, chain=8),
     Operation("backup, nothing new", nothing_new, requests=27 + PARTITIONS, chain=17),
+    Operation("backup, nothing committed", nothing_committed, requests=7, chain=4),
     Operation("plan of a restore", plan_of_restore, requests=5, chain=5),
 )
 

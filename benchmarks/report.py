@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from benchmarks.bounds import MORE_LISTINGS, READS_OF_A_ZIP, pages
@@ -101,11 +102,11 @@ def _aims(timings: Sequence[Timings], counted: Counted | None) -> Lines:
                     f"{size(stored[_MAIN])}, of which contents {size(contents)}; {least[1]} {size(least[0])}",
                     f"{_met(stored[_MAIN] < least[0])}; of contents alone {_met(contents < least[0])}",
                 )
-    for timed in timings:
-        ours, own, full = timed.of(_MAIN, Step.NOTHING), *map(timed.fastest_peer, (Step.NOTHING, Step.FIRST))
+    for timed, step in product(timings, (Step.NOTHING, Step.SKIPPED)):
+        ours, own, full = timed.of(_MAIN, step), *map(timed.fastest_peer, (step, Step.FIRST))
         if ours and own and full:
             yield _row(
-                "nothing changed at most 1/20 of the fastest other",
+                f"{step} at most 1/20 of the fastest other",
                 in_words(timed.name),
                 f"{_part(ours.seconds, own[1])} of what {own[0]} takes when nothing changed;"
                 f" {_part(ours.seconds, full[1])} of a full copy by {full[0]}",
@@ -182,6 +183,11 @@ def _ways() -> Lines:
         """* Ours lists, copies, compares every checksum with the listed one, leaves out what Spark does not need, and writes a
         manifest: every backup stays, and is whole to restore. s5cmd, rclone, aws and s3fs keep one copy, which the next run
         writes over: going back to an earlier one is not possible with them."""
+    )
+    yield _prose(
+        """* *Nothing committed* is an option of ours, for schedules that are tighter than the stream: the newest commit is that
+        of the newest backup, and none is made. It stands beside what the others take when nothing has changed. restic has such an
+        option from version 0.17 on."""
     )
     yield _prose(
         """* **restic cannot read from a bucket.** It is given the same tree in a local directory, and restores to one;

@@ -84,7 +84,11 @@ class Timings:
         return [name for name in OURS if name in found] + [name for name in found if name not in OURS]
 
     def fastest_peer(self, step: Step) -> tuple[str, float] | None:
-        """Name and median seconds of the fastest other tool that copies from a bucket to a bucket, or checks one."""
+        """Name and median seconds of the fastest other tool that copies from a bucket to a bucket, or checks one.
+
+        To see that nothing was committed is beside what the others do when nothing has changed.
+        """
+        step = Step.NOTHING if step is Step.SKIPPED else step
         unlike = () if step in (Step.VERIFY, Step.READ) else _LOCAL
         peers = [name for name in self.tools() if name not in (*OURS, *unlike)]
         found = [(middle.seconds, name) for name in peers if (middle := self.of(name, step))]

@@ -10,6 +10,7 @@ class Step(StrEnum):
 
     FIRST = "first backup"
     NOTHING = "nothing changed"
+    SKIPPED = "nothing committed"
     CHANGED = "1 % changed"
     VERIFY = "verify"
     READ = "verify, reading all"

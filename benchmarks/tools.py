@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -67,6 +68,10 @@ class Tool(ABC):
         """Copy what has changed since, as far as the tool knows how to."""
         self.copy(source, target)
 
+    def skip(self, source: str, target: str) -> None:
+        """See that nothing was committed since, and make no backup."""
+        raise NotImplementedError
+
     def verify(self, source: str, target: str) -> None:
         """See that the copy is whole, without reading the contents."""
         raise NotImplementedError
@@ -90,6 +95,8 @@ class Tool(ABC):
             self.copy(source, target)
         elif step in (Step.NOTHING, Step.CHANGED):
             self.update(source, target)
+        elif step is Step.SKIPPED:
+            self.skip(source, target)
         elif step is Step.VERIFY:
             self.verify(source, target)
         elif step is Step.READ:
@@ -116,6 +123,7 @@ class OursInProcess(Tool):
         {
             Step.FIRST: "`create_backup`",
             Step.NOTHING: "`create_backup`",
+            Step.SKIPPED: "`create_backup(skip_if_unchanged=True)`: none is made",
             Step.CHANGED: "`create_backup`",
             Step.VERIFY: "`verify_backup`",
             Step.READ: "`verify_backup(read_data=ReadData())`",
@@ -129,6 +137,12 @@ class OursInProcess(Tool):
     def copy(self, source: str, target: str) -> None:
         repository = Repository.open_or_create(self._place(target))
         create_backup(Checkpoint.at(self._place(source)), repository, made_by="benchmark", workers=AT_ONCE)
+
+    def skip(self, source: str, target: str) -> None:
+        checkpoint, repository = Checkpoint.at(self._place(source)), Repository.open(self._place(target))
+        done = create_backup(checkpoint, repository, made_by="benchmark", skip_if_unchanged=True)
+        if not done.unchanged:
+            raise AssertionError(f"{done.backup_id} was made")
 
     def verify(self, source: str, target: str) -> None:
         self._verify(target, None)
@@ -159,6 +173,7 @@ class OursFromShell(Tool):
         {
             Step.FIRST: "`airflow-ckpt backup`",
             Step.NOTHING: "`airflow-ckpt backup`",
+            Step.SKIPPED: "`airflow-ckpt backup --skip-if-unchanged`: none is made",
             Step.CHANGED: "`airflow-ckpt backup`",
             Step.VERIFY: "`airflow-ckpt verify`",
             Step.READ: "`airflow-ckpt verify --read-data`",
@@ -172,6 +187,11 @@ class OursFromShell(Tool):
     def copy(self, source: str, target: str) -> None:
         self._ours("backup", f"s3://{source}", f"s3://{target}")
 
+    def skip(self, source: str, target: str) -> None:
+        done = self._ours("backup", f"s3://{source}", f"s3://{target}", "--skip-if-unchanged")
+        if not json.loads(done)["unchanged"]:
+            raise AssertionError(f"a backup was made: {done}")
+
     def verify(self, source: str, target: str) -> None:
         self._ours("verify", f"s3://{target}")
 
@@ -181,8 +201,8 @@ class OursFromShell(Tool):
     def restore(self, target: str, back: str) -> None:
         self._ours("restore", f"s3://{target}", "latest", f"s3://{back}", "--apply")
 
-    def _ours(self, *arguments: str) -> None:
-        self.run(Path(sys.executable).with_name("airflow-ckpt"), *arguments, "--workers", str(AT_ONCE), "--json")
+    def _ours(self, *arguments: str) -> str:
+        return self.run(Path(sys.executable).with_name("airflow-ckpt"), *arguments, "--workers", str(AT_ONCE), "--json")
 
 
 class S5cmd(Tool):

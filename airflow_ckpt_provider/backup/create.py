@@ -27,11 +27,12 @@ from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel, side_by_side
+from airflow_ckpt_provider.backup.unchanged import position_facts, unchanged_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.inspection import operators_of
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.look import list_log
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -71,12 +72,14 @@ class BackupResult:
     :param copied_files: files whose content the repository did not have.
     :param copied_bytes: their size.
     :param seconds: how long it took.
+    :param unchanged: nothing was committed since this backup was taken, and so no new one was.
     """
 
     manifest: Manifest
     copied_files: int
     copied_bytes: int
     seconds: float
+    unchanged: bool = False
 
     @property
     def backup_id(self) -> str:
@@ -110,6 +113,7 @@ class BackupResult:
             "copied_files": self.copied_files,
             "copied_bytes": self.copied_bytes,
             "seconds": round(self.seconds, 3),
+            "unchanged": self.unchanged,
         }
 
 
@@ -126,6 +130,7 @@ def create_backup(
     on_progress: OnProgress | None = None,
     observe: ObserveSources | None = None,
     engine: Engine | None = None,
+    skip_if_unchanged: bool = False,
 ) -> BackupResult:
     """Back up a checkpoint into a repository.
 
@@ -141,6 +146,8 @@ def create_backup(
     :param observe: asked for what tells the live sources of the pinned batch from others of the same name; it goes into
         the manifest. It may not answer: the backup is taken all the same.
     :param engine: who carries out the copies; by default ``workers`` threads of this process.
+    :param skip_if_unchanged: take none where nothing was committed since the newest one, and return that one: see
+        :func:`~airflow_ckpt_provider.backup.unchanged.unchanged_backup`. Its tags and its reason stay its own.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: nothing was committed yet; the name cannot be one; the repository lies inside the checkpoint or
         the checkpoint inside the repository.
@@ -153,7 +160,14 @@ def create_backup(
     began = time.monotonic()
     if restorable_batches < 1:
         raise RefusedError(f"restorable_batches is {restorable_batches}", hint="use 1 or more")
-    name = _checked(checkpoint, repository.location, name)
+    name = _named(checkpoint, repository.location, name)
+    if skip_if_unchanged and (
+        same := unchanged_backup(
+            checkpoint, repository, name, restorable_batches=restorable_batches, with_sources=observe is not None
+        )
+    ):
+        return BackupResult(same, 0, 0, time.monotonic() - began, unchanged=True)
+    _check_progress(checkpoint)
     place = repository.location
     with lease(place, name, made_by=made_by), claimed(place, name, what="backup", made_by=made_by) as claim:
         manifest, copied, taken = _taken(
@@ -177,6 +191,8 @@ def _taken(
     seen, (objects, taken) = side_by_side(lambda: _see(checkpoint), lambda: _objects(repository, name))
     tree, closures, files, copied = _copy(checkpoint, seen, objects, batches, engine, on_progress)
     manifest = _manifest(checkpoint, name, tree, closures, files)
+    position = position_facts(tree, closures[0], batches)
+    manifest = replace(manifest, facts={**manifest.facts, **position})
     if observe is not None:
         manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
     return manifest, copied, taken
@@ -193,18 +209,22 @@ def open_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None
     try:
         return Repository.open(place)
     except RepositoryError:
-        _checked(checkpoint, place, name)
+        _named(checkpoint, place, name)
+        _check_progress(checkpoint)
         return Repository.open_or_create(place)
 
 
-def _checked(checkpoint: Checkpoint, repository: Location, name: str | None) -> str:
-    """Refuse what can be refused at once; return the name of the stream."""
+def _named(checkpoint: Checkpoint, repository: Location, name: str | None) -> str:
+    """The name of the stream; refuse what can be refused without asking a store."""
     name = checked_name(name or checkpoint.location.name)
     _check_places(checkpoint.location, repository)
+    return name
+
+
+def _check_progress(checkpoint: Checkpoint) -> None:
     progress = checkpoint.progress()  # an empty place, an unreadable newest entry
     if progress.latest_committed is None:
         raise _nothing_committed(checkpoint)
-    return name
 
 
 def _nothing_committed(checkpoint: Checkpoint) -> NotACheckpointError:
@@ -295,8 +315,7 @@ def _as_damage(error: Exception) -> Exception:
 
 
 def _newest_committed(checkpoint: Checkpoint) -> int:
-    names = (file.path.rpartition("/")[2] for file in checkpoint.location.list(COMMITS).files)
-    committed = [b for b in map(batch_id_of, names) if b is not None]
+    committed = list_log(checkpoint.location, COMMITS)
     if not committed:
         raise _nothing_committed(checkpoint)
     return max(committed)
@@ -388,7 +407,7 @@ def _check_history(location: Location, tree: Tree, pinned: int) -> None:
         file = tree.get(path)
         before = tree.content_in_hand(file) if file else None
         if now is None:
-            if path == METADATA_FILE or _newest_batch(location, path.partition("/")[0]) <= pinned:
+            if path == METADATA_FILE or max(list_log(location, path.partition("/")[0]), default=-1) <= pinned:
                 raise HistoryRewrittenError(
                     f"{location}/{path} disappeared while it was backed up", hint="somebody changes this checkpoint"
                 )
@@ -396,11 +415,6 @@ def _check_history(location: Location, tree: Tree, pinned: int) -> None:
             raise HistoryRewrittenError(
                 f"{location}/{path} was rewritten while it was backed up", hint="somebody changes this checkpoint"
             )
-
-
-def _newest_batch(location: Location, log_directory: str) -> int:
-    names = (file.path.rpartition("/")[2] for file in location.list(log_directory).files)
-    return max((b for b in map(batch_id_of, names) if b is not None), default=-1)
 
 
 def _manifest(
@@ -464,15 +478,16 @@ def _start_offsets(tree: Tree, closure: Closure) -> list[dict[str, Any]]:
 
 
 def write_manifest(repository: Repository, manifest: Manifest, claim: Claim, *, taken: frozenset[str]) -> Manifest:
-    """Write the manifest under an id that is free; two backups of one batch within a second get ids a second apart.
+    """Write the manifest under an id that is free; two backups within a second get ids a second apart, so that they sort by time.
 
     :param taken: ids that are not free, as listed since the claim was written.
     :raises BackupRunningError: another backup took the id at this moment, or a prune has given this one up.
     """
+    seconds_taken = {backup_id.partition("-")[0] for backup_id in taken}
     for second in range(60):
         created = manifest.created + timedelta(seconds=second)
         backup_id = new_backup_id(created, manifest.batch_id)
-        if backup_id in taken:
+        if backup_id.partition("-")[0] in seconds_taken:
             continue
         made = replace(manifest, backup_id=backup_id, claim=claim.claim_id)
         claim.bind(made.path)

@@ -82,8 +82,17 @@ class Logs:
 
 def list_logs(location: Location) -> Logs:
     """List the two logs of a checkpoint; a missing one is an empty one."""
-    commits = _batches(location, COMMITS)
-    return Logs(location.uri, _batches(location, OFFSETS), commits)
+    commits = list_log(location, COMMITS)
+    return Logs(location.uri, list_log(location, OFFSETS), commits)
+
+
+def list_log(location: Location, log: str) -> dict[int, StoredFile]:
+    """List one log of a checkpoint: batch id -> its entry. A missing log is an empty one.
+
+    :param log: ``commits`` or ``offsets``; in the latter the newest may be a seal, which only its content tells.
+    """
+    files = ((batch_id_of(file.path.rpartition("/")[2]), file) for file in location.list(log).files)
+    return {batch: file for batch, file in files if batch is not None}
 
 
 def read_entry(location: Location, batch_id: int) -> OffsetEntry | Seal | None:
@@ -106,8 +115,3 @@ def newest_state_time(location: Location) -> datetime | None:
 def newest_time(files: Iterable[StoredFile]) -> datetime | None:
     """The newest modification time of some files, ``None`` if none has one."""
     return max((file.modified for file in files if file.modified is not None), default=None)
-
-
-def _batches(location: Location, log: str) -> dict[int, StoredFile]:
-    files = ((batch_id_of(file.path.rpartition("/")[2]), file) for file in location.list(log).files)
-    return {batch: file for batch, file in files if batch is not None}

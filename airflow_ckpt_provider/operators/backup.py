@@ -12,6 +12,7 @@ from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
 from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.backup.unchanged import unchanged_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
@@ -64,6 +65,8 @@ class CheckpointBackupOperator(BaseOperator):
         topics is then recorded, by which a guard notices a topic that was made again. (templated)
     :param current: a backup that an attempt before took counts only while its batch is still the newest committed one. For a
         task that is cleared after the stream has gone on. (templated)
+    :param skip_if_unchanged: take no backup where nothing was committed since the newest one: the result is that one, with
+        ``unchanged`` true, and no asset of ours is announced. For schedules that are tighter than the stream. (templated)
     :param workers: files copied at the same time.
     :param engine: who copies: ``local``: this task; ``spark``: the executors of a cluster, for checkpoints of millions of
         files or terabytes; ``auto``: the cluster where much is to be copied, this task otherwise. Backup and repository are the
@@ -88,6 +91,7 @@ class CheckpointBackupOperator(BaseOperator):
         "restorable_batches",
         "kafka_config_id",
         "current",
+        "skip_if_unchanged",
         "engine",
         "spark_conn_id",
         "spark_settings",
@@ -112,6 +116,7 @@ class CheckpointBackupOperator(BaseOperator):
         restorable_batches: int | str = 1,
         kafka_config_id: str | None = None,
         current: bool | str = False,
+        skip_if_unchanged: bool | str = False,
         workers: int = WORKERS,
         engine: str = "local",
         spark_conn_id: str = "spark_default",
@@ -134,6 +139,7 @@ class CheckpointBackupOperator(BaseOperator):
         self.restorable_batches = restorable_batches
         self.kafka_config_id = kafka_config_id
         self.current = current
+        self.skip_if_unchanged = skip_if_unchanged
         self.workers = workers
         self.engine = engine
         self.spark_conn_id = spark_conn_id
@@ -153,7 +159,8 @@ class CheckpointBackupOperator(BaseOperator):
             summary = self._taken_before(place, name, checkpoint, context)
             if summary is None:
                 repository = open_for_backup(place, checkpoint, name=name)
-                summary = self._take(checkpoint, repository, name, context)
+                summary = self._unchanged(checkpoint, repository, name)
+                summary = summary or self._take(checkpoint, repository, name, context)
         self._announce(summary, place, context)
         return summary
 
@@ -181,6 +188,28 @@ class CheckpointBackupOperator(BaseOperator):
         )
         return _summary(manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, already_done=True)
 
+    def _unchanged(self, checkpoint: Checkpoint, repository: Repository, name: str) -> dict[str, Any] | None:
+        if not flag(self.skip_if_unchanged, "skip_if_unchanged"):
+            return None
+        manifest = unchanged_backup(
+            checkpoint,
+            repository,
+            name,
+            restorable_batches=self._restorable_batches(),
+            with_sources=text(self.kafka_config_id) is not None,
+        )
+        if manifest is None:
+            return None
+        self.log.info(
+            "Nothing was committed since backup %s of batch %d: no new one is taken",
+            manifest.backup_id,
+            manifest.batch_id,
+        )
+        return _summary(manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, unchanged=True)
+
+    def _restorable_batches(self) -> int:
+        return whole_number(self.restorable_batches, "restorable_batches", least=1) or 1
+
     def _take(self, checkpoint: Checkpoint, repository: Repository, name: str, context: Context) -> dict[str, Any]:
         self.log.info("Backing up %s into %s, as %s", checkpoint.location, repository.location, name)
         about: dict[str, Any] = {
@@ -188,7 +217,7 @@ class CheckpointBackupOperator(BaseOperator):
             "tags": {str(key): str(value) for key, value in (self.tags or {}).items()},
             "reason": text(self.reason) or "",
             "made_by": made_by(context),
-            "restorable_batches": whole_number(self.restorable_batches, "restorable_batches", least=1) or 1,
+            "restorable_batches": self._restorable_batches(),
         }
         chosen = one_of(self.engine, "engine", _ENGINES)
         if chosen == "spark":
@@ -222,7 +251,6 @@ class CheckpointBackupOperator(BaseOperator):
             copied_files=result.copied_files,
             copied_bytes=result.copied_bytes,
             seconds=result.seconds,
-            already_done=False,
         )
 
     def _limits(self) -> dict[str, int]:
@@ -248,7 +276,7 @@ class CheckpointBackupOperator(BaseOperator):
                 f"Spark ended well, and {repository.location} has no new backup of {about['name']}",
                 hint="see that the cluster means the same place by this address",
             )
-        return _summary(manifest, repository, copied_files=None, copied_bytes=None, seconds=None, already_done=False)
+        return _summary(manifest, repository, copied_files=None, copied_bytes=None, seconds=None)
 
     def _observe(self) -> ObserveSources | None:
         kafka_config_id = text(self.kafka_config_id)
@@ -267,17 +295,32 @@ class CheckpointBackupOperator(BaseOperator):
         asset = backup_asset(summary["repository"], summary["name"])
         for outlet in self.outlets:
             if isinstance(outlet, AssetAlias):
+                if summary["unchanged"]:
+                    continue  # there is no new backup
                 context["outlet_events"][outlet].add(asset, extra=extra)
             elif isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra
         self.log.info("Downstream DAGs are told through %s", asset.uri)
 
 
-def _summary(manifest: Manifest, repository: Repository, **now: Any) -> dict[str, Any]:
+def _summary(
+    manifest: Manifest,
+    repository: Repository,
+    *,
+    copied_files: int | None,
+    copied_bytes: int | None,
+    seconds: float | None,
+    already_done: bool = False,
+    unchanged: bool = False,
+) -> dict[str, Any]:
     return {
         **manifest.summary(),
         "repository": repository.location.uri,
         "manifest": manifest.path,
         "uri": (repository.location / manifest.path).uri,
-        **now,
+        "copied_files": copied_files,
+        "copied_bytes": copied_bytes,
+        "seconds": seconds,
+        "already_done": already_done,
+        "unchanged": unchanged,
     }

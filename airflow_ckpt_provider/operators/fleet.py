@@ -102,7 +102,8 @@ class FleetReportOperator(BaseOperator):
     :param checkpoints: checkpoints one by one, besides: a list of URIs, or of ``{"checkpoint": …, "name": …}``. (templated)
     :param checkpoint_conn_id: Airflow connection to reach all of them; ``None`` likewise. (templated)
     :param depth: how many levels below each of them. (templated)
-    :param max_age: the oldest that the last good backup may be, such as ``"26h"``; ``None``: not judged. (templated)
+    :param max_age: the oldest that the last good backup may be of a stream that has committed since, such as ``"26h"``; ``None``:
+        not judged. (templated)
     :param max_gap: the most batches between the newest logged and the newest committed one; ``None`` likewise. (templated)
     :param min_time_to_loss: the least time for which the sources must have what is read next; ``None`` likewise. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``; without it and options, no guard is asked. (templated)

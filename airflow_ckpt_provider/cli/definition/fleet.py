@@ -50,7 +50,7 @@ VERBS = (
             *_LOOKING,
             Option(
                 ("--max-age",),
-                "the oldest that the last good backup of a stream may be, such as 26h",
+                "the oldest that the last good backup of a stream may be that has committed since, such as 26h",
                 {"type": length_of_time, "metavar": "TIME"},
             ),
             Option(

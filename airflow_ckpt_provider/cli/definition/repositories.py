@@ -45,6 +45,11 @@ VERBS = (
                 "how many of the newest batches can be restored from it (default: %(default)s)",
                 {"type": number_from(1), "default": 1, "metavar": "N"},
             ),
+            Option(
+                ("--skip-if-unchanged",),
+                "take none where nothing was committed since the newest one, and name that one",
+                FLAG,
+            ),
             KAFKA_CONFIG,
             WORKERS,
         ),

@@ -27,6 +27,7 @@ def backup(call: Call) -> Answer:
             workers=args.workers,
             on_progress=on_progress,
             observe=observing(args.kafka_config),
+            skip_if_unchanged=args.skip_if_unchanged,
         )
     if call.screen:
         _show(result, call)
@@ -35,6 +36,10 @@ def backup(call: Call) -> Answer:
 
 def _show(result: BackupResult, call: Call) -> None:
     manifest = result.manifest
+    if result.unchanged:
+        title = f"Nothing was committed since batch {result.batch_id} of {manifest.checkpoint} was backed up"
+    else:
+        title = f"Backed up batch {result.batch_id} of {manifest.checkpoint}"
     copied = f"{terminal.count(result.copied_files, 'file')}, {terminal.size(result.copied_bytes)}"
     old = result.files - result.copied_files
     rest = f"; {terminal.count(old, 'file')} the repository had already" if old else ""
@@ -44,9 +49,11 @@ def _show(result: BackupResult, call: Call) -> None:
         ("stream", result.name),
         ("batch" if len(manifest.restorable) == 1 else "batches", f"{batches} can be restored"),
         ("holds", f"{terminal.count(result.files, 'file')}, {terminal.size(result.bytes)}"),
-        ("copied now", f"{copied} in {result.seconds:.1f} s{rest}"),
+        ("taken", terminal.ago(manifest.created))
+        if result.unchanged
+        else ("copied now", f"{copied} in {result.seconds:.1f} s{rest}"),
     ]
     if call.screen:
-        call.screen.print(terminal.title(f"Backed up batch {result.batch_id} of {manifest.checkpoint}"))
+        call.screen.print(terminal.title(title))
         call.screen.print(terminal.facts(rows))
         terminal.command(call.screen, "To restore it", "restore", call.args.repository, result.backup_id, "TARGET")

@@ -20,7 +20,8 @@ from airflow_ckpt_provider.recovery.situation import UNDER_WAY, Situation
 class Limits:
     """What is still fine. What is not known is never within a limit.
 
-    :param max_age: seconds since the last good backup; ``None``: not judged, as with the others.
+    :param max_age: seconds since the last good backup, where anything was committed since; ``None``: not judged, as with the
+        others.
     :param max_gap: batches between the newest logged and the newest committed one.
     :param min_time_to_loss: seconds for which the sources must still have what the next start reads.
     """
@@ -80,6 +81,17 @@ class Stream:
             return None
         return committed - self.backup.batch_id
 
+    @property
+    def backup_is_current(self) -> bool:
+        """Whether that backup is known to hold all that was committed; a stream may have nothing to do for days."""
+        progress = self.found.progress
+        if self.backup is None or progress is None or self.batches_behind != 0 or progress.gap != 0:
+            return False
+        # A batch of the same number that was run again after a rewind was planned at another time.
+        planned = self.backup.facts.get("batch_times", {}).get(str(self.backup.batch_id))
+        is_same = progress.batch_time is not None and progress.batch_time.isoformat() == planned
+        return is_same and progress.query_id == self.backup.query_id
+
     def problems(self, limits: Limits) -> tuple[str, ...]:
         """What is wrong with it, in words: what is broken or not known, and the limits that it does not keep."""
         return tuple(self._problems(limits))
@@ -110,7 +122,7 @@ class Stream:
                 yield "no backup"
         elif self.backup_age is None:
             yield f"age of the last good backup UNKNOWN: a clock says it was finished at {self.backup.created}"
-        elif self.backup_age > most:
+        elif self.backup_age > most and not self.backup_is_current:
             yield f"last good backup {in_words(self.backup_age)} old, more than {in_words(most)}"
 
     def _too_short(self, least: float) -> Iterator[str]:

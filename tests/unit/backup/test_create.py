@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -95,6 +96,11 @@ def test_facts_answer_without_reading_objects(place: Location) -> None:
                 "provider": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
             }
         ],
+        "log_sha256": {
+            path: hashlib.sha256((place / "orders").read(path)).hexdigest()
+            for path in ("metadata", "offsets/4", "commits/4")
+        },
+        "restorable_asked": 2,
     }  # fmt: skip
 
 

@@ -57,8 +57,15 @@ def test_a_limit_that_cannot_be_judged_is_a_finding(checkpoint: Path, repository
     assert "time to loss UNKNOWN: no guard was configured" in " ".join(finished.out.split())
 
 
-@pytest.mark.parametrize(("limit", "code"), [("--max-age=0", 1), ("--max-age=1h", 0), ("--max-gap=0", 0)])
+@pytest.mark.parametrize("limit", ["--max-age=1h", "--max-gap=0", "--max-age=0"])
+def test_within_a_limit(checkpoint: Path, repository: Path, limit: str) -> None:
+    """A backup that holds all there is does not get old."""
+    assert run("fleet", repository, checkpoint, limit).code == 0
+
+
+@pytest.mark.parametrize(("limit", "code"), [("--max-age=0", 1), ("--max-age=1h", 0), ("--max-gap=0", 1)])
 def test_exit_code(checkpoint: Path, repository: Path, limit: str, code: int) -> None:
+    (checkpoint / "commits" / str(NEWEST)).unlink()
     assert run("fleet", repository, checkpoint, limit).code == code
 
 

@@ -43,6 +43,7 @@ def test_backup(checkpoint: Path, repository: Path, run: Run) -> None:
         "copied_bytes": manifest.bytes,
         "seconds": result["seconds"],
         "already_done": False,
+        "unchanged": False,
     }
     assert (manifest.name, manifest.batch_id, manifest.restorable) == ("orders", NEWEST, (NEWEST - 1, NEWEST))
     assert (manifest.tags, manifest.reason) == ({"release": "27"}, "before 2.7")
@@ -84,6 +85,30 @@ def test_retry_returns_the_backup_of_the_attempt_before(checkpoint: Path, reposi
     second = _operator(checkpoint, repository).execute(run(try_number=2))
     assert second == {**first, "copied_files": 0, "copied_bytes": 0, "seconds": 0.0, "already_done": True}
     assert len(Repository.open(open_place(str(repository))).backups()) == 1
+
+
+def test_no_backup_where_nothing_was_committed_since(checkpoint: Path, repository: Path, run: Run) -> None:
+    first = _operator(checkpoint, repository).execute(run())
+    context = {**run(run_id="manual__2"), "outlet_events": OutletEventAccessors()}
+    second = _operator(checkpoint, repository, skip_if_unchanged="true").execute(context)
+    assert second == {**first, "copied_files": 0, "copied_bytes": 0, "seconds": 0.0, "unchanged": True}
+    assert json.loads(json.dumps(second)) == second
+    assert context["outlet_events"][BACKUPS].asset_alias_events == [], "there is no new backup"
+    assert context["pushed"] == {BackupManifestLink.XCOM_KEY: f"file://{first['uri']}"}
+    third = _operator(checkpoint, repository, skip_if_unchanged="{{ x }}").execute
+    with pytest.raises(AirflowFailException, match="skip_if_unchanged"):
+        third(run(run_id="manual__3"))
+    more = _operator(checkpoint, repository, skip_if_unchanged=True, restorable_batches=2)
+    assert not more.execute(run(run_id="manual__4"))["unchanged"]
+
+
+def test_spark_is_not_asked_where_nothing_was_committed_since(
+    checkpoint: Path, repository: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _operator(checkpoint, repository).execute(run())
+    monkeypatch.setattr("airflow_ckpt_provider.operators.backup.backup_by_connection", None)
+    operator = _operator(checkpoint, repository, skip_if_unchanged=True, engine="spark")
+    assert operator.execute(run(run_id="manual__2"))["unchanged"]
 
 
 @pytest.mark.parametrize("other", [{"run_id": "manual__2"}, {"task_id": "another"}])

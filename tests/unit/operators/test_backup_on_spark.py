@@ -78,6 +78,7 @@ def test_on_spark(checkpoint: Path, repository: Path, run: Run, noted: Path) -> 
         "uri": f"{repository}/{manifest.path}",
         **dict.fromkeys(("copied_files", "copied_bytes", "seconds")),
         "already_done": False,
+        "unchanged": False,
     }
     assert (manifest.made_by, manifest.tags, manifest.reason) == (
         "dag/manual__1/task/-1",

@@ -227,9 +227,34 @@ class TestLimits:
     @pytest.mark.parametrize(("most", "broken"), [(None, False), (3600.0, False), (0.0, True)])
     def test_age(self, streams: Location, repository: Repository, most: float | None, broken: bool) -> None:
         back_up(repository, streams / "orders")
+        plant(streams / "orders", stream(5))
         fleet = look(streams, repository, Limits(max_age=most))
         assert bool(problems(fleet)) is broken
         assert problems(fleet, "payments") == (() if most is None else ("no backup",))
+
+    @pytest.mark.parametrize(
+        ("change", "is_current"),
+        [
+            pytest.param(lambda orders: None, True, id="nothing"),
+            pytest.param(lambda orders: plant(orders, stream(5)), False, id="a batch more"),
+            pytest.param(lambda orders: orders.delete("commits/4"), False, id="a commit less"),
+            pytest.param(lambda orders: orders.create("offsets/5", offsets_log("{}")), False, id="one under way"),
+            pytest.param(lambda orders: orders.replace("metadata", metadata("0" * 36)), False, id="another query"),
+            pytest.param(
+                lambda orders: orders.replace("offsets/4", offsets_log("{}", metadata=batch_metadata(99))),
+                False,
+                id="run again after a rewind",
+            ),
+        ],
+    )
+    def test_a_backup_that_holds_all_there_is_does_not_get_old(
+        self, streams: Location, repository: Repository, change: Callable[[Location], object], is_current: bool
+    ) -> None:
+        back_up(repository, streams / "orders")
+        change(streams / "orders")
+        fleet = look(streams, repository, Limits(max_age=0.0))
+        assert row(fleet).backup_is_current is is_current
+        assert bool(problems(fleet)) is not is_current
 
     @pytest.mark.parametrize(("most", "broken"), [(None, False), (1, True), (2, False)])
     def test_gap(self, streams: Location, repository: Repository, most: int | None, broken: bool) -> None:
