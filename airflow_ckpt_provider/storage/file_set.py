@@ -1,56 +1,70 @@
-"""Many files in little room: what a listing found, some sixty bytes a file instead of half a kilobyte.
+"""Sets of files by path, as listings find them: as they are while they are few, in little room when they are many.
 
-A checkpoint may have a million files, and a backup looks at several listings of as many. So the files of a directory are rows in
-one block of bytes, found by the hashes of their names, and become a :class:`~airflow_ckpt_provider.storage.store.StoredFile` when
-somebody asks for one.
+A checkpoint may have a million files, and a backup looks at several listings of as many; they are held as
+:class:`~airflow_ckpt_provider.storage.file_rows.FileRows`. Most have some thousands, which fit into memory as they are, and are
+then at hand ten times as fast.
 """
 
 from __future__ import annotations
 
-import math
-import struct
 import threading
-from array import array
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
-from datetime import UTC, datetime
 from itertools import groupby
 
+from airflow_ckpt_provider.storage.file_rows import FileRows
 from airflow_ckpt_provider.storage.store import StoredFile
 
-#: What follows the name of a file and a zero: bytes, time of writing in seconds since 1970 (NaN: not known).
-_NUMBERS = struct.Struct("<Qd")
-_LENGTH = struct.Struct("<H")
-#: How a mark is kept: none, the same as the one before, an MD5 as S3 has it for its ETag, any text.
-_NONE, _SAME, _MD5, _TEXT = (bytes((kind,)) for kind in range(4))
-_MD5_MARK = "etag:"
-_MD5_LENGTH = len(_MD5_MARK) + 32
+#: A set of more files than this packs them into rows; so many take some five megabytes as they are.
+FEW = 10_000
+
+
+class _Plain(dict[str, StoredFile]):
+    """Files of one directory as they are, with the methods of :class:`FileRows`.
+
+    Threads may read them while one adds: each look into the dictionary is one step of the interpreter.
+    """
+
+    __slots__ = ()
+
+    def names(self) -> Iterator[str]:
+        return iter(sorted(self))
+
+    def each(self) -> Iterator[StoredFile]:
+        return map(self.__getitem__, sorted(self))
+
+    def find(self, name: str) -> StoredFile | None:
+        return self.get(name)
+
+    def add(self, name: str, file: StoredFile) -> bool:
+        is_new = name not in self
+        self[name] = file
+        return is_new
+
+    def part(self, names: Iterable[str]) -> _Plain:
+        return _Plain((name, self[name]) for name in names if name in self)
+
+    def copied(self) -> _Plain:
+        return _Plain(self)
 
 
 class Directory(Mapping[str, StoredFile]):
     """The files directly in one directory, by name and in the order of their names.
 
     :param prefix: what comes before a name in a path.
-    :param lock: held while it is changed or searched.
+    :param files: the files.
     """
 
-    __slots__ = ("_greatest", "_is_ordered", "_lock", "_prefix", "_rows", "_slots", "_starts")
+    __slots__ = ("_files", "_prefix")
 
-    def __init__(self, prefix: str, lock: threading.Lock) -> None:
+    def __init__(self, prefix: str, files: _Plain | FileRows) -> None:
         self._prefix = prefix
-        self._rows = bytearray()
-        #: Where the rows begin.
-        self._starts = array("Q")
-        #: Numbers of rows, from 1, by the hashes of their names; made when a name is first looked for.
-        self._slots = array("I")
-        self._is_ordered = True
-        self._greatest = b""
-        self._lock = lock
+        self._files = files
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._files)
 
     def __iter__(self) -> Iterator[str]:
-        return (self._key(start).decode("utf-8", "surrogatepass") for start in self._in_order())
+        return self._files.names()
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.find(name) is not None
@@ -71,7 +85,7 @@ class Directory(Mapping[str, StoredFile]):
 
     def each(self) -> Iterator[StoredFile]:
         """The files, in the order of their names."""
-        return map(self._file, self._in_order())
+        return self._files.each()
 
     def each_named(self) -> Iterator[tuple[str, StoredFile]]:
         """Names and files, in the order of names."""
@@ -80,90 +94,24 @@ class Directory(Mapping[str, StoredFile]):
 
     def find(self, name: str) -> StoredFile | None:
         """The file of a name, if there is one."""
-        key = name.encode("utf-8", "surrogatepass")
-        with self._lock:
-            at = self._search(key)
-            if at is None:
-                return None
-            start = self._starts[at]
-        return _unpacked(self._prefix + name, self._rows, start + len(key) + 1)
+        return self._files.find(name)
 
-    def add(self, name: str, file: StoredFile) -> None:
-        """Take a file in; one of the same name is replaced."""
-        key = name.encode("utf-8", "surrogatepass")
-        row = key + b"\0" + _packed(file)
-        with self._lock:
-            start = len(self._rows)
-            self._rows += row
-            if key > self._greatest or not self._starts:  # as listings come, mostly
-                self._greatest = key
-            else:
-                at = self._search(key)
-                if at is not None:
-                    self._starts[at] = start
-                    return
-                self._is_ordered = False
-            self._starts.append(start)
-            number = len(self._starts)
-            if 3 * number > 2 * len(self._slots):
-                self._slots = array("I")  # made anew, with room, when the next name is looked for
-            else:
-                _enter(self._slots, key, number)
+    def add(self, name: str, file: StoredFile) -> bool:
+        """Take a file in, and say whether it is one more; one of the same name is replaced."""
+        return self._files.add(name, file)
 
     def part(self, names: Iterable[str]) -> Directory:
-        """Some of the files, which take no room of their own; nothing may be added to either of the two any more."""
-        part = Directory(self._prefix, self._lock)
-        part._rows = self._rows
-        found = set()
-        for name in names:  # which may come from this very directory
-            with self._lock:
-                at = self._search(name.encode("utf-8", "surrogatepass"))
-            if at is not None:
-                found.add(at)
-        part._starts.extend(self._starts[at] for at in sorted(found))
-        part._is_ordered = self._is_ordered
-        return part
+        """Some of the files; nothing may be added to either of the two any more."""
+        return Directory(self._prefix, self._files.part(names))
 
-    def copied(self, lock: threading.Lock) -> Directory:
+    def copied(self) -> Directory:
         """Another one with the same files."""
-        copy = Directory(self._prefix, lock)
-        for file in self.each():
-            copy.add(file.path[len(self._prefix) :], file)
-        return copy
+        return Directory(self._prefix, self._files.copied())
 
-    def _search(self, key: bytes) -> int | None:
-        if not self._slots:
-            self._make_slots()
-        slots, starts, rows = self._slots, self._starts, self._rows
-        wanted, last = key + b"\0", len(slots) - 1
-        slot = hash(key) & last
-        while number := slots[slot]:
-            if rows.startswith(wanted, starts[number - 1]):
-                return number - 1
-            slot = (slot + 1) & last
-        return None
-
-    def _make_slots(self) -> None:
-        """With more than half as many again as there are rows, and a power of two of them."""
-        self._slots = array("I", bytes(4 * 2 ** (2 * len(self._starts) + 1).bit_length()))
-        for number, start in enumerate(self._starts, 1):
-            _enter(self._slots, self._key(start), number)
-
-    def _in_order(self) -> array[int]:
-        """Where the rows begin, in the order of their names."""
-        with self._lock:
-            if not self._is_ordered:
-                self._starts = array("Q", sorted(self._starts, key=self._key))
-                self._slots = array("I")
-                self._is_ordered = True
-            return self._starts
-
-    def _key(self, start: int) -> bytes:
-        return bytes(self._rows[start : self._rows.index(0, start)])
-
-    def _file(self, start: int) -> StoredFile:
-        end = self._rows.index(0, start)
-        return _unpacked(self._prefix + self._rows[start:end].decode("utf-8", "surrogatepass"), self._rows, end + 1)
+    def pack(self) -> None:
+        """Hold the files in little room from now on; nobody may add one meanwhile."""
+        if isinstance(self._files, _Plain):
+            self._files = FileRows(self._prefix, self._files.each())
 
 
 class FileSet(Mapping[str, StoredFile]):
@@ -172,12 +120,14 @@ class FileSet(Mapping[str, StoredFile]):
     :param files: the files.
     """
 
-    __slots__ = ("_borrowed", "_directories", "_lock")
+    __slots__ = ("_borrowed", "_count", "_directories", "_lock")
 
     def __init__(self, files: Iterable[StoredFile] = ()) -> None:
         self._directories: dict[str, Directory] = {}
         #: Directories that are those of other sets, too.
         self._borrowed: set[str] = set()
+        self._count = 0
+        #: Held while the set grows.
         self._lock = threading.Lock()
         for file in files:
             self.add(file)
@@ -185,13 +135,15 @@ class FileSet(Mapping[str, StoredFile]):
     def add(self, file: StoredFile) -> None:
         """Take a file in; one of the same path is replaced."""
         path, slash, name = file.path.rpartition("/")
-        directory = self._directories.get(path)
-        if directory is None:
-            directory = self._directories.setdefault(path, Directory(path + slash, self._lock))
-        elif path in self._borrowed:
-            directory = self._directories[path] = directory.copied(self._lock)
-            self._borrowed.remove(path)
-        directory.add(name, file)
+        with self._lock:
+            directory = self._directories.get(path)
+            if directory is None:
+                directory = self._directories[path] = Directory(path + slash, _Plain())
+            elif path in self._borrowed:
+                directory = self._directories[path] = directory.copied()
+                self._borrowed.remove(path)
+            if directory.add(name, file):
+                self._grow(directory, 1)
 
     def take_over(self, other: FileSet) -> None:
         """Take in the files of another set, which nobody may add to any more: whole directories cost nothing."""
@@ -219,11 +171,24 @@ class FileSet(Mapping[str, StoredFile]):
 
     def _borrow(self, path: str, directory: Directory) -> None:
         if directory:
-            self._directories[path] = directory
-            self._borrowed.add(path)
+            with self._lock:
+                self._directories[path] = directory
+                self._borrowed.add(path)
+                self._grow(directory, len(directory))
+
+    def _grow(self, directory: Directory, files: int) -> None:
+        """Count files that came into a directory; once there are many, pack them all, and then whatever comes.
+
+        A borrowed directory is packed where it belongs, too: nobody adds to it, and its files stay the same.
+        """
+        were_few = self._count <= FEW
+        self._count += files
+        if self._count > FEW:
+            for each in self._directories.values() if were_few else (directory,):
+                each.pack()
 
     def without(self, left_out: Callable[[str], bool]) -> FileSet:
-        """The same files but for some.
+        """The same files but for some; nobody may add to this set any more.
 
         :param left_out: says of a path whether it is left out.
         """
@@ -247,7 +212,7 @@ class FileSet(Mapping[str, StoredFile]):
         return self._directories.keys()
 
     def __len__(self) -> int:
-        return sum(map(len, self._directories.values()))
+        return self._count
 
     def __bool__(self) -> bool:
         return bool(self._directories)
@@ -308,57 +273,9 @@ class _Named(ItemsView[str, StoredFile]):
         return self._mapping.each_named()
 
 
-def _enter(slots: array[int], key: bytes, number: int) -> None:
-    last = len(slots) - 1
-    slot = hash(key) & last
-    while slots[slot]:
-        slot = (slot + 1) & last
-    slots[slot] = number
-
-
 def order(path: str) -> tuple[str, str, str]:
     """The key by which the files of a :class:`FileSet` are ordered: directories, and names in each."""
     return path.rpartition("/")
 
 
-_NOTHING = Directory("", threading.Lock())
-
-
-def _packed(file: StoredFile) -> bytes:
-    numbers = _NUMBERS.pack(file.size, file.modified.timestamp() if file.modified else math.nan)
-    mark = _packed_mark(file.identity)
-    return numbers + mark + (_SAME if file.checksum == file.identity else _packed_mark(file.checksum))
-
-
-def _packed_mark(mark: str | None) -> bytes:
-    if mark is None:
-        return _NONE
-    if len(mark) == _MD5_LENGTH and mark.startswith(_MD5_MARK):
-        try:
-            digest = bytes.fromhex(mark[len(_MD5_MARK) :])
-        except ValueError:
-            digest = b""
-        if digest.hex() == mark[len(_MD5_MARK) :]:
-            return _MD5 + digest
-    text = mark.encode("utf-8", "surrogatepass")
-    return _TEXT + _LENGTH.pack(len(text)) + text
-
-
-def _unpacked(path: str, rows: bytearray, at: int) -> StoredFile:
-    size, modified = _NUMBERS.unpack_from(rows, at)
-    at += _NUMBERS.size
-    identity, at = _unpacked_mark(rows, at)
-    checksum = identity if rows.startswith(_SAME, at) else _unpacked_mark(rows, at)[0]
-    written = None if modified != modified else datetime.fromtimestamp(modified, UTC)  # NaN is not itself
-    return StoredFile(path, size, identity, checksum, written)
-
-
-def _unpacked_mark(rows: bytearray, at: int) -> tuple[str | None, int]:
-    kind, at = rows[at : at + 1], at + 1
-    if kind == _NONE:
-        return None, at
-    if kind == _MD5:
-        return _MD5_MARK + rows[at : at + 16].hex(), at + 16
-    (length,) = _LENGTH.unpack_from(rows, at)
-    at += _LENGTH.size
-    return rows[at : at + length].decode("utf-8", "surrogatepass"), at + length
+_NOTHING = Directory("", _Plain())

@@ -1,15 +1,18 @@
-"""A set of files says exactly what a dictionary of them would say, in a tenth of the room."""
+"""A set of files says exactly what a dictionary of them would say; one of many files in a tenth of the room."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from airflow_ckpt_provider.storage import file_set
 from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.store import StoredFile
 
@@ -34,6 +37,14 @@ times = st.none() | st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)).map
 files = st.builds(
     StoredFile, path=paths, size=st.integers(0, 2**63), identity=marks, checksum=marks, modified=times
 ) | st.builds(StoredFile, path=paths, size=st.just(1), identity=st.just("x"), checksum=st.just("x"), modified=times)
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 3, 10_000])
+def few(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many files a set keeps as they are: so that all, most and none of those here are packed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_set, "FEW", request.param)
+        yield request.param
 
 
 def as_dict(files: list[StoredFile]) -> dict[str, StoredFile]:
@@ -101,22 +112,45 @@ def test_without(added: list[StoredFile], going: set[str]) -> None:
     }
 
 
-def test_in_little_room() -> None:
+def file_of(partition: int, version: int) -> StoredFile:
     mark = f"etag:{'0af3' * 8}"
-    files = [StoredFile(f"state/0/{n // 5000}/{n % 5000}.changelog", n, mark, mark) for n in range(20_000)]
+    return StoredFile(f"state/0/{partition}/{version}.changelog", version, mark, mark)
+
+
+def test_in_little_room(few: int) -> None:
+    files = few + 20_000
     tracemalloc.start()
     try:
-        found = FileSet(files)
+        found = FileSet(file_of(n // 5000, n % 5000) for n in range(files))
         held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
         found.part(path for path in found)
-        assert tracemalloc.get_traced_memory()[1] - held < 80 * len(files)
+        assert tracemalloc.get_traced_memory()[1] - held < 80 * files
     finally:
         tracemalloc.stop()
-    assert held < 80 * len(files)
+    assert held < 80 * files
 
 
+@pytest.mark.parametrize("few", [1_000], indirect=True)
+def test_many_sets_of_few_files_are_one_in_little_room(few: int) -> None:
+    together = FileSet()
+    tracemalloc.start()
+    try:
+        for partition in range(20):
+            found = FileSet(file_of(partition, version) for version in range(few))
+            together.take_over(found.part(list(found)) if partition % 2 else found)
+        del found
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(together) == len(list(together)) == 20 * few
+    assert held < 80 * len(together)
+
+
+@pytest.mark.parametrize("few", [0, 3, 1_000, 10_000], indirect=True)
 def test_several_threads_at_once() -> None:
-    found = FileSet()
+    found = FileSet([StoredFile("shard0/first", 0)])
+    seen_from_the_start = found.files("shard0")
     wrong: list[str] = []
 
     def add(worker: int) -> None:
@@ -127,9 +161,15 @@ def test_several_threads_at_once() -> None:
                 wrong.append(path)
 
     workers = [threading.Thread(target=add, args=(n,)) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(often)
     assert not wrong
-    assert len(found) == len(list(found)) == 2000
+    assert len(found) == len(list(found)) == 2001
+    assert list(seen_from_the_start) == list(found.files("shard0"))
