@@ -65,7 +65,7 @@ class Soak:
             case "backup":
                 self.newest[name] += self.dice.randrange(3)
                 plant(self.base / name, stream(self.newest[name]))
-                return ["backup", self.uri(name), repository]
+                return ["backup", self.uri(name), repository, *self.dice.choice(([], ["--skip-if-unchanged"]))]
             case "restore":
                 self.targets += 1
                 return ["restore", repository, "latest", self.uri(f"target{self.targets}"), "--name", name, "--apply"]
@@ -128,6 +128,9 @@ def test_every_listed_backup_can_be_restored(kind: str, request: pytest.FixtureR
     assert any(verb.endswith(" -9") for verb in soak.ended)
 
     repository = Repository.open(base / "repository")
+    for name in STREAMS:
+        done = create_backup(Checkpoint.at(base / name), repository, skip_if_unchanged=True)
+        assert done.batch_id == soak.newest[name]
     assert check_repository(repository).ok
     for number, manifest in enumerate(repository.backups()):
         assert verify_backup(repository, manifest, read_data=ReadData()).ok

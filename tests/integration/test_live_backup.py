@@ -51,6 +51,10 @@ def test_a_killed_stream_goes_on_from_its_backup_at_the_same_place(spark_host: S
     finally:
         doomed.kill()
     written = set(sink.batches(out))
+    last = create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, skip_if_unchanged=True)
+    again = create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, skip_if_unchanged=True)
+    assert (last.unchanged, again.unchanged) == (False, True), "it has gone on, and now it stands still"
+    assert again.backup_id == last.backup_id
     shutil.rmtree(checkpoint)
 
     apply_restore(plan_restore(repository, backup.manifest, open_location(str(checkpoint))))
