@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.drills import last_drill
-from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest
 from airflow_ckpt_provider.backup.notes import Hold, Verified, holds, verifications
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.retention import Policy, reasons_to_keep
@@ -224,8 +224,8 @@ def _read(repository: Repository, name: str, ask_sources: AskSources | None, fin
 def _decided(
     repository: Repository, name: str, backups: list[Backup], policy: Policy, now: datetime, findings: list[str]
 ) -> list[Decision]:
-    future = [b for b in backups if b.created > now]
-    past = [b for b in backups if b.created <= now]
+    future = [b for b in backups if b.created > now + CLOCKS_DIFFER]
+    past = [b for b in backups if b.created <= now + CLOCKS_DIFFER]
     findings += [
         f"backup {b.backup_id} of {name} is dated {b.created:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S} "
         "here: a clock is wrong; it stays, and the rules go by the others"

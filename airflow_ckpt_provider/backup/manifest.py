@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -33,6 +33,8 @@ _HASH = re.compile(rb',"sha256":"([0-9a-f]{64})"\}')
 _HASH_LENGTH = 77
 #: What comes before and after a table, which is the last of a document's values before its hash.
 _TABLE, _END_OF_TABLE = b',"file_table":"', b'"}'
+#: By how much the clock of whoever took a backup may be ahead of ours.
+CLOCKS_DIFFER = timedelta(minutes=5)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 
 

@@ -128,19 +128,21 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
     """
     newest = {path.split("/")[-2]: path for path in sorted(repository.location.walk(f"{_HOLDS}/{checked_name(name)}"))}
 
-    def read(item: tuple[str, str]) -> tuple[str, Hold]:
+    def read(item: tuple[str, str]) -> tuple[str, Hold] | None:
         backup_id, path = item
         try:
             value = load_json(repository.location.read(path))
             number = int(path.rpartition("/")[2].removesuffix(".json"))
             event = HoldEvent(value["event"])
             return backup_id, Hold(event, number, value["reason"], value["made_by"], value["at"])
+        except FileNotFoundError:
+            return None  # another expire has removed the backup since, and forgotten its notes
         except (ValueError, KeyError, TypeError) as e:
             raise RepositoryError(
                 f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or mend it by hand"
             ) from e
 
-    return dict(in_parallel(read, newest.items()))
+    return dict(filter(None, in_parallel(read, newest.items())))
 
 
 def note_verification(repository: Repository, report: VerifyReport) -> bool:

@@ -62,7 +62,8 @@ def translated(action: str) -> Iterator[None]:
     except FileNotFoundError as e:
         if says_no_bucket(e):
             raise storage_error(action, e) from e
-        raise
+        # Some clients tell how long it took and what the server said; whoever compares two complaints wants the same words.
+        raise FileNotFoundError(f"could not {action}: it is not there") from e
     except StorageError:
         raise
     except Exception as e:

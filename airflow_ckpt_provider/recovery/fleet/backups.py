@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.drills import Drill, drilled_names, last_drill
-from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest
 from airflow_ckpt_provider.backup.notes import Verified, verifications, verified_names
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -18,8 +18,6 @@ from airflow_ckpt_provider.storage.location import Location
 
 #: How far back a good one is looked for behind damaged ones.
 _BACK = 20
-#: By how much the clock of whoever took a backup may be ahead of ours.
-_CLOCKS = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class LastBackup:
     def age(self, now: datetime) -> float | None:
         """Seconds since it was finished; ``None`` if a clock says that it will be."""
         passed = now - self.created
-        return None if passed < -_CLOCKS else max(passed.total_seconds(), 0.0)
+        return None if passed < -CLOCKS_DIFFER else max(passed.total_seconds(), 0.0)
 
     def to_json(self, now: datetime) -> dict[str, Any]:
         """The backup in a few plain values."""

@@ -37,10 +37,14 @@ class TestReading:
 
     def test_missing_file(self, place: Place) -> None:
         place.location.create("a", b"1")
-        with pytest.raises(FileNotFoundError):
-            place.location.read("b")
-        with pytest.raises(FileNotFoundError):
-            place.location.read("dir/b")
+        words = []
+        for path in ("b", "b", "dir/b"):
+            with pytest.raises(FileNotFoundError) as missing:
+                place.location.read(path)
+            words.append(str(missing.value))
+        assert words[0] == words[1], "whoever looks twice can tell that it is the same"
+        assert words[2].count("dir/b") == 1
+        assert "\n" not in words[2]
 
     def test_content_of_any_size(self, place: Place) -> None:
         for size in (0, 1, 70_000, 6_000_000):

@@ -118,6 +118,13 @@ class TestTheFutureIsSomebodysWrongClock:
         apply_expire(opened(place), plan(place, Policy.parse({"within": "2d"})))
         assert left(place, made) == {"ahead", "day0", "day1"}
 
+    def test_clocks_that_differ_by_seconds_are_no_finding(self, place: Location) -> None:
+        """Also for a backup that was finished while the expire was made: another host's clock is never the same."""
+        made = dated(place, {**DAYS, "just now": -timedelta(hours=1, minutes=4)})
+        planned = plan(place, Policy(last=1))
+        assert planned.findings == ()
+        assert {d.backup.backup_id for d in planned.kept} == {made["just now"].backup_id}
+
     def test_our_own_clock_is_behind(self, place: Location) -> None:
         made = dated(place, DAYS)
         planned = plan(place, Policy(last=1), now=NOW - timedelta(days=2, hours=1))
@@ -145,6 +152,18 @@ class TestHolds:
         hold(opened(place), made["day4"], reason="last")
         word = holds(opened(place), "orders")[made["day4"].backup_id]
         assert (word.number, word.is_held, word.reason) == (23, True, "last")
+
+    def test_another_expire_forgets_them_while_they_are_read(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        for day in ("day3", "day4"):
+            hold(opened(place), made[day], reason="audit")
+
+        def forget(operation: str, path: str) -> None:
+            if operation == "read" and f"/holds/orders/{made['day4'].backup_id}/" in path:
+                (place / "backups").delete(path.partition("/backups/")[2])
+
+        seen, _ = watched(place / "backups", forget)
+        assert set(holds(Repository(seen, ""), "orders")) == {made["day3"].backup_id}
 
     def test_twice_is_once(self, place: Location) -> None:
         made = dated(place, DAYS)
