@@ -45,6 +45,7 @@ with DAG(
         repository_conn_id=setting("repository_conn_id"),
         checkpoint_conn_id=setting("checkpoint_conn_id"),
         reason="scheduled",
+        skip_if_unchanged=True,
         map_index_template="{{ task.name }}",
         max_active_tis_per_dagrun=16,
     ).expand_kwargs(streams.output)
