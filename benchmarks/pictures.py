@@ -179,8 +179,8 @@ def draw_growth(found: Sequence[Curve]) -> None:
     if not kinds:
         return
     steps = [step for step in Step if any(curve.step is step for curve in found)]
-    shades = dict(zip(steps, ("#0b6e6e", "#e08a1e", "#8a8a8a", "#bfa76a", "#4a4a4a", "#7fb3d5"), strict=False))
-    marks = dict(zip(steps, "osD^vP", strict=False))
+    shades = dict(zip(Step, ("#0b6e6e", "#e08a1e", "#b03a5b", "#8a8a8a", "#bfa76a", "#4a4a4a", "#7fb3d5"), strict=True))
+    marks = dict(zip(Step, "osXD^vP", strict=True))
     figure, axes = plt.subplots(
         2, len(kinds), figsize=(4 * len(kinds), 6.6), sharey="row", squeeze=False, layout="constrained"
     )
