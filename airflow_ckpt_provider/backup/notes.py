@@ -126,7 +126,9 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
 
     :raises RepositoryError: a hold cannot be read. Nothing may be removed then.
     """
-    newest = {path.split("/")[-2]: path for path in sorted(repository.location.walk(f"{_HOLDS}/{checked_name(name)}"))}
+    # A process that was killed may have left half a file with a hidden name.
+    paths = (path for path in repository.location.walk(f"{_HOLDS}/{checked_name(name)}") if "/." not in path)
+    newest = {path.split("/")[-2]: path for path in sorted(paths)}
 
     def read(item: tuple[str, str]) -> tuple[str, Hold] | None:
         backup_id, path = item

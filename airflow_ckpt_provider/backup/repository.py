@@ -254,7 +254,9 @@ class Repository:
         def second(path: str) -> str:
             return path.partition("-")[0]
 
-        paths = sorted((file.path for file in self.location.list("audit").files), reverse=True)
+        listed = (file.path for file in self.location.list("audit").files)
+        # A process that was killed may have left half a file with a hidden name.
+        paths = sorted((path for path in listed if "/." not in path), reverse=True)
         for _, of_one_second in groupby(paths, key=second):
             records: list[dict[str, Any]] = [load_json(self.location.read(path)) for path in of_one_second]
             # The name has seconds, the record has microseconds.

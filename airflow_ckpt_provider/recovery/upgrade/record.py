@@ -118,7 +118,9 @@ def newest_upgrade(repository: Repository, name: str) -> Upgrade | None:
     :raises RepositoryError: one of its notes cannot be read.
     """
     directory = f"{_UPGRADES}/{checked_name(name)}"
-    paths = sorted((file.path for file in repository.location.list(directory).files), reverse=True)
+    listed = (file.path for file in repository.location.list(directory).files)
+    # A process that was killed may have left half a file with a hidden name.
+    paths = sorted((path for path in listed if "/." not in path), reverse=True)
     events: dict[Event, Mapping[str, Any]] = {}
     for path in paths:
         try:

@@ -153,6 +153,18 @@ class TestHolds:
         word = holds(opened(place), "orders")[made["day4"].backup_id]
         assert (word.number, word.is_held, word.reason) == (23, True, "last")
 
+    def test_half_a_file_of_a_process_that_was_killed(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        hold(opened(place), made["day4"], reason="audit")
+        for kind in ("holds", "audit"):
+            path = f"{kind}/orders/{made['day4'].backup_id}" if kind == "holds" else kind
+            (place / "backups").create(f"{path}/.000009.json.e2c0228f-f315-4f18-b823-31dbcd289c8c.tmp", b'{"ev')
+        assert holds(opened(place), "orders")[made["day4"].backup_id].number == 1
+        assert list(opened(place).records()) == []
+        apply_expire(opened(place), plan(place, Policy(last=1)), made_by="x")
+        assert left(place, made) == {"day0", "day4"}
+        assert opened(place).audit("x") is not None
+
     def test_another_expire_forgets_them_while_they_are_read(self, place: Location) -> None:
         made = dated(place, DAYS)
         for day in ("day3", "day4"):

@@ -24,7 +24,10 @@ def watch(event, arguments):
     if not watching:
         return
     remote = event in ("socket.connect", "socket.getaddrinfo", "sqlite3.connect", "subprocess.Popen")
-    if remote or (event == "open" and not str(arguments[0]).endswith((".py", ".pyc")) and "__pycache__" not in str(arguments[0])):
+    # A number is a file that was opened by its path before: Python writes the bytecode of what it loads first that way.
+    if event == "open" and not isinstance(arguments[0], int):
+        remote = not str(arguments[0]).endswith((".py", ".pyc")) and "__pycache__" not in str(arguments[0])
+    if remote:
         raise AssertionError(event)
 
 sys.addaudithook(watch)

@@ -107,6 +107,10 @@ def way_back(orders: Location, kept: Repository, table: Location | None, run: st
 
 
 class TestTheRecord:
+    def test_half_a_note_of_a_process_that_was_killed(self, kept: Repository) -> None:
+        kept.location.create("upgrades/orders/.000001.json.e2c0228f-f315-4f18-b823-31dbcd289c8c.tmp", b'{"ev')
+        assert newest_upgrade(kept, "orders") is None
+
     def test_one_at_a_time(self, kept: Repository) -> None:
         begun(kept)
         with pytest.raises(RefusedError, match=r"orders is being upgraded by upgrade_orders/run 1"):
