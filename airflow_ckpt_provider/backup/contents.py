@@ -35,9 +35,8 @@ def stream_names(repository: Repository) -> tuple[str, ...]:
 
 
 def objects_there(repository: Repository, name: str) -> dict[str, StoredFile]:
-    """The objects of a stream by their path. An unfinished write of the local store is none."""
-    found = repository.location.walk(f"objects/{checked_name(name)}")
-    return {path: file for path, file in found.items() if "/." not in path}
+    """The objects of a stream by their path."""
+    return repository.whole_files(f"objects/{checked_name(name)}")
 
 
 def listed_by(repository: Repository, name: str, *, without: Collection[str] = ()) -> Listed:

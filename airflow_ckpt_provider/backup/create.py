@@ -190,9 +190,7 @@ def _taken(
     """Copy what is needed: the manifest to write, sizes of what was not there before, ids that the backup cannot have."""
     seen, (objects, taken) = side_by_side(lambda: _see(checkpoint), lambda: _objects(repository, name))
     tree, closures, files, copied = _copy(checkpoint, seen, objects, batches, engine, on_progress)
-    manifest = _manifest(checkpoint, name, tree, closures, files)
-    position = position_facts(tree, closures[0], batches)
-    manifest = replace(manifest, facts={**manifest.facts, **position})
+    manifest = _manifest(checkpoint, name, tree, closures, files, batches)
     if observe is not None:
         manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
     return manifest, copied, taken
@@ -309,9 +307,7 @@ def _copy(
 def _as_damage(error: Exception) -> Exception:
     if not isinstance(error, FileNotFoundError):
         return error
-    return MissingFileError(
-        f"{error} cannot be read though it is listed", path=str(error), hint="check the store; try again later"
-    )
+    return MissingFileError(f"{error}, though it is listed", path=str(error), hint="check the store; try again later")
 
 
 def _newest_committed(checkpoint: Checkpoint) -> int:
@@ -423,6 +419,7 @@ def _manifest(
     tree: Tree,
     closures: list[Closure],
     files: Sequence[FileEntry],
+    batches: int,
 ) -> Manifest:
     newest = closures[0]
     now = datetime.now(UTC)
@@ -436,7 +433,7 @@ def _manifest(
         batch_id=newest.batch_id,
         restorable=tuple(closure.batch_id for closure in reversed(closures)),
         files=files,
-        facts=_facts(tree, closures),
+        facts={**_facts(tree, closures), **position_facts(tree, newest, batches)},
         tool_version=__version__,
     )
 
@@ -478,16 +475,17 @@ def _start_offsets(tree: Tree, closure: Closure) -> list[dict[str, Any]]:
 
 
 def write_manifest(repository: Repository, manifest: Manifest, claim: Claim, *, taken: frozenset[str]) -> Manifest:
-    """Write the manifest under an id that is free; two backups within a second get ids a second apart, so that they sort by time.
+    """Write the manifest under an id that is free and sorts after those of the same minute: the latest has the last one.
 
     :param taken: ids that are not free, as listed since the claim was written.
     :raises BackupRunningError: another backup took the id at this moment, or a prune has given this one up.
     """
-    seconds_taken = {backup_id.partition("-")[0] for backup_id in taken}
+    soon = new_backup_id(manifest.created + timedelta(minutes=1), 0)  # what is later is of a clock that is wrong
+    last = max((backup_id for backup_id in taken if backup_id < soon), default="")
     for second in range(60):
         created = manifest.created + timedelta(seconds=second)
         backup_id = new_backup_id(created, manifest.batch_id)
-        if backup_id.partition("-")[0] in seconds_taken:
+        if backup_id <= last:
             continue
         made = replace(manifest, backup_id=backup_id, claim=claim.claim_id)
         claim.bind(made.path)

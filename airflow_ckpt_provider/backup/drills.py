@@ -75,8 +75,8 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
     base = f"{_DRILLS}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
     found = [
         (path.rpartition("/")[2], path.split("/")[-2], path)
-        for path in repository.location.walk(base)
-        if path.endswith(".json") and "/." not in path
+        for path in repository.whole_files(base)
+        if path.endswith(".json")
     ]
     if not found:
         return None

@@ -126,9 +126,7 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
 
     :raises RepositoryError: a hold cannot be read. Nothing may be removed then.
     """
-    # A process that was killed may have left half a file with a hidden name.
-    paths = (path for path in repository.location.walk(f"{_HOLDS}/{checked_name(name)}") if "/." not in path)
-    newest = {path.split("/")[-2]: path for path in sorted(paths)}
+    newest = {path.split("/")[-2]: path for path in sorted(repository.whole_files(f"{_HOLDS}/{checked_name(name)}"))}
 
     def read(item: tuple[str, str]) -> tuple[str, Hold] | None:
         backup_id, path = item
@@ -188,7 +186,7 @@ def verifications(repository: Repository, name: str, *, backup_id: str | None = 
     """
     found: dict[str, Verified] = {}
     directory = f"{_VERIFIED}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
-    for path in sorted(repository.location.walk(directory)):
+    for path in sorted(repository.whole_files(directory)):
         backup_id = path.split("/")[-2]
         outcome = path.rpartition("-")[2].removesuffix(".json")
         if outcome not in set(Verified):

@@ -32,7 +32,7 @@ from airflow_ckpt_provider.errors import NoSuchBackupError, RepositoryError, Sto
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.store import Listing
+from airflow_ckpt_provider.storage.store import Listing, StoredFile
 
 LATEST = "latest"
 #: In the place of a manifest: a prune has given up the backup that was going to write it. See
@@ -126,6 +126,10 @@ class Repository:
         with suppress(FileExistsError):  # made by somebody else at this very moment
             location.create(_MARKER, json.dumps(marker).encode())
         return cls.open(location)
+
+    def whole_files(self, directory: str) -> dict[str, StoredFile]:
+        """The files below a directory by their path; half a file that a killed process left has a hidden name, and is none."""
+        return {path: file for path, file in self.location.walk(directory).items() if "/." not in path}
 
     def names(self) -> tuple[str, ...]:
         """Names of the streams that have backups."""
@@ -254,10 +258,7 @@ class Repository:
         def second(path: str) -> str:
             return path.partition("-")[0]
 
-        listed = (file.path for file in self.location.list("audit").files)
-        # A process that was killed may have left half a file with a hidden name.
-        paths = sorted((path for path in listed if "/." not in path), reverse=True)
-        for _, of_one_second in groupby(paths, key=second):
+        for _, of_one_second in groupby(sorted(self.whole_files("audit"), reverse=True), key=second):
             records: list[dict[str, Any]] = [load_json(self.location.read(path)) for path in of_one_second]
             # The name has seconds, the record has microseconds.
             yield from sorted(records, key=lambda record: str(record["at"]), reverse=True)

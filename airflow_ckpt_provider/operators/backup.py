@@ -294,13 +294,12 @@ class CheckpointBackupOperator(BaseOperator):
         extra = {key: summary[key] for key in _EVENT_KEYS}
         asset = backup_asset(summary["repository"], summary["name"])
         for outlet in self.outlets:
-            if isinstance(outlet, AssetAlias):
-                if summary["unchanged"]:
-                    continue  # there is no new backup
+            if isinstance(outlet, AssetAlias) and not summary["unchanged"]:
                 context["outlet_events"][outlet].add(asset, extra=extra)
             elif isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra
-        self.log.info("Downstream DAGs are told through %s", asset.uri)
+        if not summary["unchanged"]:
+            self.log.info("Downstream DAGs are told through %s", asset.uri)
 
 
 def _summary(

@@ -117,10 +117,7 @@ def newest_upgrade(repository: Repository, name: str) -> Upgrade | None:
 
     :raises RepositoryError: one of its notes cannot be read.
     """
-    directory = f"{_UPGRADES}/{checked_name(name)}"
-    listed = (file.path for file in repository.location.list(directory).files)
-    # A process that was killed may have left half a file with a hidden name.
-    paths = sorted((path for path in listed if "/." not in path), reverse=True)
+    paths = sorted(repository.whole_files(f"{_UPGRADES}/{checked_name(name)}"), reverse=True)
     events: dict[Event, Mapping[str, Any]] = {}
     for path in paths:
         try:

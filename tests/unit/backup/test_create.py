@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,28 @@ def test_nothing_is_written_into_the_checkpoint(place: Location) -> None:
     create_backup(Checkpoint.at(location), repository(place))
     assert store.count(*WRITES) == 0
     assert contents(place / "orders") == before
+
+
+def test_the_latest_has_the_last_id(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within one second too, and whatever the batch; not beside one that a wrong clock has dated far ahead."""
+
+    class Still(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime(2026, 11, 21, 8, 30, 59, tzinfo=tz)
+
+    monkeypatch.setattr(module, "datetime", Still)
+    ahead = back_up(place, stream()).manifest
+    far = replace(ahead, backup_id="20261121T083159Z-b000009")
+    (place / "backups").create(far.path, far.to_document())
+    (place / "orders").delete("commits/4")
+    older, same, newer = back_up(place), back_up(place), back_up(place, stream(5))
+    assert [each.backup_id for each in (older, same, newer)] == [
+        "20261121T083100Z-b000003",
+        "20261121T083101Z-b000003",
+        "20261121T083101Z-b000005",
+    ]
+    assert {each.manifest.created for each in (older, same, newer)} == {ahead.created}, "the time is as it was"
 
 
 def test_a_second_backup_copies_only_what_is_new(place: Location) -> None:
@@ -615,11 +638,12 @@ class TestDamage:
 
         def fail(asked: str, path: str) -> None:
             if asked == "read" and path.endswith("1/5.changelog"):
-                raise FileNotFoundError("state/0/1/5.changelog")
+                raise FileNotFoundError(f"could not read {path}: it is not there")
 
         with pytest.raises(MissingFileError) as error:
             moving(place, fail)
-        assert error.value.message == "state/0/1/5.changelog cannot be read though it is listed"
+        assert error.value.message.endswith("/orders/state/0/1/5.changelog: it is not there, though it is listed")
+        assert error.value.message.startswith("could not read ")
         assert error.value.hint == "check the store; try again later"
 
     def test_damage_while_the_stream_goes_on(self, place: Location, monkeypatch: pytest.MonkeyPatch) -> None:

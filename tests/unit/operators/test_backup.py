@@ -87,13 +87,17 @@ def test_retry_returns_the_backup_of_the_attempt_before(checkpoint: Path, reposi
     assert len(Repository.open(open_place(str(repository))).backups()) == 1
 
 
-def test_no_backup_where_nothing_was_committed_since(checkpoint: Path, repository: Path, run: Run) -> None:
-    first = _operator(checkpoint, repository).execute(run())
+def test_no_backup_where_nothing_was_committed_since(
+    checkpoint: Path, repository: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = _operator(checkpoint, repository).execute({**run(), "outlet_events": OutletEventAccessors()})
+    assert "Downstream DAGs are told" in capsys.readouterr().out
     context = {**run(run_id="manual__2"), "outlet_events": OutletEventAccessors()}
     second = _operator(checkpoint, repository, skip_if_unchanged="true").execute(context)
     assert second == {**first, "copied_files": 0, "copied_bytes": 0, "seconds": 0.0, "unchanged": True}
     assert json.loads(json.dumps(second)) == second
     assert context["outlet_events"][BACKUPS].asset_alias_events == [], "there is no new backup"
+    assert "Downstream DAGs are told" not in capsys.readouterr().out
     assert context["pushed"] == {BackupManifestLink.XCOM_KEY: f"file://{first['uri']}"}
     third = _operator(checkpoint, repository, skip_if_unchanged="{{ x }}").execute
     with pytest.raises(AirflowFailException, match="skip_if_unchanged"):
