@@ -85,8 +85,8 @@ def lower_bound(step: Step, *, files: int, needed: int, changed: int, snapshots:
         )
     if step is Step.SKIPPED:
         return Bound(
-            {"LIST": 2, "GET": 4},
-            "list the commits and the backups, read the last manifest, the query's id and two log entries",
+            {"LIST": 3, "GET": 4},
+            "list the commits, the backups and what verifying found, read the last manifest, the query's id and two log entries",
         )
     if step is Step.CHANGED:
         return Bound(

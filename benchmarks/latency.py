@@ -164,7 +164,7 @@ OPERATIONS = (
     Operation("inspect", inspect, requests=13 + PARTITIONS, chain=6),
     Operation("guard (Delta and files)", guard, requests=11 + VERSIONS + ENTRIES, chain=8),
     Operation("backup, nothing new", nothing_new, requests=27 + PARTITIONS, chain=17),
-    Operation("backup, nothing committed", nothing_committed, requests=7, chain=4),
+    Operation("backup, nothing committed", nothing_committed, requests=8, chain=4),
     Operation("plan of a restore", plan_of_restore, requests=5, chain=5),
 )
 

@@ -1,7 +1,7 @@
 """Whether a new backup could hold anything that the newest one does not.
 
 A batch is committed or it is not: as long as the newest committed batch, its entries in the logs and the query are those that a
-backup was taken of, a new one would hold the same position of the same stream. That takes two listings and a few small reads,
+backup was taken of, a new one would hold the same position of the same stream. That takes three listings and a few small reads,
 however big the checkpoint is; a backup has to list all of it.
 """
 
@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import Verified, verifications
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -54,9 +55,9 @@ def unchanged_backup(
 ) -> Manifest | None:
     """The newest backup of a stream, if nothing was committed since it was taken, and it can do what a new one could.
 
-    ``None`` where a new one has to be taken: something was committed, rewound, or replaced; there is no backup, or it is damaged,
-    or of another place; it was to have fewer restorable batches; an earlier version of this package took it. Whether its objects
-    are all there is not looked at, and nor is whether the checkpoint's state is whole: verifying and the doctor do that.
+    ``None`` where a new one has to be taken: something was committed, rewound or replaced; there is no backup, or verifying found
+    it damaged, or it is of another place; it was to have fewer restorable batches; an earlier version of this package took it.
+    Its objects are not looked at here, and nor is the checkpoint's state: verifying and the doctor do that.
 
     :param checkpoint: the checkpoint; its stream may run.
     :param repository: where the backups are.
@@ -73,7 +74,11 @@ def unchanged_backup(
         return None
     if with_sources and "sources" not in newest.facts:
         return None
-    return newest if _hashes(place, newest.batch_id) == newest.facts.get(_LOGS) else None
+    hashes, verified = side_by_side(
+        lambda: _hashes(place, newest.batch_id),
+        lambda: verifications(repository, name, backup_id=newest.backup_id).get(newest.backup_id),
+    )
+    return newest if hashes == newest.facts.get(_LOGS) and verified is not Verified.DAMAGED else None
 
 
 def _newest(repository: Repository, name: str) -> Manifest | None:

@@ -11,9 +11,11 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
 from airflow_ckpt_provider.backup.unchanged import unchanged_backup
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError
 from airflow_ckpt_provider.storage.location import Location
@@ -57,7 +59,10 @@ def test_it_costs_the_same_whatever_there_is(place: Location, partitions: int) -
     checkpoint, asked_of_it = watched(place / "orders")
     kept, asked_of_backups = watched(place / "backups")
     assert create_backup(Checkpoint.at(checkpoint), Repository.open(kept), skip_if_unchanged=True).unchanged
-    for asked, operations in ((asked_of_it, ["list", *3 * ["read"]]), (asked_of_backups, ["list", *2 * ["read"]])):
+    for asked, operations in (
+        (asked_of_it, ["list", *3 * ["read"]]),
+        (asked_of_backups, ["list", *2 * ["read"], "walk"]),
+    ):
         assert sorted(operation for operation, _ in asked.requests) == operations
         assert not asked.count(*WRITES)
 
@@ -148,6 +153,20 @@ def test_the_newest_is_damaged(place: Location, caplog: pytest.LogCaptureFixture
         assert not again(place).unchanged
     assert f"manifest {newest.path} is damaged" in caplog.text
     assert again(place).unchanged
+
+
+def test_the_newest_was_found_damaged(place: Location) -> None:
+    """A stream at rest does not go on for ever with a backup that is known to be lost."""
+    newest = back_up(place, stream()).manifest
+    lost = next(entry for entry in newest.files if entry.path.startswith("state/"))
+    (place / "backups").delete(lost.object)
+    assert again(place).unchanged, "nobody has looked"
+    record_verification(repository(place), verify_backup(repository(place), newest))
+    second = again(place)
+    assert (second.unchanged, second.copied_files) == (False, 1)
+    assert verify_backup(repository(place), second.manifest, read_data=ReadData()).ok
+    record_verification(repository(place), verify_backup(repository(place), second.manifest))
+    assert again(place).backup_id == second.backup_id
 
 
 def test_one_of_an_earlier_version_says_too_little(place: Location) -> None:
