@@ -19,16 +19,16 @@ from pathlib import Path
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.restore_plan import plan_restore
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.conditions import Condition, Wait
 from airflow_ckpt_provider.checkpoint.waiting import look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from benchmarks.page import write_part
 from tests.s3_gate import Gate, by_kind, longest_chain
 from tests.s3_server import S3Server, running_s3_server

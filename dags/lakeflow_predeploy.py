@@ -17,8 +17,8 @@ from typing import Any
 from airflow.providers.databricks.operators.databricks import DatabricksSQLStatementsOperator  # noqa: TID253
 from airflow.sdk import DAG, Param, task
 
-from airflow_ckpt_provider.recovery.lakeflow.deployment import compare_deployment
-from airflow_ckpt_provider.recovery.lakeflow.tables import TableRecovery, backup_name
+from airflow_ckpt_provider.lakeflow.deployment import compare_deployment
+from airflow_ckpt_provider.lakeflow.tables import TableRecovery, backup_name
 from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
 
 with DAG(

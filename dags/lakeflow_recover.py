@@ -19,14 +19,14 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
+from airflow_ckpt_provider.lakeflow.positions import positions_of
+from airflow_ckpt_provider.lakeflow.reproduction import same_failure
+from airflow_ckpt_provider.lakeflow.strategy import StrategyFacts, Way, recovery_strategy
+from airflow_ckpt_provider.lakeflow.table_check import table_checks
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.lakeflow.positions import positions_of
-from airflow_ckpt_provider.recovery.lakeflow.reproduction import same_failure
-from airflow_ckpt_provider.recovery.lakeflow.strategy import StrategyFacts, Way, recovery_strategy
-from airflow_ckpt_provider.recovery.lakeflow.table_check import table_checks
+from airflow_ckpt_provider.verdict import Verdict
 
 ADVISE = "advise me"
 OPTIONAL = ["null", "string"]

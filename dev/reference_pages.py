@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from airflow_ckpt_provider.advisor.condition import Step
+from airflow_ckpt_provider.advisor.registry import PARTS, WRAPPERS
 from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.checkpoint.doctor import KINDS as DAMAGE
-from airflow_ckpt_provider.recovery.advisor.condition import Step
-from airflow_ckpt_provider.recovery.advisor.registry import PARTS, WRAPPERS
-from airflow_ckpt_provider.recovery.compatibility.kinds import KINDS as CHANGES
+from airflow_ckpt_provider.upgrade.compatibility.kinds import KINDS as CHANGES
 
 DOCS = Path(__file__).parents[1] / "docs"
 _MADE = "<!-- made by dev/reference_pages.py from the registry in the code; a test compares the two -->"

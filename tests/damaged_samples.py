@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, relocated
+from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, relocated
 from tests.samples.archives import HOME, Sample, offset_lines, sample, write_files
 from tests.samples.kinds import KINDS, batches, write_input
 

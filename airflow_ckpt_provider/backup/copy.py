@@ -19,9 +19,8 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
-from airflow_ckpt_provider.backup.restore_plan import refuse_damage
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
-from airflow_ckpt_provider.backup.verify import check_structure, content_damage
+from airflow_ckpt_provider.backup.verify import check_structure, content_damage, refuse_damage
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError
 from airflow_ckpt_provider.storage.store import StoredFile
 

@@ -14,8 +14,7 @@ from airflow_ckpt_provider.backup.claims import tidy_claims
 from airflow_ckpt_provider.backup.expire_plan import Decision, ExpirePlan
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, forget_notes, holds, write_event
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.retention import Policy, reasons_to_keep
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RefusedError
-from airflow_ckpt_provider.plan import Usefulness, Verdict
+from airflow_ckpt_provider.verdict import Usefulness, Verdict
 
 #: Given the facts of manifests, says what their sources still have.
 AskSources = Callable[[Sequence[Mapping[str, Any]]], Sequence[Usefulness]]

@@ -25,11 +25,10 @@ from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER, OpenClaim, give
 from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.notes import forget_notes, noted_ids
 from airflow_ckpt_provider.backup.prune_marks import finish, read_marks, write_mark, written_at
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
 

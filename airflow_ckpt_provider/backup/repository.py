@@ -268,6 +268,11 @@ class Repository:
         return next((record for record in self.records() if record.get("made_by") == made_by), None)
 
 
+def new_plan_id() -> str:
+    """Make an id for a plan: short enough to be read out on the telephone."""
+    return uuid.uuid4().hex[:8]
+
+
 def is_repository(location: Location, listing: Listing) -> bool:
     """Whether a directory is a repository, of whatever version; asks only where its listing has a file of that name.
 

@@ -15,13 +15,12 @@ from typing import Any
 from airflow_ckpt_provider.backup.contents import objects_there, stream_names
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
-from airflow_ckpt_provider.backup.sealing import new_plan_id
 from airflow_ckpt_provider.backup.verify import check_structure, content_damage
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 
 #: ETags that are the MD5 of what was written.
 _MD5 = re.compile(r"(etag|md5):[0-9a-f]{32}")

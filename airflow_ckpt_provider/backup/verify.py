@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
-from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -253,3 +253,17 @@ def _structure_of(entry: FileEntry, listed: Mapping[str, StoredFile]) -> Damage 
 
 def _damage(entry: FileEntry, problem: str, what: str) -> Damage:
     return Damage(entry.path, entry.object, problem, f"{entry.path}: its object {entry.object} {what}")
+
+
+def refuse_damage(manifest: Manifest, problems: list[str]) -> None:
+    """Refuse a backup in which something is wrong.
+
+    :param problems: one line for each damaged file; none: nothing is refused.
+    """
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise DamagedBackupError(
+            f"backup {manifest.backup_id} of {manifest.name} is damaged: {problems[0]}{more}; nothing was changed",
+            findings=tuple(problems),
+            hint="choose another backup; `airflow-ckpt verify --read-data` tells which are whole",
+        )

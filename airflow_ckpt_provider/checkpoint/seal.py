@@ -3,7 +3,7 @@
 Spark's write-ahead log is add-only and its newest entry is read at every start. A file there that is no log entry
 stops a running stream at a clean batch boundary (``CONCURRENT_STREAM_LOG_UPDATE``) and keeps a stopped one from
 starting (``MALFORMED_LOG_FILE``, with our sentence in the message). This module only recognises it;
-:mod:`airflow_ckpt_provider.backup.sealing` sets and lifts it.
+:mod:`airflow_ckpt_provider.change.sealing` sets and lifts it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import shlex
 import subprocess
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError
-from airflow_ckpt_provider.recovery.sinks.delta_rollback import RestoreBySpark, TableTarget
-from airflow_ckpt_provider.recovery.sinks.spark_restore import APPLICATION, arguments_for
+from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
+from airflow_ckpt_provider.sinks.spark_restore import APPLICATION, arguments_for
 
 _REFUSED = 1
 #: How much of what the application said an error shows, in lines.

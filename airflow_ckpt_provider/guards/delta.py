@@ -33,9 +33,9 @@ from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 
 KIND = DeltaOffset.kind
 #: Delta's defaults.

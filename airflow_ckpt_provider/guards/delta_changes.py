@@ -13,7 +13,7 @@ from airflow_ckpt_provider.guards.delta_client import TableState
 from airflow_ckpt_provider.guards.delta_log import DeltaCommit
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.json_text import load_json
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 #: Commits named one by one; of the rest only the number.
 _SHOWN = 20

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.guards.kafka_retention import Movement, TimeToLoss, r
 from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, judge_partitions, reasons
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 #: A record that was read cannot be younger than the batch that read it; clocks may differ by this much.
 _CLOCKS_MS = 300_000

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic
 from airflow_ckpt_provider.guards.kafka_verdicts import Seen, judge_partitions, reasons
 from airflow_ckpt_provider.guards.query import from_facts
-from airflow_ckpt_provider.plan import Usefulness, Verdict
+from airflow_ckpt_provider.verdict import Usefulness, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
 from airflow_ckpt_provider.guards.kafka_retention import TimeToLoss
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 #: Spark's words for positions in ``startingOffsets``.
 LATEST, EARLIEST = -1, -2

@@ -17,8 +17,8 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 
 _SOURCES = "sources"
 

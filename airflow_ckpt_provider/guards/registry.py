@@ -21,8 +21,8 @@ from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import Offset
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 
 GROUP = "airflow_ckpt_provider.guards"
 #: Kinds of sources that keep no data anywhere, so that none can be gone.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.guards.durations import in_words
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 #: Worst first: what harms silently comes before what fails loudly, and that before what cannot be known.
 WORST_FIRST = (

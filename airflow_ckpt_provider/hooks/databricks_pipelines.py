@@ -45,7 +45,7 @@ _TABLES = "2.1/unity-catalog/tables"
 class DatabricksPipelinesHook(DatabricksHook):
     """Starts, follows, stops and lists updates of pipelines.
 
-    One of :class:`~airflow_ckpt_provider.recovery.lakeflow.workspace.Workspace`; the methods that begin with ``a_`` do the same
+    One of :class:`~airflow_ckpt_provider.lakeflow.workspace.Workspace`; the methods that begin with ``a_`` do the same
     in an event loop, inside ``async with``. Errors are those of this package.
 
     :param databricks_conn_id: id of the connection.

@@ -9,12 +9,12 @@ import tempfile
 import time
 from typing import IO
 
+from airflow_ckpt_provider.advisor.advice import recovery_advice
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.health import measure
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.advisor.advice import recovery_advice
-from airflow_ckpt_provider.recovery.rehearsal.report import Failure, TrialBatch
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, TrialBatch
 
 _LOOK_EVERY = 0.5
 _STOP_WITHIN = 30.0

@@ -21,8 +21,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_shape import read_query_shape
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.jobs.build_function import frame_of, load_build, session_of, settings_of
-from airflow_ckpt_provider.recovery.compatibility.description import QueryDescription
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,8 +18,10 @@ from airflow_ckpt_provider.jobs.build_function import BuildError, frame_of, load
 from airflow_ckpt_provider.jobs.shadow import Shadow
 from airflow_ckpt_provider.jobs.table_batches import TableBatches
 from airflow_ckpt_provider.jobs.trial import Trial, difference, refuse_source_changes, run_trial
-from airflow_ckpt_provider.recovery.rehearsal.report import Failure, Rehearsal, RowDifference
-from airflow_ckpt_provider.recovery.rehearsal.scratch import (
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, Rehearsal, RowDifference
+from airflow_ckpt_provider.upgrade.rehearsal.scratch import (
     Scratch,
     check_apart,
     plan_as,
@@ -28,9 +30,7 @@ from airflow_ckpt_provider.recovery.rehearsal.scratch import (
     restore_scratch,
     state_bytes,
 )
-from airflow_ckpt_provider.recovery.rehearsal.untouched import compare_snapshots, take_snapshot
-from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.rehearsal.untouched import compare_snapshots, take_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.checkpoint.look import list_logs
 from airflow_ckpt_provider.jobs.table_batches import TableBatches
 from airflow_ckpt_provider.jobs.trial import NO_ROWS, Trial, difference
-from airflow_ckpt_provider.recovery.rehearsal.plans import keep_plans
-from airflow_ckpt_provider.recovery.rehearsal.report import Followed, RowDifference, combine
-from airflow_ckpt_provider.recovery.rehearsal.scratch import plan_as
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.upgrade.rehearsal.plans import keep_plans
+from airflow_ckpt_provider.upgrade.rehearsal.report import Followed, RowDifference, combine
+from airflow_ckpt_provider.upgrade.rehearsal.scratch import plan_as
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.jobs.trial import as_text
-from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.storage.opening import open_location
 
 if TYPE_CHECKING:

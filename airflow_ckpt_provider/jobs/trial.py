@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.advisor.advice import recovery_advice
 from airflow_ckpt_provider.jobs.build_function import BuildError
-from airflow_ckpt_provider.recovery.advisor.advice import recovery_advice
-from airflow_ckpt_provider.recovery.rehearsal.report import Failure, RowDifference, TrialBatch
+from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, RowDifference, TrialBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from airflow_ckpt_provider.recovery.advisor.advice import RecoveryAdvice
-from airflow_ckpt_provider.recovery.advisor.advice import recovery_advice as advise
+from airflow_ckpt_provider.advisor.advice import RecoveryAdvice
+from airflow_ckpt_provider.advisor.advice import recovery_advice as advise
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

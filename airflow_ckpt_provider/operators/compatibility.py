@@ -12,9 +12,9 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import one_of, required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.compatibility.compatibility import compare
-from airflow_ckpt_provider.recovery.compatibility.description import QueryDescription, parse_description
+from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription, parse_description
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -17,14 +17,14 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.repair import plan_repair
-from airflow_ckpt_provider.recovery.repair_apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.checkpoint.findings import Finding
-    from airflow_ckpt_provider.recovery.repair_plan import RepairPlan
+    from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 
 #: ``fail_on`` -> the severities at which the task fails.
 _FAILS_ON = {

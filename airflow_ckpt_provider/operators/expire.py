@@ -23,7 +23,7 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.plan import Usefulness
+from airflow_ckpt_provider.verdict import Usefulness
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,6 +9,11 @@ from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
+from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.fleet.metrics import gauges
+from airflow_ckpt_provider.fleet.stream import Limits
+from airflow_ckpt_provider.fleet.tables import to_markdown
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
@@ -16,11 +21,6 @@ from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
-from airflow_ckpt_provider.recovery.fleet.fleet import Fleet, discovered, look_at_fleet
-from airflow_ckpt_provider.recovery.fleet.metrics import gauges
-from airflow_ckpt_provider.recovery.fleet.stream import Limits
-from airflow_ckpt_provider.recovery.fleet.tables import to_markdown
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

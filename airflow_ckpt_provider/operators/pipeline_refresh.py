@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
+from airflow_ckpt_provider.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
+from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
+from airflow_ckpt_provider.lakeflow.table_copies import TableCopies
+from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, BACKFILLS, TableRecovery, backup_name
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
 from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.warehouse import Warehouse
-from airflow_ckpt_provider.recovery.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
-from airflow_ckpt_provider.recovery.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
-from airflow_ckpt_provider.recovery.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
-from airflow_ckpt_provider.recovery.lakeflow.table_copies import TableCopies
-from airflow_ckpt_provider.recovery.lakeflow.tables import APPEND_ONCE, BACKFILLS, TableRecovery, backup_name
-from airflow_ckpt_provider.recovery.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

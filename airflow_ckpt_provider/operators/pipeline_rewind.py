@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text
-from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
-from airflow_ckpt_provider.operators.restore import APPLY, PLAN
-from airflow_ckpt_provider.recovery.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
-from airflow_ckpt_provider.recovery.lakeflow.request import REFRESH, StartRequest
-from airflow_ckpt_provider.recovery.lakeflow.rewind_plan import (
+from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
+from airflow_ckpt_provider.lakeflow.request import REFRESH, StartRequest
+from airflow_ckpt_provider.lakeflow.rewind_plan import (
     plan_pipeline_rewind,
     rewind_datasets,
     rewind_spec,
     rewind_time,
 )
-from airflow_ckpt_provider.recovery.lakeflow.updates import COMPLETED, RUNNING
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text
+from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
+from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.lakeflow.examine import STOP, examine
+from airflow_ckpt_provider.lakeflow.updates import active_update
 from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
-from airflow_ckpt_provider.recovery.lakeflow.examine import STOP, examine
-from airflow_ckpt_provider.recovery.lakeflow.updates import active_update
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

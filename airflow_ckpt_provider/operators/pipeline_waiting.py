@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
     ActiveUpdateError,
     CkptError,
@@ -21,16 +22,8 @@ from airflow_ckpt_provider.errors import (
     WorkspaceError,
     WorkspaceForbiddenError,
 )
-from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
-from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
-from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
-from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.operators.task_memory import TaskMemory
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.lakeflow.examine import FAIL, STOP
-from airflow_ckpt_provider.recovery.lakeflow.failures import why_it_failed
-from airflow_ckpt_provider.recovery.lakeflow.following import (
+from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP
+from airflow_ckpt_provider.lakeflow.following import (
     FOLLOW_UP_WITHIN,
     Answer,
     Memory,
@@ -39,12 +32,19 @@ from airflow_ckpt_provider.recovery.lakeflow.following import (
     look,
     looking,
 )
-from airflow_ckpt_provider.recovery.lakeflow.plan import PipelinePlan
-from airflow_ckpt_provider.recovery.lakeflow.request import StartRequest
-from airflow_ckpt_provider.recovery.lakeflow.rewind_refusals import explain_refusal
-from airflow_ckpt_provider.recovery.lakeflow.starting import Patience, find_ours, start_once
-from airflow_ckpt_provider.recovery.lakeflow.updates import RUNNING, active_update
+from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
+from airflow_ckpt_provider.lakeflow.request import StartRequest
+from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
+from airflow_ckpt_provider.lakeflow.starting import Patience, find_ours, start_once
+from airflow_ckpt_provider.lakeflow.updates import RUNNING, active_update
+from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
+from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
+from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.triggers.pipeline_update import PipelineUpdateTrigger
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

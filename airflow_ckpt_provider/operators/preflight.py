@@ -16,7 +16,7 @@ from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.preflight import query_to_guard
+from airflow_ckpt_provider.upgrade.preflight import query_to_guard
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

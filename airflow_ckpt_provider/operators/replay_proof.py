@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_ckpt_provider.operators.fields import required, whole_number
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
-from airflow_ckpt_provider.recovery.replay_proof import prove_replay
+from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

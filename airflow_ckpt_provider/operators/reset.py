@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.target import look_at
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import look_at
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
@@ -16,12 +17,12 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.reset import plan_reset, read_reset
-from airflow_ckpt_provider.recovery.reset_apply import outcome_of, stop_plan_and_reset
-from airflow_ckpt_provider.recovery.reset_plan import ResetPlan, ResetWay
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository
-from airflow_ckpt_provider.recovery.starting_positions.asking import partitions_of
+from airflow_ckpt_provider.recovery.positions.asking import partitions_of
+from airflow_ckpt_provider.recovery.reset.apply import outcome_of, stop_plan_and_reset
+from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
+from airflow_ckpt_provider.recovery.reset.planning import plan_reset, read_reset
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
+from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
+from airflow_ckpt_provider.lakeflow.reset_plan import plan_pipeline_reset
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.fields import mapping, one_of, text
 from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.recovery.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
-from airflow_ckpt_provider.recovery.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
-from airflow_ckpt_provider.recovery.lakeflow.reset_plan import plan_pipeline_reset
-from airflow_ckpt_provider.recovery.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

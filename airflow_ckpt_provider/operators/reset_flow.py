@@ -14,11 +14,11 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.flow_reset import apply_flow_reset, plan_flow_reset
-from airflow_ckpt_provider.recovery.flow_restore import apply_flow_restore, plan_flow_restore
-from airflow_ckpt_provider.recovery.flows import Flow, flow_named, flows_of
-from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
+from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

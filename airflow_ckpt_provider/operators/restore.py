@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
-from airflow_ckpt_provider.backup.restore import apply_restore
-from airflow_ckpt_provider.backup.restore_plan import plan_restore
-from airflow_ckpt_provider.backup.target import look_at
 from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.change.target import look_at
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.restoring import sink_says
-from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.sink import sink_says
+from airflow_ckpt_provider.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.backup.restore_plan import RestorePlan
+    from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
     from airflow_ckpt_provider.storage.location import Location
 
 PLAN, APPLY = "plan", "apply"

@@ -16,15 +16,15 @@ from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.rewind import plan_rewind
-from airflow_ckpt_provider.recovery.rewind_apply import stop_plan_and_apply
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import KINDS, Specifier
+from airflow_ckpt_provider.recovery.rewind.apply import stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
+from airflow_ckpt_provider.sinks.report import SinkExit
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
+    from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
     from airflow_ckpt_provider.storage.location import Location
 
 _EXITS = tuple(exit_.value for exit_ in SinkExit)

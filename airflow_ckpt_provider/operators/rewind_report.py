@@ -9,12 +9,12 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.rewind import default_repository
-from airflow_ckpt_provider.recovery.situation import situation_of
+from airflow_ckpt_provider.recovery.rewind.status import situation_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository
+from airflow_ckpt_provider.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location

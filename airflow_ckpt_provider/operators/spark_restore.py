@@ -7,8 +7,8 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_ckpt_provider.errors import MissingExtraError, StorageError
-from airflow_ckpt_provider.recovery.sinks.delta_rollback import RestoreBySpark, TableTarget
-from airflow_ckpt_provider.recovery.sinks.spark_restore import APPLICATION, arguments_for
+from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
+from airflow_ckpt_provider.sinks.spark_restore import APPLICATION, arguments_for
 
 
 def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: Any) -> RestoreBySpark:

@@ -13,9 +13,9 @@ from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.operators.fields import mapping, required, text, whole_number
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.starting_positions.asking import Question, ask, partitions_of
-from airflow_ckpt_provider.recovery.starting_positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
-from airflow_ckpt_provider.recovery.starting_positions.positions import put_seeds
+from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
+from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.positions import put_seeds
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,14 +11,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.guards.report import Judgement, worst
+from airflow_ckpt_provider.lakeflow.table_check import counts_markdown, table_checks
+from airflow_ckpt_provider.lakeflow.table_copies import number
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import flag, required, seconds
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.operators.warehouse import Warehouse
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.lakeflow.table_check import counts_markdown, table_checks
-from airflow_ckpt_provider.recovery.lakeflow.table_copies import number
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

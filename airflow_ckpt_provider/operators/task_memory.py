@@ -70,7 +70,7 @@ class TaskMemory:
 
 
 class StepNotes:
-    """One of :class:`~airflow_ckpt_provider.recovery.lakeflow.starting.Notes`.
+    """One of :class:`~airflow_ckpt_provider.lakeflow.starting.Notes`.
 
     :param memory: where they are kept.
     :param name: of the step.

@@ -10,8 +10,8 @@ from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
-from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
-from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.recovery.reset.undo import reset_to_undo, undo_reset
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -15,18 +15,18 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rehearsal.report import parse_report
-from airflow_ckpt_provider.recovery.upgrade.fence import begin
-from airflow_ckpt_provider.recovery.upgrade.outcome import HALF_WAY, KEPT, UNTOUCHED, downtime_of, outcome_of
-from airflow_ckpt_provider.recovery.upgrade.page import page_of
-from airflow_ckpt_provider.recovery.upgrade.record import Event, end_upgrade, newest_upgrade, note, upgrade_of
 from airflow_ckpt_provider.sensors.stream_health import mark_baseline, stream_baseline
+from airflow_ckpt_provider.upgrade.fence import begin
+from airflow_ckpt_provider.upgrade.outcome import HALF_WAY, KEPT, UNTOUCHED, downtime_of, outcome_of
+from airflow_ckpt_provider.upgrade.page import page_of
+from airflow_ckpt_provider.upgrade.record import Event, end_upgrade, newest_upgrade, note, upgrade_of
+from airflow_ckpt_provider.upgrade.rehearsal.report import parse_report
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.recovery.upgrade.record import Upgrade
+    from airflow_ckpt_provider.upgrade.record import Upgrade
 
 _NO_SINK = "sink: what the new code has written cannot be taken out of it on the way back"
 

@@ -12,10 +12,10 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.operators.upgrade import UpgradeOperator, upgrade_id
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.upgrade.fence import fence, release
-from airflow_ckpt_provider.recovery.upgrade.going_back import go_back, is_needed
-from airflow_ckpt_provider.recovery.upgrade.record import Event, newest_upgrade
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.upgrade.fence import fence, release
+from airflow_ckpt_provider.upgrade.going_back import go_back, is_needed
+from airflow_ckpt_provider.upgrade.record import Event, newest_upgrade
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

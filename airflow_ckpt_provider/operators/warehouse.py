@@ -22,7 +22,7 @@ class Waiting(Protocol):
 
 
 class Warehouse:
-    """A SQL warehouse, as one task uses it; one of :class:`~airflow_ckpt_provider.recovery.lakeflow.table_copies.Sql`.
+    """A SQL warehouse, as one task uses it; one of :class:`~airflow_ckpt_provider.lakeflow.table_copies.Sql`.
 
     :param workspace: the workspace.
     :param warehouse_id: the warehouse.

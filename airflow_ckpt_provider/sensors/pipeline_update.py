@@ -11,6 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
+from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
     CkptError,
     NoSuchPipelineError,
@@ -18,13 +19,7 @@ from airflow_ckpt_provider.errors import (
     WorkspaceError,
     WorkspaceForbiddenError,
 )
-from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
-from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
-from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
-from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.operators.task_memory import TaskMemory
-from airflow_ckpt_provider.recovery.lakeflow.failures import why_it_failed
-from airflow_ckpt_provider.recovery.lakeflow.following import (
+from airflow_ckpt_provider.lakeflow.following import (
     FOLLOW_UP_WITHIN,
     Answer,
     Memory,
@@ -33,7 +28,12 @@ from airflow_ckpt_provider.recovery.lakeflow.following import (
     look,
     looking,
 )
-from airflow_ckpt_provider.recovery.lakeflow.updates import COMPLETED, RUNNING, UpdateState
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING, UpdateState
+from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
+from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
+from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.triggers.pipeline_update import PipelineUpdateTrigger
 
 if TYPE_CHECKING:

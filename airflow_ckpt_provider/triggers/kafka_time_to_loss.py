@@ -15,7 +15,7 @@ from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 
 def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, source: str | None) -> GuardReport:

@@ -10,9 +10,9 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError, WorkspaceForbiddenError
+from airflow_ckpt_provider.lakeflow.following import Answer, Memory, Progress, Wait, a_look, looking
+from airflow_ckpt_provider.lakeflow.updates import active_update
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
-from airflow_ckpt_provider.recovery.lakeflow.following import Answer, Memory, Progress, Wait, a_look, looking
-from airflow_ckpt_provider.recovery.lakeflow.updates import active_update
 
 
 class PipelineUpdateTrigger(BaseTrigger):
@@ -24,7 +24,7 @@ class PipelineUpdateTrigger(BaseTrigger):
 
     :param pipeline_id: the pipeline.
     :param databricks_conn_id: id of the connection.
-    :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.recovery.lakeflow.following.Wait.to_json` writes it.
+    :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.lakeflow.following.Wait.to_json` writes it.
     :param end_time: the deadline, in seconds since the epoch. Its own: not every way of running tasks keeps that of a deferral.
     :param poll_interval: seconds between two looks.
     :param memory: what the look before remembered; a restarted triggerer goes on from there.

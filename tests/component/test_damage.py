@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.restore import apply_restore
-from airflow_ckpt_provider.backup.restore_plan import plan_restore
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import DamagedBackupError
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.command_line import Finished, run
 from tests.fingerprints import NOTES, fingerprint

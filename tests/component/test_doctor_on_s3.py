@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.repair import plan_repair, repair_place
-from airflow_ckpt_provider.recovery.repair_apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair, repair_place
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.damaged_samples import Files, delta_missing, source_log_short

@@ -13,9 +13,9 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.fleet.discovery import WORKERS, discover
-from airflow_ckpt_provider.recovery.fleet.fleet import look_at_fleet
-from airflow_ckpt_provider.recovery.fleet.stream import Limits
+from airflow_ckpt_provider.fleet.discovery import WORKERS, discover
+from airflow_ckpt_provider.fleet.fleet import look_at_fleet
+from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.one_checkpoint import NEWEST, unpack

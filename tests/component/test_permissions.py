@@ -14,9 +14,9 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
-from airflow_ckpt_provider.recovery.upgrade.record import begin_upgrade
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.record import begin_upgrade
 from tests.one_checkpoint import unpack
 from tests.s3_server import ADMIN, RESTRICTED, S3Server
 from tests.unit.checkpoint.builders import contents, plant

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from airflow_ckpt_provider.recovery.flows import Flow, flow_named, flows_of
-from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 

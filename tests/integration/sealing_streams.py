@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_ckpt_provider.backup.sealing import seal, unseal
+from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from tests.integration.streams import sink

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, relocated
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
+from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, relocated
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import HOME, VERSIONS, Sample, kinds_of, offset_lines, sample, write_files
 from tests.samples.kinds import KINDS, batches, write_input

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.sealing import seal, unseal
+from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.conditions import Condition, Wait
 from airflow_ckpt_provider.checkpoint.health import compare, measure

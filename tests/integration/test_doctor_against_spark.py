@@ -18,10 +18,10 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.repair import plan_repair
-from airflow_ckpt_provider.recovery.repair_apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.damaged_samples import (
     DAMAGES,
     Damage,

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_shape import read_query_shape
-from airflow_ckpt_provider.recovery.compatibility.compatibility import compare
-from airflow_ckpt_provider.recovery.compatibility.description import QueryDescription
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
 from tests.integration.test_closure_continues import Moved
 from tests.samples.archives import sample
 from tests.samples.kinds import KINDS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.recovery.advisor.advice import recovery_advice
+from airflow_ckpt_provider.advisor.advice import recovery_advice
 from tests.samples.archives import VERSIONS
 from tests.samples.failing import CASES, FailingSpark, cases_of
 from tests.samples.spark_versions import python_with

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.recovery.advisor.advice import recovery_advice
+from airflow_ckpt_provider.advisor.advice import recovery_advice
 from tests.kafka_broker import KafkaBroker, kafka_broker
 
 __all__ = ["kafka_broker"]

@@ -9,11 +9,11 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.flow_reset import apply_flow_reset, plan_flow_reset
-from airflow_ckpt_provider.recovery.flow_restore import apply_flow_restore, plan_flow_restore
-from airflow_ckpt_provider.recovery.flows import flows_of
+from airflow_ckpt_provider.recovery.flows.flow import flows_of
+from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.pipeline import Pipeline
 from tests.samples.spark_versions import python_with
 

@@ -19,9 +19,9 @@ from airflow_ckpt_provider.guards.kafka_client import KafkaClient
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.preflight import query_to_guard
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.preflight import query_to_guard
+from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.streams.sink import batches
 from tests.integration.streams.spark_host import Run, SparkHost
 from tests.kafka_broker import KafkaBroker, running_kafka_broker

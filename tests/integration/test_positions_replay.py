@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.guards.delta_rows import rows_before
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.starting_positions.asking import Question, ask
-from airflow_ckpt_provider.recovery.starting_positions.logs import logs_of_checkpoint
-from airflow_ckpt_provider.recovery.starting_positions.positions import StartingPositions, put_seeds
+from airflow_ckpt_provider.recovery.positions.asking import Question, ask
+from airflow_ckpt_provider.recovery.positions.logs import logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.streams.described import Source, Stream
 from tests.integration.streams.spark_host import SparkHost
 from tests.kafka_broker import KafkaBroker

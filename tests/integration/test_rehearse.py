@@ -13,7 +13,7 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.fingerprints import fingerprint
 from tests.integration.streams.data import put_files

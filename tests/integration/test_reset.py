@@ -12,14 +12,15 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.target import wait_until_at_rest
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.reset import plan_reset
-from airflow_ckpt_provider.recovery.reset_apply import apply_reset
-from airflow_ckpt_provider.recovery.reset_plan import ResetPlan, ResetWay
-from airflow_ckpt_provider.recovery.reset_undo import undo_reset
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import wait_until_at_rest
+from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
+from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+from airflow_ckpt_provider.recovery.reset.undo import undo_reset
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.described import Source, Stream
 from tests.integration.streams.spark_host import SparkHost

@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.reset import plan_reset
-from airflow_ckpt_provider.recovery.reset_apply import apply_reset
-from airflow_ckpt_provider.recovery.reset_plan import ResetWay
-from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
-from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.reset.plan import ResetWay
+from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.kinds import KINDS, REWOUND
 from tests.integration.streams.spark_host import SparkHost, coordinates

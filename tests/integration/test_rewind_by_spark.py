@@ -17,8 +17,8 @@ from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
-from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
-from airflow_ckpt_provider.recovery.situation import situation_of
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.status import situation_of
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.spark_host import SparkHost, coordinates
 from tests.unit.checkpoint.stores import Killed, Life, watched

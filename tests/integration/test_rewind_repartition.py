@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.target import wait_until_at_rest
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
-from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
-from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import Specifier
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.service import SampleService
 from tests.samples.spark_versions import python_with

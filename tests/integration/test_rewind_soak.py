@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
-from airflow_ckpt_provider.backup.target import wait_until_at_rest
+from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError
-from airflow_ckpt_provider.recovery.rewind import reachable
-from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.recovery.rewind.planning import reachable
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.kinds import KINDS, REWOUND
 from tests.integration.streams.spark_host import SparkHost, coordinates

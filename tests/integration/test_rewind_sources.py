@@ -10,17 +10,19 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.target import wait_until_at_rest
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
-from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
-from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import Specifier
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.streams.described import Stream
 from tests.integration.streams.spark_host import SparkHost
 from tests.integration.test_positions_replay import append, delta, kafka, new_topic, produce

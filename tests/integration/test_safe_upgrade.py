@@ -18,9 +18,9 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import seal, unseal
-from airflow_ckpt_provider.recovery.upgrade.record import Event, begin_upgrade, newest_upgrade, note
+from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.record import Event, begin_upgrade, newest_upgrade, note
 from tests.integration.safe_upgrades.stream import Stream
 from tests.integration.safe_upgrades.upgrades import (
     Upgrade,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.sealing import seal, unseal
+from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.opening import open_location

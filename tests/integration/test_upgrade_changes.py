@@ -12,9 +12,9 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.compatibility.compatibility import compare
-from airflow_ckpt_provider.recovery.compatibility.description import QueryDescription, parse_description
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription, parse_description
 from tests.integration.streams.data import put_files
 from tests.integration.upgrades.changes import CHANGES, Written
 from tests.integration.upgrades.spark_worker import HDFS, QUERIES, ROCKSDB, SparkWorker

@@ -21,21 +21,28 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "json_text": set(),
     "storage": set(),
-    "plan": {"storage"},
-    "checkpoint": {"storage", "plan"},
-    "backup": {"storage", "plan", "checkpoint"},
-    "guards": {"storage", "plan", "checkpoint"},
-    "recovery": {"storage", "plan", "checkpoint", "backup", "guards"},
-    "jobs": {"storage", "plan", "checkpoint", "backup", "recovery"},
-    "spark": {"storage"},
+    "verdict": {"storage"},
+    "checkpoint": {"storage", "verdict"},
+    "backup": {"storage", "verdict", "checkpoint"},
+    "guards": {"storage", "verdict", "checkpoint"},
 }
+MAY_IMPORT["sinks"] = {*MAY_IMPORT["guards"], "guards", "backup"}
+MAY_IMPORT["change"] = {*MAY_IMPORT["sinks"], "sinks"}
+MAY_IMPORT["recovery"] = {*MAY_IMPORT["change"], "change"}
+MAY_IMPORT["upgrade"] = MAY_IMPORT["fleet"] = {*MAY_IMPORT["recovery"], "recovery"}
+MAY_IMPORT["advisor"] = {*MAY_IMPORT["fleet"], "lakeflow"}
+#: Shares only verdicts and positions with the rest: no checkpoint of a pipeline is in reach.
+MAY_IMPORT["lakeflow"] = {"storage", "verdict", "checkpoint", "guards"}
+MAY_IMPORT["jobs"] = {*MAY_IMPORT["upgrade"], "upgrade", "advisor"}
+MAY_IMPORT["spark"] = {"storage"}
 #: What lies above the core, and may import Airflow.
 ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
 ABOVE |= {"sensors", "task_groups", "triggers"}
 #: What is loaded when all of the core is: each is small and talks to no network by itself (fsspec loads lz4 where it is there).
 MAY_LOAD = {"cramjam", "fsspec", "lz4"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.
-PURE = ("errors", "json_text", "storage", "plan", "checkpoint", "backup", "recovery")
+PURE = ("errors", "json_text", "storage", "verdict", "checkpoint", "backup", "sinks", "change", "recovery")
+PURE += ("lakeflow", "upgrade", "fleet", "advisor")
 #: What talks to a network, or brings a framework along.
 CLIENTS = {
     "adlfs",
@@ -85,7 +92,7 @@ CORE = [pytest.param(name, path, id=name) for name, path in modules() if layer_o
 
 def test_every_module_has_its_layer() -> None:
     found = {layer_of(name) for name, _ in modules() if name != PACKAGE}
-    assert {"errors", "storage", "plan", "checkpoint", "backup"} <= found
+    assert {"errors", "storage", "verdict", "checkpoint", "backup", "change"} <= found
     assert found <= set(MAY_IMPORT) | ABOVE
 
 

@@ -9,10 +9,10 @@ from rich.text import Text
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.compatibility.change import Effect
-from airflow_ckpt_provider.recovery.compatibility.compatibility import Compatibility, compare
-from airflow_ckpt_provider.recovery.compatibility.description import QueryDescription, parse_description
+from airflow_ckpt_provider.upgrade.compatibility.change import Effect
+from airflow_ckpt_provider.upgrade.compatibility.compatibility import Compatibility, compare
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription, parse_description
+from airflow_ckpt_provider.verdict import Verdict
 
 _STYLES = {
     Effect.FORBIDDEN: "bold red",

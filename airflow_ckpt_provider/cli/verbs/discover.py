@@ -7,8 +7,8 @@ from rich.text import Text
 
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
-from airflow_ckpt_provider.recovery.fleet.discovery import Discovery, Found, State
-from airflow_ckpt_provider.recovery.fleet.discovery import discover as find
+from airflow_ckpt_provider.fleet.discovery import Discovery, Found, State
+from airflow_ckpt_provider.fleet.discovery import discover as find
 
 
 def discover(call: Call) -> Answer:

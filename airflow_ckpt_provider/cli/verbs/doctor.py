@@ -15,8 +15,8 @@ from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.recovery.repair import plan_repair
-from airflow_ckpt_provider.recovery.repair_apply import RepairOutcome, apply_repair
+from airflow_ckpt_provider.recovery.repair.apply import RepairOutcome, apply_repair
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 
 _STYLES = {
     Severity.SILENT: "bold red",

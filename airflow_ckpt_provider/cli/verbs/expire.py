@@ -16,7 +16,7 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Usefulness
+from airflow_ckpt_provider.verdict import Usefulness
 
 _PLANNED = "Nothing was removed: this is a plan. [bold]--apply[/bold] carries it out."
 

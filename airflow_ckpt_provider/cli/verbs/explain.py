@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from airflow_ckpt_provider.advisor.advice import RecoveryAdvice, recovery_advice
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.recovery.advisor.advice import RecoveryAdvice, recovery_advice
 
 #: Of a longer log the end is read: the last failure stands there.
 _MOST_BYTES = 32 * 1024 * 1024

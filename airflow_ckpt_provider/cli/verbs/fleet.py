@@ -15,13 +15,13 @@ from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.guard_options import options_of_guards
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fleet import tables
+from airflow_ckpt_provider.fleet.discovery import Discovery, discover
+from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.fleet.metrics import to_openmetrics
+from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
 from airflow_ckpt_provider.json_text import load_json
-from airflow_ckpt_provider.recovery.fleet import tables
-from airflow_ckpt_provider.recovery.fleet.discovery import Discovery, discover
-from airflow_ckpt_provider.recovery.fleet.fleet import Fleet, discovered, look_at_fleet
-from airflow_ckpt_provider.recovery.fleet.metrics import to_openmetrics
-from airflow_ckpt_provider.recovery.fleet.stream import Limits
 from airflow_ckpt_provider.storage.local_store import LocalStore
 
 

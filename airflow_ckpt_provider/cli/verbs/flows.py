@@ -7,12 +7,12 @@ from rich.table import Table
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.flow_reset import apply_flow_reset, plan_flow_reset
-from airflow_ckpt_provider.recovery.flow_restore import apply_flow_restore, plan_flow_restore
-from airflow_ckpt_provider.recovery.flows import Flow, flow_named, flows_of
-from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
+from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 
 
 def flows(call: Call) -> Answer:

@@ -16,8 +16,8 @@ from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport, SourceReport
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.preflight import query_to_guard
+from airflow_ckpt_provider.upgrade.preflight import query_to_guard
+from airflow_ckpt_provider.verdict import Verdict
 
 #: Parts of a source that the table shows.
 _SHOWN = 20

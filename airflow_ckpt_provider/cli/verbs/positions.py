@@ -11,11 +11,11 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.guards.delta_rows import rows_before
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.starting_positions.asking import Question, ask, partitions_of
-from airflow_ckpt_provider.recovery.starting_positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
-from airflow_ckpt_provider.recovery.starting_positions.position import SourcePosition
-from airflow_ckpt_provider.recovery.starting_positions.positions import StartingPositions, put_seeds
+from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
+from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.position import SourcePosition
+from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
+from airflow_ckpt_provider.verdict import Verdict
 
 
 def positions(call: Call) -> Answer:

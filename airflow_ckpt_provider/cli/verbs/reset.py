@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.guards.delta_rows import rows_before
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.reset import plan_reset
-from airflow_ckpt_provider.recovery.reset_apply import ResetOutcome, stop_plan_and_reset
-from airflow_ckpt_provider.recovery.reset_plan import ResetPlan, ResetWay
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository
-from airflow_ckpt_provider.recovery.starting_positions.asking import partitions_of
+from airflow_ckpt_provider.recovery.positions.asking import partitions_of
+from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, stop_plan_and_reset
+from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
+from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.verdict import Verdict
 
 
 def reset(call: Call) -> Answer:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.console import Console
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.restore import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.backup.restore_plan import plan_restore
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
-from airflow_ckpt_provider.recovery.restoring import sink_says
-from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.sink import sink_says
+from airflow_ckpt_provider.sinks.sink import Sink
 
 
 def restore(call: Call) -> Answer:

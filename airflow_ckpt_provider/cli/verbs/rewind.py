@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
@@ -20,15 +21,16 @@ from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.errors import RepositoryError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
-from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind, reachable
-from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, stop_plan_and_apply
-from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
-from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import KINDS, Specifier
-from airflow_ckpt_provider.recovery.targets import RewindTarget
-from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.recovery.reset.undo import reset_to_undo, undo_reset
+from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
+from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
+from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 
 

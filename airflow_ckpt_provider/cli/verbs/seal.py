@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from airflow_ckpt_provider.backup import sealing
+from airflow_ckpt_provider.change import sealing
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.cli import terminal

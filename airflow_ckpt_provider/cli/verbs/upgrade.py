@@ -6,8 +6,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.recovery.upgrade.outcome import outcome_of
-from airflow_ckpt_provider.recovery.upgrade.record import Event, Upgrade, end_upgrade, newest_upgrade, streams_upgraded
+from airflow_ckpt_provider.upgrade.outcome import outcome_of
+from airflow_ckpt_provider.upgrade.record import Event, Upgrade, end_upgrade, newest_upgrade, streams_upgraded
 
 
 def upgrade(call: Call) -> Answer:

@@ -6,11 +6,11 @@ import json
 import time
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.fleet.discovery import discover
+from airflow_ckpt_provider.fleet.fleet import look_at_fleet
+from airflow_ckpt_provider.fleet.stream import Limits
+from airflow_ckpt_provider.fleet.tables import time_left
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
-from airflow_ckpt_provider.recovery.fleet.discovery import discover
-from airflow_ckpt_provider.recovery.fleet.fleet import look_at_fleet
-from airflow_ckpt_provider.recovery.fleet.stream import Limits
-from airflow_ckpt_provider.recovery.fleet.tables import time_left
 from tests.kafka_broker import KafkaBroker
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
 from tests.unit.checkpoint.stores import in_memory

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.errors import (
     SourceProtocolError,
     SourceUnreachableError,
 )
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 from tests.component.guards.conftest import Ask, facts_of
 from tests.kafka_broker import READER, KafkaBroker, running_kafka_broker
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 from tests.component.guards.conftest import Ask, facts_of, part
 from tests.kafka_broker import KafkaBroker
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_ckpt_provider.lakeflow.starting import Patience
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
-from airflow_ckpt_provider.recovery.lakeflow.starting import Patience
 from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
 from tests.component.lakeflow.tasks import no_waits
 from tests.fake_databricks import FakeWorkspace

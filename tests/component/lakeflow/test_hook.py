@@ -19,8 +19,8 @@ from airflow_ckpt_provider.errors import (
 )
 from airflow_ckpt_provider.hooks import databricks_pipelines
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
+from airflow_ckpt_provider.lakeflow.workspace import Workspace
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
-from airflow_ckpt_provider.recovery.lakeflow.workspace import Workspace
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace, samples
 from tests.fake_databricks.pipelines import Pipeline
 
@@ -192,7 +192,7 @@ def test_our_request_is_the_sdks(workspace: FakeWorkspace, pipeline: Pipeline, h
     from databricks.sdk import WorkspaceClient
     from databricks.sdk.service.pipelines import RewindDatasetSpec, RewindSpec
 
-    from airflow_ckpt_provider.recovery.lakeflow.request import StartRequest
+    from airflow_ckpt_provider.lakeflow.request import StartRequest
 
     spec = {
         "rewind_timestamp": "2026-08-21T12:00:00.000Z",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.lakeflow.rewind_refusals import REFUSALS
 from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
-from airflow_ckpt_provider.recovery.lakeflow.rewind_refusals import REFUSALS
 from tests.component.lakeflow.tasks import Killed, Task
 from tests.fake_databricks import FakeWorkspace, samples
 from tests.fake_databricks.pipelines import Pipeline

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
+from airflow_ckpt_provider.lakeflow.following import Wait
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
-from airflow_ckpt_provider.recovery.lakeflow.following import Wait
 from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
 from airflow_ckpt_provider.triggers.pipeline_update import PipelineUpdateTrigger
 from tests.component.lakeflow.tasks import Task

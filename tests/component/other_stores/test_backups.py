@@ -13,12 +13,12 @@ from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
 from airflow_ckpt_provider.backup.retention import Policy
-from airflow_ckpt_provider.backup.sealing import put_seal
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import BackupRunningError
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.component.other_stores.emulators import Emulator
 from tests.component.storage.places import Place

@@ -28,11 +28,11 @@ from airflow_ckpt_provider.guards.files import FileGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.hdfs_store import HdfsStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.namenodes import NameNodes
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.command_line import run
 from tests.hdfs_cluster import HdfsCluster, running_hdfs
 from tests.samples.archives import sample

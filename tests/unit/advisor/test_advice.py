@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.recovery.advisor.advice import recovery_advice
-from airflow_ckpt_provider.recovery.advisor.condition import Remedy
-from airflow_ckpt_provider.recovery.advisor.registry import CONDITIONS, WRAPPERS
+from airflow_ckpt_provider.advisor.advice import recovery_advice
+from airflow_ckpt_provider.advisor.condition import Remedy
+from airflow_ckpt_provider.advisor.registry import CONDITIONS, WRAPPERS
 from tests.samples.failing import CASES, RECORDED_OF, cases_of, recorded
 
 RECORDED = [

@@ -12,16 +12,16 @@ from pkgutil import iter_modules
 import pytest
 
 from airflow_ckpt_provider import operators
+from airflow_ckpt_provider.advisor.condition import ErrorCondition, Remedy
+from airflow_ckpt_provider.advisor.facts import Facts
+from airflow_ckpt_provider.advisor.pipeline_conditions import RESET_FLOW
+from airflow_ckpt_provider.advisor.registry import CONDITIONS, WRAPPERS, by_name
 from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.cli.definition import VERBS
 from airflow_ckpt_provider.cli.main import build_parser
-from airflow_ckpt_provider.recovery.advisor.condition import ErrorCondition, Remedy
-from airflow_ckpt_provider.recovery.advisor.facts import Facts
-from airflow_ckpt_provider.recovery.advisor.pipeline_conditions import RESET_FLOW
-from airflow_ckpt_provider.recovery.advisor.registry import CONDITIONS, WRAPPERS, by_name
 from dev.reference_pages import PAGES, text
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 each_condition = pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.code)
 #: Brought by Spark 4.1 to 4.3.
 LATER_THAN_4_0 = {

@@ -27,8 +27,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
-from airflow_ckpt_provider.plan import Usefulness, Verdict
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Usefulness, Verdict
 from tests.unit.backup.backups import back_up, stream
 from tests.unit.backup.histories import NOW, dated, left, opened
 from tests.unit.checkpoint.builders import contents, plant

@@ -26,11 +26,11 @@ from airflow_ckpt_provider.backup.prune import MaxUnused, PruneOutcome, apply_pr
 from airflow_ckpt_provider.backup.prune_marks import read_marks, write_mark
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
-from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import BackupRunningError, NoSuchBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import back_up, bury, stream
 from tests.unit.backup.histories import opened

@@ -17,8 +17,8 @@ from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair,
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import back_up, entry_of, stream
 from tests.unit.backup.histories import opened
 from tests.unit.checkpoint.builders import contents, plant

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.sealing import new_plan_id, put_seal, remove_seal, seal, sealed_by_another, unseal
+from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, seal, sealed_by_another, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ckpt_provider.backup.target import check_at_rest, look_at, wait_until_at_rest
+from airflow_ckpt_provider.change.target import check_at_rest, look_at, wait_until_at_rest
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.checkpoint.builders import logs, plant

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.backup.sealing import seal
+from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.doctor import CHECKS, KINDS
 from airflow_ckpt_provider.checkpoint.doctor.examination import NEWEST
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.errors import NotACheckpointError, StorageError
-from airflow_ckpt_provider.recovery.new_numbers import logs_up_to
+from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.damaged_samples import DAMAGES, Damage, Placed, placed

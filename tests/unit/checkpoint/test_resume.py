@@ -10,8 +10,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint
 from airflow_ckpt_provider.errors import UnreadableLogError
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.checkpoint.builders import Files, batch_metadata, commit_log, metadata, offsets_log, plant
 from tests.unit.checkpoint.stores import watched
 from tests.unit.checkpoint.test_progress import seal_at

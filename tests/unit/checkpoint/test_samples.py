@@ -20,7 +20,7 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, MissingFileError
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 from tests.samples.archives import VERSIONS, Sample, kinds_of, offset_lines, sample
 from tests.samples.kinds import KINDS
 

@@ -11,9 +11,9 @@ import pytest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.upgrade.fence import fence
-from airflow_ckpt_provider.recovery.upgrade.record import begin_upgrade
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.fence import fence
+from airflow_ckpt_provider.upgrade.record import begin_upgrade
 from tests.command_line import run
 from tests.unit.cli.test_json import documented
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
-from airflow_ckpt_provider.backup.sealing import seal
+from airflow_ckpt_provider.change.sealing import seal
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.recovery.fleet.discovery import Discovery, State, discover
-from airflow_ckpt_provider.recovery.fleet.names import backup_names
-from airflow_ckpt_provider.recovery.rewind import default_repository
+from airflow_ckpt_provider.fleet.discovery import Discovery, State, discover
+from airflow_ckpt_provider.fleet.names import backup_names
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.backup.backups import stream

@@ -21,20 +21,20 @@ from airflow_ckpt_provider.backup.create import BackupResult, create_backup
 from airflow_ckpt_provider.backup.drills import record_drill
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import seal
 from airflow_ckpt_provider.backup.verify import Damage, ReadData, VerifyReport, verify_backup
+from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import SourceUnreachableError, StorageError
+from airflow_ckpt_provider.fleet.discovery import Discovery, discover
+from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.fleet.metrics import gauges, to_openmetrics
+from airflow_ckpt_provider.fleet.stream import Limits, Stream
+from airflow_ckpt_provider.fleet.tables import to_csv, to_markdown
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.fleet.discovery import Discovery, discover
-from airflow_ckpt_provider.recovery.fleet.fleet import Fleet, discovered, look_at_fleet
-from airflow_ckpt_provider.recovery.fleet.metrics import gauges, to_openmetrics
-from airflow_ckpt_provider.recovery.fleet.stream import Limits, Stream
-from airflow_ckpt_provider.recovery.fleet.tables import to_csv, to_markdown
-from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, logs, metadata, offsets_log, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched

@@ -20,8 +20,8 @@ from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.guards.delta_tables import delta_checkpoint, id_of, new_table, rows
 
 

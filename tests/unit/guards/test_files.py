@@ -12,8 +12,8 @@ from airflow_ckpt_provider.guards.files import FileGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.guards.delta_tables import delta_checkpoint, new_table, put
 
 

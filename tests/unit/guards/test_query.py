@@ -14,9 +14,9 @@ from airflow_ckpt_provider.guards.kafka import KafkaGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, from_facts, from_kafka_offsets, guard_query
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
-from airflow_ckpt_provider.plan import Verdict
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 
 _META = '{"batchWatermarkMs":0,"batchTimestampMs":1795000000000,"conf":{}}'
 

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.guards.report import (
     SourceReport,
     worst,
 )
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.verdict import Verdict
 
 
 def source(*verdicts: Verdict, name: str = "0", lost: int | None = 0, left: float | None = None) -> SourceReport:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.lakeflow.deployment import Deployment, compare_deployment
-from airflow_ckpt_provider.recovery.lakeflow.reproduction import same_failure
+from airflow_ckpt_provider.lakeflow.deployment import Deployment, compare_deployment
+from airflow_ckpt_provider.lakeflow.reproduction import same_failure
 
 Event = dict[str, Any]
 

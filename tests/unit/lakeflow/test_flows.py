@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.recovery.lakeflow.flows import Flow, KnownFlows, is_streaming_table, known_flows, qualified
+from airflow_ckpt_provider.lakeflow.flows import Flow, KnownFlows, is_streaming_table, known_flows, qualified
 
 
 class Workspace:

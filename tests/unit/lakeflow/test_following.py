@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.recovery.lakeflow.following import (
+from airflow_ckpt_provider.lakeflow.following import (
     Answer,
     Memory,
     Progress,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.lakeflow.positions import judge_positions, positions_of
+from airflow_ckpt_provider.lakeflow.positions import judge_positions, positions_of
+from airflow_ckpt_provider.verdict import Verdict
 
 
 def verdicts(given: Any, *, there: dict[str, str] | None = None, sources: Any = None) -> list[tuple[str, str]]:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.lakeflow.rewind_plan import rewind_datasets, rewind_spec, rewind_time
-from airflow_ckpt_provider.recovery.lakeflow.rewind_refusals import REFUSALS, explain_refusal
+from airflow_ckpt_provider.lakeflow.rewind_plan import rewind_datasets, rewind_spec, rewind_time
+from airflow_ckpt_provider.lakeflow.rewind_refusals import REFUSALS, explain_refusal
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, UnknownStartError
-from airflow_ckpt_provider.recovery.lakeflow.request import StartRequest
-from airflow_ckpt_provider.recovery.lakeflow.starting import BY_ANSWER, BY_NOTE, BY_SEARCH, Patience, start_once
+from airflow_ckpt_provider.lakeflow.request import StartRequest
+from airflow_ckpt_provider.lakeflow.starting import BY_ANSWER, BY_NOTE, BY_SEARCH, Patience, start_once
 
 REQUEST = StartRequest.of({"reset_checkpoint_selection": ["f"], "refresh_selection": ["t"]})
 PATIENCE = Patience(settle=2, interval=1, sends=3, sleep=lambda _: None)

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.lakeflow.strategy import LARGE_BYTES, StrategyFacts, Way, recovery_strategy
+from airflow_ckpt_provider.lakeflow.strategy import LARGE_BYTES, StrategyFacts, Way, recovery_strategy
+from airflow_ckpt_provider.verdict import Verdict
 
 SAFE = Verdict.SAFE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.lakeflow.tables import (
+from airflow_ckpt_provider.lakeflow.tables import (
     TableRecovery,
     backup_name,
     expired,

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_shape import read_query_shape
 from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.compatibility.description import QueryDescription
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
 
 Run = Callable[..., dict[str, Any]]
 

@@ -9,17 +9,17 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import seal
+from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, SealedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.flow_reset import FlowOutcome, apply_flow_reset, plan_flow_reset
-from airflow_ckpt_provider.recovery.flow_restore import apply_flow_restore, plan_flow_restore
-from airflow_ckpt_provider.recovery.flows import Flow, flow_named, flows_of
-from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
+from airflow_ckpt_provider.recovery.flows.reset import FlowOutcome, apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
-from tests.unit.backup.test_restore import loud_seal
+from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import Files, contents, logs, metadata, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
 

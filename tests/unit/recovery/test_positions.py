@@ -15,12 +15,12 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.file_source_log import SEEDED
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, UnreadableLogError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.starting_positions.asking import Question, ask, partitions_of
-from airflow_ckpt_provider.recovery.starting_positions.delta import ALLOW_NEXT_VERSION
-from airflow_ckpt_provider.recovery.starting_positions.logs import logs_of_backup, logs_of_checkpoint
-from airflow_ckpt_provider.recovery.starting_positions.positions import StartingPositions, put_seeds
+from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
+from airflow_ckpt_provider.recovery.positions.delta import ALLOW_NEXT_VERSION
+from airflow_ckpt_provider.recovery.positions.logs import logs_of_backup, logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.checkpoint.builders import (
     BEGAN,
     QUERY_ID,

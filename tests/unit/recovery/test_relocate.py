@@ -7,8 +7,8 @@ import pytest
 from fsspec import AbstractFileSystem
 from hypothesis import given
 
-from airflow_ckpt_provider.backup.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
+from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import seal, unseal
-from airflow_ckpt_provider.backup.target import look_at
+from airflow_ckpt_provider.change.sealing import seal, unseal
+from airflow_ckpt_provider.change.target import look_at
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.findings import Severity
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.repair import plan_repair, repair_place
-from airflow_ckpt_provider.recovery.repair_apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair, repair_place
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.damaged_samples import (
     DAMAGES,
     Damage,

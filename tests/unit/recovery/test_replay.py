@@ -10,7 +10,7 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.offsets import parse_offsets
-from airflow_ckpt_provider.recovery.replay import replay_after
+from airflow_ckpt_provider.recovery.rewind.replay import replay_after
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.checkpoint.builders import logs, plant

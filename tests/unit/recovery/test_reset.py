@@ -10,25 +10,27 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import seal
+from airflow_ckpt_provider.change.sealing import seal
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.reset import plan_reset
-from airflow_ckpt_provider.recovery.reset_apply import ResetOutcome, apply_reset, stop_plan_and_reset
-from airflow_ckpt_provider.recovery.reset_plan import ResetPlan, ResetWay
-from airflow_ckpt_provider.recovery.reset_undo import reset_to_undo, undo_reset
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
-from airflow_ckpt_provider.recovery.rewind_apply import stop_plan_and_apply
-from airflow_ckpt_provider.recovery.rewind_plan import RewindPlan
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import Specifier
-from airflow_ckpt_provider.recovery.undo import UndoOutcome
+from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset, stop_plan_and_reset
+from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
+from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+from airflow_ckpt_provider.recovery.reset.undo import reset_to_undo, undo_reset
+from airflow_ckpt_provider.recovery.rewind.apply import stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.rewind.undo import UndoOutcome
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
-from tests.unit.backup.test_restore import loud_seal
+from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import (
     QUERY_ID,
     Files,

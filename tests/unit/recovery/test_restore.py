@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.backup import restore as module
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.restore import RestoreOutcome, apply_restore, plan_restore
-from airflow_ckpt_provider.backup.sealing import put_seal
 from airflow_ckpt_provider.backup.transfer import CopyProgress
+from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.recovery.restore import apply as module
+from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore, plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import back_up, bury, entry_of, files_in, repository, stream, visible

@@ -10,13 +10,13 @@ import pytest
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
-from airflow_ckpt_provider.backup.restore_plan import RestorePlan
-from airflow_ckpt_provider.backup.sealing import put_seal
+from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError, SealedError
-from airflow_ckpt_provider.plan import Verdict
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import back_up, entry_of, repository, stream
 from tests.unit.checkpoint.builders import Files, contents, operator_metadata, plant
 from tests.unit.checkpoint.stores import WRITES, watched

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.restore import apply_restore, plan_restore
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.restoring import sink_says
-from airflow_ckpt_provider.recovery.rewind import Sink
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.sink import sink_says
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import back_up, repository, stream
 from tests.unit.recovery.test_rewind import delta_table
 

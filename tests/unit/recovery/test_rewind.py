@@ -12,21 +12,23 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind, reachable
-from airflow_ckpt_provider.recovery.rewind_apply import RewindOutcome, apply_rewind, stop_plan_and_apply
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import Specifier
-from airflow_ckpt_provider.recovery.targets import repartitions
-from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rewind, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.rewind.targets import repartitions
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
-from tests.unit.backup.test_restore import loud_seal
+from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import QUERY_ID, ROCKSDB, Files, batch_metadata, contents, offsets_log, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
 
@@ -260,7 +262,7 @@ class TestRefused:
         assert set(contents(orders)) == set(stream(NEWEST + 1))
 
     def test_sealed_by_somebody_else(self, orders: Location) -> None:
-        from airflow_ckpt_provider.backup.sealing import seal
+        from airflow_ckpt_provider.change.sealing import seal
 
         seal(Checkpoint.at(orders), reason="mine", plan_id="beef")
         with pytest.raises(SealedError, match="sealed by plan beef"):

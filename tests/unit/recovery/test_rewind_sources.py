@@ -8,17 +8,19 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.registry import GuardedSource
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
-from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import Specifier, kafka_offsets
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, kafka_offsets
+from airflow_ckpt_provider.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import commit_log, metadata, offsets_log, plant
 from tests.unit.recovery.test_rewind import NEWEST, delta_table

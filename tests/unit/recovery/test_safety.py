@@ -7,9 +7,9 @@ import json
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.safety import keep_what_is_there, kept_for
-from airflow_ckpt_provider.backup.target import look_at
+from airflow_ckpt_provider.change.target import look_at
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.recovery.restore.safety import keep_what_is_there, kept_for
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import files_in, repository, stream, visible
 from tests.unit.checkpoint.builders import Files, contents, plant

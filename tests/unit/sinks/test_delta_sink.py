@@ -12,12 +12,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import commit_path
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.sinks.delta import look_at_delta
-from airflow_ckpt_provider.recovery.sinks.delta_history import read_table_history
-from airflow_ckpt_provider.recovery.sinks.delta_rollback import TableTarget, roll_back_table
-from airflow_ckpt_provider.recovery.sinks.sink import SinkReport
+from airflow_ckpt_provider.sinks.delta import look_at_delta
+from airflow_ckpt_provider.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
+from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 
 QUERY, OTHER = "query-1", "query-2"
 

@@ -7,16 +7,18 @@ import json
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rewind import Sink, default_repository, plan_rewind
-from airflow_ckpt_provider.recovery.rewind_apply import apply_rewind
-from airflow_ckpt_provider.recovery.sinks.file_sink import look_at_file_sink
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.specifiers import Specifier
-from airflow_ckpt_provider.recovery.undo import undo_rewind
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.sinks.file_sink import look_at_file_sink
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, watched

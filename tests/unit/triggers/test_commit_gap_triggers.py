@@ -15,7 +15,7 @@ from airflow.sdk import Asset, AssetWatcher
 
 import airflow_ckpt_provider.triggers.commit_gap as commit_gap
 import airflow_ckpt_provider.triggers.stream_event as stream_event
-from airflow_ckpt_provider.backup.sealing import seal, unseal
+from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.conditions import Condition, Wait
 from airflow_ckpt_provider.errors import StorageError

@@ -14,13 +14,13 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_shape import OperatorShape, QueryShape, SourceShape, read_query_shape
 from airflow_ckpt_provider.checkpoint.state_schema import StoreSchema
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.compatibility.compatibility import Compatibility, compare
-from airflow_ckpt_provider.recovery.compatibility.description import QueryDescription, parse_description
-from airflow_ckpt_provider.recovery.compatibility.kinds import KINDS
-from airflow_ckpt_provider.recovery.compatibility.schemas import goes_into
-from airflow_ckpt_provider.recovery.compatibility.versions import release, written_by
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.compatibility.compatibility import Compatibility, compare
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription, parse_description
+from airflow_ckpt_provider.upgrade.compatibility.kinds import KINDS
+from airflow_ckpt_provider.upgrade.compatibility.schemas import goes_into
+from airflow_ckpt_provider.upgrade.compatibility.versions import release, written_by
+from airflow_ckpt_provider.verdict import Verdict
 from tests.samples.archives import VERSIONS, kinds_of, sample
 
 Open = Callable[..., tuple[Checkpoint, QueryDescription]]

@@ -12,18 +12,18 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rehearsal.report import Failure, Rehearsal, RowDifference, TrialBatch, parse_report
-from airflow_ckpt_provider.recovery.rehearsal.scratch import (
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, Rehearsal, RowDifference, TrialBatch, parse_report
+from airflow_ckpt_provider.upgrade.rehearsal.scratch import (
     check_apart,
     plan_as,
     plannable,
     remove_all,
     restore_scratch,
 )
-from airflow_ckpt_provider.recovery.rehearsal.untouched import compare_snapshots, take_snapshot
-from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.rehearsal.untouched import compare_snapshots, take_snapshot
+from airflow_ckpt_provider.verdict import Verdict
 from tests.one_checkpoint import NEWEST, unpack
 
 

@@ -12,14 +12,14 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.jobs import shadow as module
 from airflow_ckpt_provider.jobs.shadow import Shadow
 from airflow_ckpt_provider.jobs.trial import NO_ROWS, Trial
-from airflow_ckpt_provider.plan import Verdict
-from airflow_ckpt_provider.recovery.rehearsal.plans import keep_plans
-from airflow_ckpt_provider.recovery.rehearsal.report import Failure, Followed, RowDifference, combine
-from airflow_ckpt_provider.recovery.rehearsal.scratch import plan_as
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.rehearsal.plans import keep_plans
+from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, Followed, RowDifference, combine
+from airflow_ckpt_provider.upgrade.rehearsal.scratch import plan_as
+from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
-from tests.unit.recovery.test_rehearsal import rehearsal
+from tests.unit.upgrade.test_rehearsal import rehearsal
 
 
 class Production:

@@ -9,16 +9,17 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sealing import seal, unseal
+from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, SealedError
-from airflow_ckpt_provider.recovery.rewind import Sink
-from airflow_ckpt_provider.recovery.sinks.sink import SinkExit
-from airflow_ckpt_provider.recovery.upgrade.fence import begin, fence, release
-from airflow_ckpt_provider.recovery.upgrade.going_back import WayBack, go_back, is_needed
-from airflow_ckpt_provider.recovery.upgrade.outcome import outcome_of
-from airflow_ckpt_provider.recovery.upgrade.page import page_of
-from airflow_ckpt_provider.recovery.upgrade.record import (
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.upgrade.fence import begin, fence, release
+from airflow_ckpt_provider.upgrade.going_back import WayBack, go_back, is_needed
+from airflow_ckpt_provider.upgrade.outcome import outcome_of
+from airflow_ckpt_provider.upgrade.page import page_of
+from airflow_ckpt_provider.upgrade.record import (
     Event,
     Upgrade,
     begin_upgrade,
@@ -27,9 +28,8 @@ from airflow_ckpt_provider.recovery.upgrade.record import (
     note,
     upgrade_of,
 )
-from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import stream
-from tests.unit.backup.test_restore import loud_seal
+from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
 from tests.unit.recovery.test_rewind import append, batches_in, delta_table

@@ -1,0 +1,98 @@
+"""Conditions of pipelines: Lakeflow (Databricks) and Spark Declarative Pipelines.
+
+Checkpoints of a Lakeflow pipeline lie inside it and out of reach; the way is a call to its interface.
+"""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.advisor.condition import ErrorCondition, Remedy, Step
+
+RESET_FLOW = Step(
+    "Reset the checkpoint of this one flow; the table keeps its rows. Say in the flow's code where to read from, or all of the "
+    "source comes again.",
+    operator="ResetCheckpointOperator",
+    call="databricks api post /api/2.0/pipelines/{pipeline_id}/updates "
+    """--json '{{"refresh_selection": ["{dataset}"], "reset_checkpoint_selection": ["{flow}"]}}'""",
+)
+EVENTS = Step(
+    "Read the errors of the update.",
+    call="databricks pipelines list-pipeline-events {pipeline_id} --filter \"level='ERROR'\"",
+)
+NO_FULL_REFRESH = (
+    "Do not start a full refresh unless the source still has all of its history: it empties the table first, and what the "
+    "source no longer holds is gone."
+)
+
+CONDITIONS = (
+    ErrorCondition(
+        "PIPELINE-BUSY",
+        "An update of the pipeline is running; a second one is refused.",
+        "Do not delete or re-create the pipeline: its checkpoints and tables go with it.",
+        Remedy.RETRY,
+        (
+            Step(
+                "Wait for the running update, or stop it.",
+                operator="PipelineStopOperator",
+                call="databricks pipelines stop {pipeline_id}",
+            ),
+            Step("Then start yours again."),
+        ),
+        patterns=(r"[Aa]n active update \S+ already exists for pipeline",),
+    ),
+    ErrorCondition(
+        "PIPELINE-NOT-FOUND",
+        "There is no such pipeline, or you may not see it.",
+        "Do not make a new one in its place: it would begin with empty checkpoints.",
+        Remedy.FIX_QUERY,
+        (Step("See which there are.", call="databricks pipelines list-pipelines"),),
+        patterns=(r"The specified pipeline \S+ was not found",),
+    ),
+    ErrorCondition(
+        "PIPELINE-REWIND-REFUSED",
+        "The pipeline cannot be rewound to that point: rewinding is not enabled, not supported there, or the point is beyond "
+        "what is kept.",
+        NO_FULL_REFRESH,
+        Remedy.RESET,
+        (
+            Step(
+                "Choose a later point (rewind points are kept for about seven days), or enable rewinding as the message says.",
+                operator="PipelineRewindOperator",
+            ),
+            RESET_FLOW,
+        ),
+        names=("UNSUPPORTED_REWIND", "UNSUPPORTED_REWIND_CONFIGURATION", "INVALID_REWIND_SPECIFICATION"),
+    ),
+    ErrorCondition(
+        "PIPELINE-NOT-RESETTABLE",
+        "The table forbids its reset (pipelines.reset.allowed=false): somebody wants its rows to stay.",
+        "Do not lift that without asking whoever set it: a full refresh empties the table.",
+        Remedy.RESET,
+        (
+            RESET_FLOW,
+            Step(
+                "Spark Declarative Pipelines: stop the pipeline and make the flow's next directory <flow>/<n+1>, empty or with "
+                "a restored checkpoint; the table keeps its rows."
+            ),
+        ),
+        names=("TABLE_NOT_RESETTABLE",),
+        patterns=(r"pipelines\.reset\.allowed",),
+    ),
+    ErrorCondition(
+        "PIPELINE-SOURCES-CHANGED",
+        "The sources of a flow changed since its checkpoint was written.",
+        NO_FULL_REFRESH,
+        Remedy.RESET,
+        (
+            Step("Go back to the former sources, or give the changed query to a new flow of the same table."),
+            RESET_FLOW,
+            Step(
+                "Spark Declarative Pipelines: make the flow's next directory <flow>/<n+1>; the full refresh that the message "
+                "asks for empties the table."
+            ),
+        ),
+        patterns=(
+            r"StreamingSourcesChanged\w*",
+            r"sources? (?:of|in) (?:the )?flow\b[^\n]{0,80}changed[^\n]{0,200}full refresh",
+        ),
+    ),
+)

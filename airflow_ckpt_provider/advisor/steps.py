@@ -1,0 +1,60 @@
+"""Steps that many remedies share."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.advisor.condition import Step
+
+KEEP_IT = (
+    "Do not delete the checkpoint: offsets and state are gone with it, and a new query id makes exactly-once sinks write "
+    "replayed rows again."
+)
+LOOK = Step("See what is in the checkpoint and what Spark will do at its next start.", ("inspect", "{checkpoint}"))
+BACKUPS = Step("See which backups there are.", ("backups", "{repository}"))
+VERIFY = Step(
+    "Check that the backup is whole.",
+    ("verify", "{repository}", "latest", "--name", "{name}", "--read-data"),
+    "CheckpointVerifyOperator",
+)
+RESTORE = Step(
+    "Restore the newest backup over the checkpoint; this prints the plan, --apply carries it out and keeps what was there.",
+    ("restore", "{repository}", "latest", "{checkpoint}", "--name", "{name}", "--replace"),
+    "CheckpointRestoreOperator",
+)
+BACKUP = Step(
+    "Keep the checkpoint as it is now.",
+    ("backup", "{checkpoint}", "{repository}", "--reason", "before recovery"),
+    "CheckpointBackupOperator",
+)
+SEAL = Step(
+    "Keep every Spark from starting it while you look.",
+    ("seal", "{checkpoint}", "--reason", "two runs on one checkpoint"),
+    "CheckpointSealOperator",
+)
+DIAGNOSE = Step(
+    "Have every fault of the checkpoint named, with what Spark does because of it.",
+    ("doctor", "{checkpoint}"),
+    "CheckpointDoctorOperator",
+)
+REPAIR = Step(
+    "Plan the smallest cut back to a batch that is whole; --apply carries it out under a seal and sets a copy aside.",
+    ("doctor", "{checkpoint}", "--repair"),
+    "CheckpointDoctorOperator",
+)
+RESTART = Step("Start the query again as it is.")
+REVERT = Step("Deploy the previous version of the query or setting; the checkpoint goes on with it as if nothing was.")
+NEW_CHECKPOINT = Step(
+    "If the change is wanted: start with a new, empty checkpoint directory, from where this one stands, and keep this one.",
+    ("positions", "{checkpoint}"),
+    "StartingPositionsOperator",
+)
+GUARD_KAFKA = Step(
+    "See by partition which offsets are gone, and how long the others are left.",
+    ("guard", "{checkpoint}", "--kafka-config", "{kafka_config}"),
+    "KafkaRetentionGuardOperator",
+)
+GUARD = Step("See what of the source is gone, and how long the rest is left.", ("guard", "{checkpoint}"))
+REWIND = Step(
+    "See which batches can be gone back to; with --to-batch it plans the way, state and sink included, and --apply goes it.",
+    ("rewind", "{checkpoint}", "--list"),
+    "CheckpointRewindOperator",
+)

@@ -1,0 +1,129 @@
+"""Setting and lifting the seal, the fence that no Spark can overlook (see :mod:`airflow_ckpt_provider.checkpoint.seal`)."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from airflow_ckpt_provider.backup.repository import new_plan_id
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.storage.location import Location
+
+log = logging.getLogger(__name__)
+
+#: A stream may log a batch while we look; how often we then take the next number.
+TRIES = 50
+
+
+def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str | None = None) -> Seal:
+    """Seal a checkpoint: a running stream stops at its next batch boundary, a stopped one cannot be started.
+
+    A running stream finishes the batch it is in. Sealing again with the same plan id finds the seal that is there.
+
+    :param checkpoint: the checkpoint.
+    :param reason: why; Spark's own error will show it.
+    :param made_by: the run or user that seals.
+    :param plan_id: the plan that the seal belongs to; lifting it needs this id. By default a new one.
+    :return: the seal.
+    :raises NotACheckpointError: there is no checkpoint.
+    :raises SealedError: it is sealed by another plan.
+    """
+    plan_id = plan_id or new_plan_id()
+    if any(character.isspace() for character in plan_id):
+        raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use an id without blanks")
+    for _ in range(TRIES):
+        progress = checkpoint.progress()
+        if progress.seal:
+            if progress.seal.plan_id == plan_id:
+                return progress.seal
+            raise sealed_by_another(progress.uri, progress.seal)
+        number = max(-1 if progress.latest_logged is None else progress.latest_logged, -1) + 1
+        try:
+            return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by)
+        except FileExistsError:
+            log.info(
+                "%s/%s/%d appeared: the stream was faster; taking the next number", checkpoint.location, OFFSETS, number
+            )
+    raise RefusedError(
+        f"{checkpoint.location} could not be sealed: the stream logged a new batch each of {TRIES} times",
+        hint="stop the stream first",
+    )
+
+
+def put_seal(location: Location, number: int, *, plan_id: str, reason: str, made_by: str) -> Seal:
+    """Write the seal as ``offsets/<number>``, only if nothing is there.
+
+    :raises FileExistsError: something is there.
+    :raises StorageError: the store cannot create exclusively, and somebody else wrote at the same moment.
+    """
+    mark = Seal(number, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0))
+    location.create(mark.path, mark.sentence.encode())
+    if not location.store.creates_if_absent:
+        log.warning("%s cannot create a file only if absent: looking before and after instead", location.store.protocol)
+        if location.read(mark.path) != mark.sentence.encode():
+            raise StorageError(
+                f"{location}/{mark.path} was written by somebody else at the same moment",
+                hint="stop the stream, then run the same command again",
+            )
+    return mark
+
+
+def unseal(checkpoint: Checkpoint, *, plan_id: str | None = None, force: bool = False) -> Seal | None:
+    """Lift a seal. The stream can then be started and goes on as if nothing had been.
+
+    :param checkpoint: the checkpoint.
+    :param plan_id: the plan that set it.
+    :param force: lift it whoever set it.
+    :return: the seal that was lifted, or ``None`` if there was none.
+    :raises NotACheckpointError: there is no checkpoint.
+    :raises SealedError: it belongs to another plan.
+    :raises RefusedError: a batch was committed at or beyond the seal, which async progress tracking does; lifting the seal
+        would leave a commit without an offset log entry.
+    """
+    progress = checkpoint.progress()
+    mark = progress.seal
+    if mark is None:
+        return None
+    if not force and mark.plan_id != plan_id:
+        raise sealed_by_another(progress.uri, mark)
+    if progress.latest_committed is not None and progress.latest_committed >= mark.batch_id:
+        beyond = [b for b in progress.committed if b >= mark.batch_id]
+        files = ", ".join(f"commits/{b}" for b in beyond)
+        raise RefusedError(
+            f"{checkpoint.location} has {files} at or beyond its seal {mark.path}: the stream was stopped in async progress "
+            "tracking with offsets not yet logged",
+            hint=f"delete {files}, then lift the seal: those batches run again, at-least-once as that mode is anyway",
+        )
+    remove_seal(checkpoint.location, mark)
+    # A plan that was stopped while it put its seal higher leaves the lower one beneath.
+    unseal(checkpoint, plan_id=plan_id, force=force)
+    return mark
+
+
+def remove_seal(location: Location, mark: Seal) -> None:
+    """Delete the file of a seal, after a look that it is still one."""
+    try:
+        still = parse_seal(location.read(mark.path), batch_id=mark.batch_id)
+    except FileNotFoundError:
+        return
+    if still is None:
+        raise RefusedError(
+            f"{location}/{mark.path} is not a seal any more", hint="somebody else changes this checkpoint: look first"
+        )
+    location.delete(mark.path)
+    location.delete(f"{OFFSETS}/.{mark.batch_id}.crc")
+
+
+def sealed_by_another(uri: str, mark: Seal) -> SealedError:
+    """Say whose seal is in the way.
+
+    :param uri: the checkpoint.
+    :param mark: its seal.
+    """
+    return SealedError(
+        f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}",
+        hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`",
+    )

@@ -1,0 +1,109 @@
+"""Files put aside before they are deleted or replaced, whole and as they are, so that they can be put back.
+
+A backup holds a closure; this holds exactly what a change takes away, batches that were not committed included. Its marker is
+written last: until it is there, nothing may be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
+from airflow_ckpt_provider.change.fail_closed_order import delete_hidden_checksum
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+_COMPLETE = "COMPLETE"
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """What one plan puts aside of one place.
+
+    :param repository: the repository that keeps it.
+    :param name: name of the stream.
+    :param plan_id: the plan.
+    :param part: what it is of, where a plan puts more than one thing aside: ``checkpoint``, ``sink``.
+    """
+
+    repository: Repository
+    name: str
+    plan_id: str
+    part: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its path in the repository."""
+        return "/".join(filter(None, ("set-aside", checked_name(self.name), self.plan_id, self.part)))
+
+    @property
+    def sizes(self) -> dict[str, int] | None:
+        """Path -> bytes of all that is kept; ``None`` while it is not complete."""
+        try:
+            marker = self.repository.location.read(f"{self.place}/{_COMPLETE}")
+        except FileNotFoundError:
+            return None
+        sizes: dict[str, int] = load_json(marker)["files"]
+        return sizes
+
+    def keep(self, source: Location, files: Iterable[StoredFile], *, workers: int = WORKERS) -> None:
+        """Copy files here; does nothing when all was copied before.
+
+        :raises FileNotFoundError: a file is not there any more: somebody else changes the place.
+        :raises StorageError: what arrived is not what was read.
+        """
+        if self.sizes is not None:
+            return
+        kept = list(files)
+        here = self.repository.location / f"{self.place}/files"
+
+        def copy(file: StoredFile) -> None:
+            _copy(source, file.path, here, file.size)
+
+        in_parallel(copy, kept, workers=workers)
+        arrived = here.walk()
+        wrong = [f.path for f in kept if f.path not in arrived or arrived[f.path].size != f.size]
+        if wrong:
+            raise StorageError(
+                f"{here}/{wrong[0]} is not what {source}/{wrong[0]} was ({len(wrong)} files differ)",
+                hint="nothing was deleted; see who else writes there, then run the same command again",
+            )
+        sizes = {file.path: file.size for file in kept}
+        marker = {"from": source.uri, "files": sizes}
+        self.repository.location.replace(f"{self.place}/{_COMPLETE}", json.dumps(marker).encode())
+
+    def put_back(self, target: Location, paths: Iterable[str], *, workers: int = WORKERS) -> None:
+        """Write files to where they were, several at once.
+
+        :raises FileNotFoundError: a file was not kept.
+        """
+        sizes = self.sizes or {}
+        here = self.repository.location / f"{self.place}/files"
+
+        def copy(path: str) -> None:
+            delete_hidden_checksum(target, path)
+            _copy(here, path, target, sizes[path])
+
+        in_parallel(copy, list(paths), workers=workers)
+
+
+def _copy(source: Location, path: str, target: Location, size: int) -> None:
+    if target.store.copies_within and target.store.same_as(source.store):
+        target.store.copy((source / path).root, (target / path).root, size)
+    else:
+        target.replace(path, source.read(path))
+
+
+#: Where what is set aside goes when no repository is named: beside the checkpoint.
+_BESIDE = ".rewinds"
+
+
+def default_repository(checkpoint: Location) -> Location:
+    """Where what a rewind sets aside is kept when no repository is named."""
+    return Location(checkpoint.store, checkpoint.root.rstrip("/") + _BESIDE)

@@ -1,0 +1,268 @@
+"""Look at many streams at once, each for itself: what goes wrong with one is said in its row and hides no other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.errors import CkptError, NotACheckpointError
+from airflow_ckpt_provider.fleet.backups import BackupsOfFleet, LastBackup
+from airflow_ckpt_provider.fleet.discovery import (
+    WORKERS,
+    Discovery,
+    Found,
+    OnCount,
+    State,
+    Unread,
+    look_at,
+    named,
+    said,
+)
+from airflow_ckpt_provider.fleet.stream import Limits, Stream
+from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss, not_known, time_to_loss
+from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, guard_query
+from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
+from airflow_ckpt_provider.guards.report import GuardReport
+from airflow_ckpt_provider.recovery.rewind.status import (
+    REWOUND,
+    UNDER_WAY,
+    UNTOUCHED,
+    Situation,
+    rewind_records,
+    situation_in,
+)
+from airflow_ckpt_provider.storage.location import Location
+
+Part = TypeVar("Part")
+OptionsOfGuards = Mapping[str, Mapping[str, Any]]
+MakeGuards = Callable[[GuardSettings], Sequence[Guard]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Many streams at one moment.
+
+    :param repository: address of the repository that they were compared with.
+    :param looked_at: when, in UTC.
+    :param streams: one row each, by address.
+    :param limits: what they were judged by.
+    :param unread: directories that could not be listed: streams may be missing here.
+    :param too_deep: addresses of directories below which nobody looked.
+    :param others: names of the repository that none of these streams goes by.
+    """
+
+    repository: str
+    looked_at: datetime
+    streams: tuple[Stream, ...]
+    limits: Limits
+    unread: tuple[Unread, ...] = ()
+    too_deep: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def problems(self) -> dict[str, tuple[str, ...]]:
+        """Address of a stream, or of a directory that could not be listed -> what is wrong with it."""
+        found = {stream.found.place.uri: stream.problems(self.limits) for stream in self.streams}
+        found |= {each.uri: (each.message,) for each in self.unread}
+        return {uri: problems for uri, problems in found.items() if problems}
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented keys of ``airflow-ckpt fleet --json``."""
+        return {
+            "repository": self.repository,
+            "looked_at": self.looked_at.isoformat(),
+            "limits": self.limits.to_json(),
+            "streams": [stream.to_json(self.limits) for stream in self.streams],
+            "unread": [each.to_json() for each in self.unread],
+            "too_deep": list(self.too_deep),
+            "others": list(self.others),
+            "problems": {uri: list(problems) for uri, problems in self.problems().items()},
+        }
+
+
+def discovered(
+    discovery: Discovery, given: Iterable[tuple[Location, str | None]] = (), *, workers: int = WORKERS
+) -> Discovery:
+    """Add checkpoints that were named one by one to those that were found below roots.
+
+    :param discovery: what was found.
+    :param given: checkpoints with the name of each; ``None``: its last segment, as a backup has it.
+    :param workers: checkpoints looked at at once.
+    :raises RefusedError: a name cannot be that of a stream.
+    """
+    places = {place.uri: (place, checked_name(name) if name else None) for place, name in given}
+    there = {each.place.uri for each in discovery.found}
+    new = [place for uri, (place, _) in places.items() if uri not in there]
+    rows = named([*discovery.found, *in_parallel(_looked_at, new, workers=workers)])
+    chosen = {uri: name for uri, (_, name) in places.items() if name}
+    rows = tuple(replace(each, name=chosen.get(each.place.uri, each.name)) for each in rows)
+    return replace(discovery, found=tuple(sorted(rows, key=lambda each: each.place.uri)))
+
+
+def look_at_fleet(
+    discovery: Discovery,
+    repository: Repository,
+    *,
+    limits: Limits | None = None,
+    guards: MakeGuards | None = None,
+    settings: GuardSettings | None = None,
+    options: Mapping[str, OptionsOfGuards] | None = None,
+    sizes: bool = False,
+    workers: int = WORKERS,
+    on_progress: OnCount | None = None,
+) -> Fleet:
+    """Say how each stream stands against a repository.
+
+    Beside what :class:`~airflow_ckpt_provider.fleet.backups.BackupsOfFleet` states, a stream costs a listing and a read
+    where a backup of it was ever run on, one read more where it is sealed, and what the guards ask.
+
+    :param discovery: the streams.
+    :param repository: where their backups are.
+    :param limits: what is still fine; ``None``: no limits.
+    :param guards: makes the guards that tell the time to loss, once for each worker, for clients are not for several threads;
+        ``None``: it is ``UNKNOWN``.
+    :param settings: what the guards are told.
+    :param options: name of a stream -> options of guards, by kind, that are for this stream alone, such as its tables.
+    :param sizes: list all files of each checkpoint for its size: a request for each thousand of them.
+    :param workers: streams looked at at once.
+    :param on_progress: called with the number of streams that were looked at and that of all.
+    :raises CkptError: the repository cannot be read at all.
+    """
+    now = datetime.now(UTC)
+    asked = guards and _Guards(guards, settings or GuardSettings(), options or {})
+    look = _Looker(discovery, repository, asked, sizes, now, on_progress)
+    streams = tuple(in_parallel(look.at, discovery.found, workers=workers))
+    taken = {stream.backup.name for stream in streams if stream.backup}
+    return Fleet(
+        repository=repository.location.uri,
+        looked_at=now,
+        streams=streams,
+        limits=limits or Limits(),
+        unread=discovery.unread,
+        too_deep=discovery.too_deep,
+        others=tuple(name for name in look.backups.others if name not in taken),
+    )
+
+
+class _Guards:
+    """The guards of each worker, and of each stream that has options of its own."""
+
+    def __init__(self, make: MakeGuards, settings: GuardSettings, options: Mapping[str, OptionsOfGuards]) -> None:
+        self._make = make
+        self._settings = settings
+        self._options = options
+        self._of_thread = threading.local()
+
+    def ask(self, query: GuardedQuery, name: str) -> GuardReport:
+        """Have the sources of a stream judged."""
+        if name in self._options:
+            own = self._options[name]
+            both = {k: {**self._settings.options.get(k, {}), **own.get(k, {})} for k in {*self._settings.options, *own}}
+            settings = replace(self._settings, options=both)
+            return guard_query(query, settings, guards=self._make(settings))
+        if not hasattr(self._of_thread, "guards"):
+            self._of_thread.guards = self._make(self._settings)
+        return guard_query(query, self._settings, guards=self._of_thread.guards)
+
+
+class _Looker:
+    """What the looks at all streams have in common."""
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        repository: Repository,
+        guards: _Guards | None,
+        sizes: bool,
+        now: datetime,
+        on_progress: OnCount | None,
+    ) -> None:
+        self.repository = repository
+        self.backups = BackupsOfFleet(repository, [each.name for each in discovery.found])
+        self.now = now
+        self._rewinds = frozenset(discovery.repositories)
+        self._records = _tried(lambda: rewind_records(repository))
+        self._guards = guards
+        self._sizes = sizes
+        self._on_progress = on_progress
+        self._total, self._done = len(discovery.found), 0
+        self._lock = threading.Lock()
+
+    def at(self, found: Found) -> Stream:
+        """Look at one stream. Raises nothing that has its cause in this stream."""
+        unknown: dict[str, str] = {}
+
+        def part(name: str, look: Callable[[], Part]) -> Part | None:
+            value, problem = _tried(look)
+            if problem:
+                unknown[name] = problem
+            return value
+
+        query_id = found.progress.query_id if found.progress else None
+        backup = part("backup", lambda: self.backups.last_good(found.name, found.place, query_id=query_id))
+        stream = Stream(
+            found=found,
+            looked_at=self.now,
+            situation=part("situation", lambda: self._situation(found)) if found.progress else None,
+            backup=backup,
+            drill=part("drill", lambda: self.backups.last_drill(backup.name if backup else found.name)),
+            time_to_loss=self._time_to_loss(found, backup),
+            size=part("size", lambda: sum(f.size for f in found.place.walk().values())) if self._sizes else None,
+            unknown=unknown,
+        )
+        with self._lock:
+            self._done += 1
+            if self._on_progress:
+                self._on_progress(self._done, self._total)
+        return stream
+
+    def _situation(self, found: Found) -> Situation | None:
+        """By the records of the repository, and those that a rewind kept beside the checkpoint."""
+        progress, own = found.progress, None
+        if progress is None:
+            return None
+        beside = default_repository(found.place)
+        if beside.uri in self._rewinds or progress.seal:
+            kept = Repository.open_if_there(beside)
+            if kept and (progress.seal is None or kept.kept_plan(progress.seal.plan_id)):
+                own = situation_in(progress, kept, rewind_records(kept))
+        if own and own.kind in (UNDER_WAY, REWOUND):
+            return own
+        records, problem = self._records
+        if records is None:
+            raise CkptError(problem or "the audit records cannot be read")
+        here = situation_in(progress, self.repository, records)
+        return own if own and here.kind == UNTOUCHED else here
+
+    def _time_to_loss(self, found: Found, backup: LastBackup | None) -> TimeToLoss:
+        if self._guards is None:
+            return not_known("no guard was configured")
+        if found.progress is None:
+            return not_known("the checkpoint cannot be read")
+        try:
+            known = backup.facts if backup else None
+            query = from_checkpoint(found.place, known=known, progress=found.progress)
+            return time_to_loss(self._guards.ask(query, found.name))
+        except Exception as e:  # a guard of another package may raise anything
+            return not_known(said(e))
+
+
+def _looked_at(place: Location) -> Found:
+    try:
+        return look_at(place)
+    except NotACheckpointError as e:
+        return Found(place, State.UNREADABLE, message=e.message)
+
+
+def _tried(look: Callable[[], Part]) -> tuple[Part | None, str | None]:
+    """What a look found, or why it found nothing."""
+    try:
+        return look(), None
+    except Exception as e:
+        return None, said(e)

@@ -1,0 +1,149 @@
+"""How one stream of a fleet stands, and whether that is within the limits that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow_ckpt_provider.backup.drills import Drill
+from airflow_ckpt_provider.fleet.backups import LastBackup
+from airflow_ckpt_provider.fleet.discovery import Found, State
+from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss
+from airflow_ckpt_provider.guards.durations import in_words
+from airflow_ckpt_provider.recovery.rewind.status import UNDER_WAY, Situation
+from airflow_ckpt_provider.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is still fine. What is not known is never within a limit.
+
+    :param max_age: seconds since the last good backup, where anything was committed since; ``None``: not judged, as with the
+        others.
+    :param max_gap: batches between the newest logged and the newest committed one.
+    :param min_time_to_loss: seconds for which the sources must still have what the next start reads.
+    """
+
+    max_age: float | None = None
+    max_gap: int | None = None
+    min_time_to_loss: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The limits as plain JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One row of the fleet.
+
+    :param found: its checkpoint.
+    :param looked_at: when, in UTC.
+    :param situation: whether it is sealed, half-way through a rewind, or rewound and not started since; ``None``: not known.
+    :param backup: its last good backup; ``None``: there is none, or it is not known.
+    :param drill: when a backup of it was last restored and run on; ``None`` likewise.
+    :param time_to_loss: how long its sources will have what the next start reads.
+    :param size: bytes of the checkpoint as it is; ``None`` where nobody asked, or it is not known.
+    :param unknown: what could not be found out, and why: ``situation``, ``backup``, ``drill``, ``size``.
+    """
+
+    found: Found
+    looked_at: datetime
+    situation: Situation | None
+    backup: LastBackup | None
+    drill: Drill | None
+    time_to_loss: TimeToLoss
+    size: int | None = None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name it goes by in the repository, as far as it has backups there."""
+        return self.backup.name if self.backup else self.found.name
+
+    @property
+    def gap(self) -> int | None:
+        """Newest logged minus newest committed batch; ``None`` where the checkpoint cannot be read."""
+        return self.found.progress.gap if self.found.progress else None
+
+    @property
+    def backup_age(self) -> float | None:
+        """Seconds since the last good backup was finished; ``None``: there is none, or its clock was wrong."""
+        return self.backup.age(self.looked_at) if self.backup else None
+
+    @property
+    def batches_behind(self) -> int | None:
+        """Batches committed since that backup; ``None`` where either is not known."""
+        committed = self.found.progress.latest_committed if self.found.progress else None
+        if self.backup is None or committed is None:
+            return None
+        return committed - self.backup.batch_id
+
+    @property
+    def backup_is_current(self) -> bool:
+        """Whether that backup is known to hold all that was committed; a stream may have nothing to do for days."""
+        progress = self.found.progress
+        if self.backup is None or progress is None or self.batches_behind != 0 or progress.gap != 0:
+            return False
+        # A batch of the same number that was run again after a rewind was planned at another time.
+        planned = self.backup.facts.get("batch_times", {}).get(str(self.backup.batch_id))
+        is_same = progress.batch_time is not None and progress.batch_time.isoformat() == planned
+        return is_same and progress.query_id == self.backup.query_id
+
+    def problems(self, limits: Limits) -> tuple[str, ...]:
+        """What is wrong with it, in words: what is broken or not known, and the limits that it does not keep."""
+        return tuple(self._problems(limits))
+
+    def _problems(self, limits: Limits) -> Iterator[str]:
+        if self.found.state in (State.TORN, State.UNREADABLE):
+            yield f"{self.found.state.value}: {self.found.message}"
+        yield from (f"{part} UNKNOWN: {reason}" for part, reason in self.unknown.items())
+        if self.situation and self.situation.kind == UNDER_WAY:
+            yield self.situation.message
+        if self.backup and self.backup.damaged:
+            yield f"damaged backups newer than the last good one: {', '.join(self.backup.damaged)}"
+        if self.time_to_loss.verdict not in (Verdict.SAFE, Verdict.UNKNOWN):
+            yield f"next start {self.time_to_loss.verdict.value}: {'; '.join(self.time_to_loss.reasons)}"
+        if limits.max_age is not None:
+            yield from self._too_old(limits.max_age)
+        if limits.max_gap is not None and self.gap is None:
+            yield f"gap UNKNOWN, against at most {limits.max_gap}"
+        if limits.max_gap is not None and self.gap is not None and abs(self.gap) > limits.max_gap:
+            yield f"gap {self.gap}, more than {limits.max_gap}"
+        if limits.min_time_to_loss is not None:
+            yield from self._too_short(limits.min_time_to_loss)
+
+    def _too_old(self, most: float) -> Iterator[str]:
+        if self.backup is None:
+            # Before the first commit there is nothing to back up.
+            if "backup" not in self.unknown and self.found.state is not State.NO_BATCH:
+                yield "no backup"
+        elif self.backup_age is None:
+            yield f"age of the last good backup UNKNOWN: a clock says it was finished at {self.backup.created}"
+        elif self.backup_age > most and not self.backup_is_current:
+            yield f"last good backup {in_words(self.backup_age)} old, more than {in_words(most)}"
+
+    def _too_short(self, least: float) -> Iterator[str]:
+        left = self.time_to_loss
+        if left.seconds is not None and left.seconds < least:
+            yield f"time to loss {in_words(left.seconds)}, less than {in_words(least)}"
+        elif not left.known:
+            yield f"time to loss UNKNOWN: {'; '.join(left.reasons)}"
+
+    def to_json(self, limits: Limits) -> dict[str, Any]:
+        """The row as plain JSON."""
+        return {
+            **self.found.to_json(),
+            "name": self.name,
+            "gap": self.gap,
+            "situation": self.situation.to_json() if self.situation else None,
+            "backup": self.backup.to_json(self.looked_at) if self.backup else None,
+            "batches_behind": self.batches_behind,
+            "time_to_loss": self.time_to_loss.to_json(),
+            "last_drill": self.drill.to_json() if self.drill else None,
+            "size": self.size,
+            "unknown": dict(self.unknown),
+            "problems": list(self.problems(limits)),
+        }

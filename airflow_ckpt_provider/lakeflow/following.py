@@ -1,0 +1,197 @@
+"""Following an update to its end, through the updates that the workspace starts in its place.
+
+A failed update of a production pipeline is retried by the workspace itself, and one that met a new schema is started
+again: the failure of the first says nothing yet. One function judges; a task that waits, a sensor that pokes and the
+trigger all run it, over blocking and asynchronous calls alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow_ckpt_provider.lakeflow.updates import (
+    COMPLETED,
+    FAILED,
+    FOLLOW_UPS,
+    RUNNING,
+    UpdateState,
+    active_update,
+    retries_by_itself,
+)
+
+#: Seconds in which a retry of the workspace begins after the failure, by default.
+FOLLOW_UP_WITHIN = 60.0
+
+
+class Progress(StrEnum):
+    """How a wait stands."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What is waited for.
+
+    :param update_id: the update; empty: until no update is active.
+    :param wait_for: ``COMPLETED``, or ``RUNNING`` for pipelines that never end.
+    :param follow_up_within: seconds after a failure in which an automatic retry may begin.
+    """
+
+    update_id: str = ""
+    wait_for: str = COMPLETED
+    follow_up_within: float = FOLLOW_UP_WITHIN
+
+    def to_json(self) -> dict[str, Any]:
+        """The wait as plain JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> Wait:
+        """Read what :meth:`to_json` wrote."""
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What earlier looks saw.
+
+    :param states: every state seen, in order, over all updates of the chain.
+    """
+
+    states: tuple[UpdateState, ...] = ()
+
+    @property
+    def update_ids(self) -> tuple[str, ...]:
+        """The update and those in its place, in order."""
+        return tuple(dict.fromkeys(state.update_id for state in self.states))
+
+    def saw(self, update: Mapping[str, Any], now: datetime) -> Memory:
+        """The same with one more look."""
+        state = UpdateState.of(update, now)
+        last = self.states[-1] if self.states else None
+        same = last and (last.update_id, last.state) == (state.update_id, state.state)
+        return self if same else replace(self, states=(*self.states, state))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The memory as plain JSON."""
+        return [state.to_json() for state in self.states]
+
+    @classmethod
+    def from_json(cls, known: Any) -> Memory:
+        """Read what :meth:`to_json` wrote; nothing is an empty one."""
+        return cls(tuple(UpdateState.from_json(each) for each in known or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one look found.
+
+    :param progress: how the wait stands.
+    :param message: in words, with the id and the state.
+    :param memory: for the next look.
+    :param state: the newest state, of the update or of the pipeline.
+    """
+
+    progress: Progress
+    message: str
+    memory: Memory
+    state: str
+
+
+#: Yields what to GET below the pipeline, is sent the answer, and returns the judgement.
+Looking = Generator[str, dict[str, Any], Answer]
+
+
+def looking(wait: Wait, memory: Memory, now: datetime | None = None) -> Looking:
+    """Look once.
+
+    :param wait: what is waited for.
+    :param memory: what the look before remembered.
+    :param now: the time; that of the clock by default.
+    """
+    now = now or datetime.now(UTC)
+    if not wait.update_id:
+        return (yield from _looking_for_idle(memory))
+    current = memory.update_ids[-1] if memory.states else wait.update_id
+    while True:
+        update = (yield f"updates/{current}").get("update") or {}
+        memory = memory.saw({"update_id": current, **update}, now)
+        state = memory.states[-1]
+        said = f"update {current} is {state.state}{f' ({state.cause})' if state.cause in FOLLOW_UPS else ''}"
+        if state.is_successful or (wait.wait_for == RUNNING and state.state == RUNNING):
+            return Answer(Progress.DONE, said, memory, state.state)
+        if not state.is_terminal:
+            return Answer(Progress.WAITING, f"{said}, waiting for {wait.wait_for}", memory, state.state)
+        pipeline = yield ""
+        newer = _newer_than(current, pipeline)
+        successor = yield from _in_its_place(newer)
+        if successor:
+            current = successor
+            continue
+        recent = (now - (state.seen or now)).total_seconds() < wait.follow_up_within
+        may_follow = state.state == FAILED and not newer and retries_by_itself(pipeline, update)
+        if may_follow and (recent or pipeline.get("state") == "RECOVERING"):
+            return Answer(Progress.WAITING, f"{said}; an automatic retry may follow", memory, state.state)
+        ended = Progress.FAILED if state.state == FAILED else Progress.CANCELED
+        return Answer(ended, said, memory, state.state)
+
+
+def _newer_than(update_id: str, pipeline: Mapping[str, Any]) -> list[str]:
+    """The updates after one, oldest first; none where it is too old to be listed."""
+    ids = [str(update.get("update_id")) for update in pipeline.get("latest_updates") or ()]
+    return ids[: ids.index(update_id)][::-1] if update_id in ids else []
+
+
+def _in_its_place(newer: list[str]) -> Generator[str, dict[str, Any], str | None]:
+    """The update that the workspace started in place of one that ended; only the very next one can be it."""
+    if newer:
+        update = (yield f"updates/{newer[0]}").get("update") or {}
+        if update.get("cause") in FOLLOW_UPS:
+            return newer[0]
+    return None
+
+
+def _looking_for_idle(memory: Memory) -> Looking:
+    pipeline = yield ""
+    state, active = str(pipeline.get("state") or ""), active_update(pipeline)
+    said = f"the pipeline is {state}"
+    if state == "DELETED":
+        return Answer(Progress.FAILED, said, memory, state)
+    # FAILED is at rest as well: nothing runs, and the next start is accepted.
+    if active is None and state in ("IDLE", "FAILED"):
+        return Answer(Progress.DONE, said, memory, state)
+    return Answer(Progress.WAITING, f"{said}, update {active} is active" if active else said, memory, state)
+
+
+def look(ask: Callable[[str], dict[str, Any]], steps: Looking) -> Answer:
+    """Run a look over blocking calls.
+
+    :param ask: gets what lies below the pipeline.
+    :param steps: from :func:`looking`.
+    """
+    try:
+        path = next(steps)
+        while True:
+            path = steps.send(ask(path))
+    except StopIteration as e:
+        answer: Answer = e.value
+        return answer
+
+
+async def a_look(ask: Callable[[str], Awaitable[dict[str, Any]]], steps: Looking) -> Answer:
+    """Run a look over asynchronous calls; see :func:`look`."""
+    try:
+        path = next(steps)
+        while True:
+            path = steps.send(await ask(path))
+    except StopIteration as e:
+        answer: Answer = e.value
+        return answer

@@ -1,0 +1,130 @@
+"""What a change of a pipeline would do, before anything is sent: one shape for reset, refresh and rewind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
+from airflow_ckpt_provider.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """A change of a pipeline.
+
+    :param kind: ``pipeline-reset``, ``pipeline-refresh`` or ``pipeline-rewind``.
+    :param pipeline_id: the pipeline.
+    :param pipeline_name: its name.
+    :param calls: the requests that ``apply`` sends besides reads, in order: method, path and body.
+    :param steps: what ``apply`` does, in order, in words.
+    :param judgements: what was found; none means ``SAFE``.
+    :param warnings: what to know, whatever the verdict.
+    :param rows: facts for people: name and value.
+    :param facts: the same for programs.
+    """
+
+    kind: str
+    pipeline_id: str
+    pipeline_name: str
+    calls: tuple[tuple[str, str, Mapping[str, Any]], ...]
+    steps: tuple[str, ...]
+    judgements: tuple[Judgement, ...] = ()
+    warnings: tuple[str, ...] = ()
+    rows: tuple[tuple[str, str], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of what was found."""
+        return worst(judgement.verdict for judgement in self.judgements)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, worst first."""
+        return tuple(j.reason for j in sorted(self.judgements, key=lambda j: WORST_FIRST.index(j.verdict)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the requests, the verdict or its reasons: what an approval is given for."""
+        what = [self.kind, self.pipeline_id, self.calls, self.verdict.value, sorted(self.reasons)]
+        return hashlib.sha256(json.dumps(what, sort_keys=True, default=dict).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        return {
+            "kind": self.kind,
+            "pipeline_id": self.pipeline_id,
+            "pipeline_name": self.pipeline_name,
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+            "warnings": list(self.warnings),
+            "steps": list(self.steps),
+            "calls": [{"method": method, "path": path, "body": dict(body)} for method, path, body in self.calls],
+            "fingerprint": self.fingerprint,
+            **self.facts,
+        }
+
+    def to_markdown(self) -> str:
+        """The plan for people: the log, an approval form."""
+        head = self.kind.replace("pipeline-", "").capitalize()
+        rows = [("pipeline", f"{self.pipeline_name} (`{self.pipeline_id}`)"), *self.rows]
+        rows.append(("verdict", f"**{self.verdict.value}**"))
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        parts = [f"### {head} of a pipeline\n\n| | |\n|---|---|\n{table}"]
+        parts.append("\n".join(f"* {reason}" for reason in self.reasons))
+        parts.append("\n".join(f"* Note: {warning}" for warning in self.warnings))
+        parts.append("\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1)))
+        sent = [f"{m} /api/{path}\n{json.dumps(body, indent=2, default=dict)}" for m, path, body in self.calls]
+        parts.append("Requests:\n\n```\n" + "\n".join(sent) + "\n```")
+        parts.append(f"Plan {self.fingerprint}.")
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def check(self, *, accept: Verdict | None, fingerprint: str | None) -> None:
+        """See that the plan may be carried out.
+
+        :param accept: the verdict, where it is not ``SAFE`` and is to be carried out all the same.
+        :param fingerprint: that of the plan that was shown and approved; ``None``: not compared.
+        :raises RefusedError: it may not.
+        """
+        if fingerprint not in (None, self.fingerprint):
+            raise RefusedError(
+                f"pipeline {self.pipeline_name}: the plan that was shown ({fingerprint}) is not the one that would be carried "
+                f"out now ({self.fingerprint})",
+                hint="look at a new plan, and apply that",
+            )
+        if self.verdict not in (Verdict.SAFE, accept):
+            raise RefusedError(
+                f"pipeline {self.pipeline_name}: the verdict is {self.verdict.value}: {'; '.join(self.reasons)}",
+                hint=f"put that right first, or accept it in so many words: accept={self.verdict.value!r}",
+            )
+
+
+def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgement]:
+    """Take over the verdict of a guard's report, given as the XCom of its task.
+
+    :param report: a report as JSON, several by name, or nothing.
+    :param about: what to call it.
+    :raises RefusedError: it is no report.
+    """
+    if not report:
+        return []
+    if isinstance(report, str):
+        try:
+            report = json.loads(report)
+        except ValueError as e:
+            raise RefusedError(f"{about}: no report: {report[:80]!r}", hint="give the XCom of a guard's task") from e
+    if isinstance(report, Mapping) and "verdict" not in report:
+        return [j for name, each in report.items() for j in guard_judgements(each, about=f"{about} of {name}")]
+    try:
+        verdict = Verdict(report["verdict"])
+        reasons = list(report.get("reasons") or ())
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise RefusedError(f"{about}: no report: {str(report)[:80]!r}", hint="give the XCom of a guard's task") from e
+    if verdict is Verdict.SAFE:
+        return [Judgement(verdict, f"{about}: {Verdict.SAFE.value}")]
+    return [Judgement(verdict, f"{about}: {'; '.join(map(str, reasons)) or verdict.value}")]

@@ -1,0 +1,126 @@
+"""The full refresh: tables are emptied and filled again from what their sources still have, with or without a copy before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.report import Judgement
+from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, room_step
+from airflow_ckpt_provider.lakeflow.flows import qualified
+from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, guard_judgements
+from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, StartRequest
+from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, TableRecovery
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED
+from airflow_ckpt_provider.lakeflow.workspace import Workspace
+from airflow_ckpt_provider.verdict import Verdict
+
+#: What becomes of the copies: kept, dropped once the counts agree, or kept for so many days.
+KEEP, DROP = "keep", "drop_when_verified"
+
+
+def wiped_tables(examined: Examined, request: StartRequest, given: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the full names of the tables that the refresh empties.
+
+    :param given: as the user names them; by default what is selected, or all that the event log knows.
+    """
+    # What no stream feeds is computed anew each time: nothing of it can be lost.
+    streams = [flow.dataset for flow in examined.flows.flows.values() if flow.dataset and flow.streaming is not False]
+    names = given or request.body.get(FULL_REFRESH) or streams
+    return tuple(dict.fromkeys(qualified(name, examined.spec) for name in names))
+
+
+def plan_pipeline_refresh(
+    workspace: Workspace,
+    examined: Examined,
+    request: StartRequest,
+    tables: Sequence[TableRecovery],
+    *,
+    guard_report: Any = None,
+    clean_up: str = KEEP,
+    on_active_update: str = "fail",
+    wait_for: str | None = COMPLETED,
+) -> PipelinePlan:
+    """Plan a full refresh; reads only.
+
+    :param tables: what is emptied, and how it is kept and brought back.
+    :param guard_report: what a guard found of the sources; without it nobody knows what they still have.
+    :param clean_up: what becomes of the copies.
+    :raises RefusedError: nothing is selected, or what is asked for cannot be.
+    """
+    everything = bool(request.body.get("full_refresh"))
+    selected = tuple(request.body.get(FULL_REFRESH) or ())
+    if not everything and not selected:
+        raise RefusedError(
+            "neither full_refresh nor full_refresh_selection is given: nothing would be refreshed in full",
+            hint="name the tables in full_refresh_selection, or give full_refresh=True for all of them",
+        )
+    room = room_step(examined, on_active_update, wait_for)
+    kept = [table for table in tables if table.backup]
+    if kept and wait_for != COMPLETED and any(table.backfill for table in kept):
+        raise RefusedError(
+            "a backfill begins when the refresh is complete", hint="give wait_for='COMPLETED', or leave backfill out"
+        )
+    judgements = guard_judgements(guard_report)
+    if not judgements:
+        judgements.append(
+            Judgement(
+                Verdict.UNKNOWN,
+                "it is not known whether the sources still have all that the tables hold: what is older than their retention "
+                "is lost with a full refresh; give the report of a guard (guard_report)",
+            )
+        )
+    forbidden = reset_forbidden(workspace, [table.table for table in tables], examined.spec)
+    judgements += [
+        Judgement(
+            Verdict.WILL_FAIL,
+            f"table {name} has pipelines.reset.allowed=false: somebody wants its rows to stay; reset its flow instead",
+        )
+        for name in forbidden
+    ]
+    names = ", ".join(table.table for table in tables) or "every table"
+    steps = [room]
+    steps += [f"copy {t.table} to {t.backup} by DEEP CLONE, with its row count and version recorded" for t in kept]
+    steps.append(f"start an update that empties {'every table' if everything else names} and reads the sources again")
+    steps.append(f"follow it until it is {wait_for}" if wait_for else "do not wait for it")
+    for table in kept:
+        if table.backfill == APPEND_ONCE:
+            steps.append(f"add the flow shown below to the pipeline's code: it brings {table.backup} back once")
+        elif table.backfill:
+            steps.append(f"bring back what {table.table} lacks: `{table.bring_back}`")
+        if table.backfill:
+            steps.append(f"count what {table.table} lacks of {table.backup}, and what it has twice")
+    if kept:
+        steps.append(_kept_for(clean_up))
+    warnings = examined.warnings()
+    if not kept:
+        warnings.append(
+            f"no copy is kept: {names} cannot be brought back (backup='deep_clone' keeps one)"
+            if not everything or tables
+            else "no copy is kept (backup='deep_clone' keeps one)"
+        )
+    warnings.append("tables that read the emptied ones as streams fail until they are refreshed in full too")
+    return PipelinePlan(
+        kind="pipeline-refresh",
+        pipeline_id=examined.pipeline_id,
+        pipeline_name=examined.name,
+        calls=(("POST", f"2.0/pipelines/{examined.pipeline_id}/updates", request.body),),
+        steps=tuple(steps),
+        judgements=tuple(judgements),
+        warnings=tuple(warnings),
+        rows=(*examined.rows(), ("empties", "every table" if everything else names)),
+        facts={
+            "tables": [{"table": t.table, "backup": t.backup or None, "backfill": t.backfill or None} for t in tables],
+            "snippets": [t.snippet for t in kept if t.backfill == APPEND_ONCE],
+            "clean_up": clean_up,
+        },
+    )
+
+
+def _kept_for(clean_up: str) -> str:
+    if clean_up == KEEP:
+        return "keep the copies"
+    if clean_up == DROP:
+        return "drop the copies once the counts agree"
+    return f"keep the copies for {clean_up} days, and drop older ones of the same tables once the counts agree"

@@ -1,0 +1,116 @@
+"""The request that starts an update, and how the update that came of it is known again.
+
+Fields: ``StartUpdate`` of databricks-sdk 0.156.0 and 0.162.0. The workspace's answers repeat the selections and parameters
+of an update, but neither ``reset_checkpoint_selection`` nor ``rewind_spec``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.lakeflow.updates import API_CALL, FOLLOW_UPS
+
+RESET, REFRESH, FULL_REFRESH = "reset_checkpoint_selection", "refresh_selection", "full_refresh_selection"
+#: Fields that are known by name; any other is passed through as it is.
+FIELDS = (
+    "cause",
+    "development",
+    "full_refresh",
+    FULL_REFRESH,
+    "full_refresh_selection_by_path",
+    "parameters",
+    REFRESH,
+    "refresh_selection_by_path",
+    "replace_where_overrides",
+    RESET,
+    "rewind_spec",
+    "validate_only",
+)
+#: Fields of ``pipeline_params`` and ``pipeline_task`` of the Jobs API (databricks-sdk v0.110.0 and later).
+JOB_FIELDS = ("full_refresh", FULL_REFRESH, REFRESH, RESET)
+TASK_FIELDS = (*JOB_FIELDS, "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """The body of a start, without empty fields.
+
+    :param body: its fields.
+    :param expected_cause: the cause that the workspace gives the update.
+    """
+
+    body: Mapping[str, Any]
+    expected_cause: str = API_CALL
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], more: Mapping[str, Any] | None = None, **about: Any) -> StartRequest:
+        """Put a body together.
+
+        :param fields: fields that are known by name; empty ones are left out.
+        :param more: further fields of the interface's version, passed through.
+        :param about: the other arguments of the class.
+        :raises RefusedError: a field is given twice.
+        """
+        body = {name: value for name, value in fields.items() if value not in (None, "", [], (), {}, False)}
+        for name, value in (more or {}).items():
+            if name in body and body[name] != value:
+                raise RefusedError(f"{name} is given twice", hint=f"leave {name} out of body")
+            body[name] = value
+        if cause := body.get("cause"):
+            about.setdefault("expected_cause", cause)
+        return cls(body, **about)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same body."""
+        return hashlib.sha256(json.dumps(self.body, sort_keys=True).encode()).hexdigest()[:16]
+
+    def may_be(self, update: Mapping[str, Any]) -> bool:
+        """Whether an update can be the one that this request started, by all that the workspace tells of it."""
+        cause = update.get("cause")
+        if cause in FOLLOW_UPS or (cause and cause != self.expected_cause):
+            return False
+        flags = all(bool(update.get(name)) == bool(self.body.get(name)) for name in ("full_refresh", "validate_only"))
+        lists = all(_set(update.get(name)) == _set(self.body.get(name)) for name in (REFRESH, FULL_REFRESH))
+        return flags and lists and self._has_parameters(update.get("parameters"))
+
+    def _has_parameters(self, told: Any) -> bool:
+        """Whether the update has our parameters; those that the pipeline itself brings do not matter."""
+        if not isinstance(told, Mapping):
+            return True
+        ours = self.body.get("parameters") or {}
+        return all(told.get(name) == value for name, value in ours.items())
+
+    def for_job(self, job_id: int | str, token: str) -> dict[str, Any]:
+        """The body of ``jobs/run-now`` for a pipeline that a job runs.
+
+        :param job_id: the job.
+        :param token: the same for all attempts: the workspace starts one run for it, however often it is sent.
+        :raises RefusedError: a field that jobs do not pass on.
+        """
+        params = self._only(JOB_FIELDS, "jobs/run-now")
+        return {"job_id": int(job_id), "pipeline_params": params, "idempotency_token": token}
+
+    def as_task(self, pipeline_id: str) -> dict[str, Any]:
+        """The ``pipeline_task`` of a job's task, as ``DatabricksSubmitRunOperator`` takes it.
+
+        :raises RefusedError: a field that jobs do not pass on.
+        """
+        return {"pipeline_id": pipeline_id, **self._only(TASK_FIELDS, "pipeline_task")}
+
+    def _only(self, fields: Sequence[str], where: str) -> dict[str, Any]:
+        strange = sorted(set(self.body) - set(fields) - {"cause"})
+        if strange:
+            raise RefusedError(
+                f"{where} has no field {strange[0]}", hint="start the pipeline itself, without job_id, or leave it out"
+            )
+        return {name: value for name, value in self.body.items() if name in fields}
+
+
+def _set(value: Any) -> frozenset[str]:
+    return frozenset(map(str, value or ()))

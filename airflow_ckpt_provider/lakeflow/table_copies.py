@@ -1,0 +1,169 @@
+"""The steps around a full refresh: copy the tables before, bring back what only the copies have, count, tidy up.
+
+Every step notes what it found, so that a second attempt does nothing twice: above all no second copy of a table that is
+empty by now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from airflow_ckpt_provider.errors import RefusedError, WorkspaceError
+from airflow_ckpt_provider.lakeflow.refresh_plan import DROP, KEEP
+from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, INSERT, TableRecovery, expired, list_backups
+
+log = logging.getLogger(__name__)
+
+Rows = list[list[str | None]]
+
+
+class Sql(Protocol):
+    """Statements on a warehouse, each carried out once as far as that can be; what came of them outlives the process."""
+
+    def run(self, name: str, statement: str) -> Rows:
+        """Run a statement that may be run again; one of that name that has ended is not."""
+        ...
+
+    def run_once(self, name: str, statement: str) -> bool:
+        """Run a statement that must not be run twice; ``False`` where nobody knows whether it was."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Let a statement be run again."""
+        ...
+
+
+class TableCopies:
+    """Copies of the tables that a full refresh empties.
+
+    :param sql: the warehouse.
+    :param facts: what was found of each table, by its name; plain JSON that outlives the process.
+    :param keep: writes the facts down.
+    """
+
+    def __init__(self, sql: Sql, facts: dict[str, Any], keep: Callable[[], None]) -> None:
+        self._sql, self._facts, self._keep = sql, facts, keep
+
+    def copy(self, table: TableRecovery, *, emptied: bool, blank: bool) -> None:
+        """Copy a table as of its newest version, and record that version and the copy's rows.
+
+        :param emptied: the refresh was started: what was not recorded before is not to be known any more.
+        :param blank: an attempt before may have left a copy that nothing here tells of; the newest version is none to go by then.
+        """
+        facts = self._of(table)
+        if "rows" in facts or emptied:
+            return
+        if "version" not in facts and not blank:
+            facts["version"] = number(self._sql.run(f"version {table.table}", table.newest_version))
+        self._sql.run(f"copy {table.table}", table.copy(facts.get("version")))
+        facts["rows"] = number(self._sql.run(f"rows {table.backup}", table.count(table.backup)))
+        self._keep()
+        log.info(
+            "%s: copied %s rows of version %s to %s", table.table, facts["rows"], facts.get("version"), table.backup
+        )
+
+    def bring_back(self, table: TableRecovery, *, settle: Callable[[], None]) -> None:
+        """Bring back what the table lacks of its copy, and count; nothing where the pipeline itself does it.
+
+        :param settle: waits until a statement whose answer was lost must have shown its effect.
+        :raises RefusedError: it is not to be known whether the rows were inserted.
+        """
+        facts = self._of(table)
+        if not table.backfill or table.backfill == APPEND_ONCE or "verified" in facts:
+            return
+        before = number(self._sql.run(f"before {table.table}", table.count(table.table)))
+        lacking = number(self._sql.run(f"lacking {table.table}", table.missing))
+        if lacking:
+            self._insert(table, lacking, settle)
+        after = number(self._sql.run(f"after {table.table}", table.count(table.table)))
+        missing = number(self._sql.run(f"missing {table.table}", table.missing))
+        if table.doubled:
+            doubled = number(self._sql.run(f"doubled {table.table}", table.doubled))
+        else:
+            doubled = max(0, after - before - lacking)
+        facts["verified"] = {
+            "table": table.table,
+            "backup_rows": facts.get("rows"),
+            "rows_after_refresh": before,
+            "brought_back": after - before,
+            "rows": after,
+            "missing": missing,
+            "doubled": doubled,
+            "ok": missing == 0 and doubled == 0,
+        }
+        self._keep()
+        log.info("%s: %s", table.table, facts["verified"])
+
+    def drop(self, tables: Sequence[TableRecovery], clean_up: str, *, now: datetime) -> list[str]:
+        """Drop copies that are not wanted any more, once the counts agree; return their names.
+
+        :param clean_up: ``keep``, ``drop_when_verified``, or a number of days.
+        """
+        if clean_up == KEEP:
+            return []
+        dropped = []
+        for table in (table for table in tables if "verified" in self._of(table)):
+            for old in [table] if clean_up == DROP else self._older(table, now - timedelta(days=int(clean_up))):
+                self._sql.run(f"drop {old.backup}", old.drop)
+                dropped.append(old.backup)
+        return dropped
+
+    def to_json(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
+        """What was found, as plain JSON: ``backups``, ``backfill``, ``verification``."""
+        copied = [table for table in tables if table.backup]
+        known = {table.table: self._of(table) for table in copied}
+        return {
+            "backups": [
+                {
+                    "table": t.table,
+                    "backup": t.backup,
+                    **{name: known[t.table].get(name) for name in ("version", "rows")},
+                }
+                for t in copied
+            ],
+            "backfill": [{"table": t.table, "way": t.backfill} for t in copied if t.backfill],
+            "verification": [facts["verified"] for facts in known.values() if "verified" in facts],
+        }
+
+    def _of(self, table: TableRecovery) -> dict[str, Any]:
+        facts: dict[str, Any] = self._facts.setdefault(table.table, {})
+        return facts
+
+    def _insert(self, table: TableRecovery, lacking: int, settle: Callable[[], None]) -> None:
+        name = f"bring back {table.table}"
+        if table.backfill != INSERT:
+            self._sql.run(name, table.bring_back)  # a merge by keys may be sent again
+            return
+        while not self._sql.run_once(name, table.bring_back):
+            log.warning("%s: the answer to the INSERT was lost; looking whether it was carried out", table.table)
+            settle()
+            self._sql.forget(f"again {table.table}")
+            left = number(self._sql.run(f"again {table.table}", table.missing))
+            if left == 0:
+                return
+            if left != lacking:
+                raise RefusedError(
+                    f"{table.table}: UNKNOWN what became of the INSERT: {lacking} rows lacked before, {left} lack now",
+                    hint="somebody else writes to the table: stop the pipeline, and bring back the rest by hand",
+                )
+            self._sql.forget(name)
+
+    def _older(self, table: TableRecovery, than: datetime) -> list[TableRecovery]:
+        rows = self._sql.run(f"copies {table.table}", list_backups(table.table))
+        schema = table.table.rpartition(".")[0]
+        names = expired([str(row[1]) for row in rows if len(row) > 1], f"{than:%Y%m%d}")
+        return [TableRecovery(table.table, f"{schema}.{name}" if schema else name) for name in names]
+
+
+def number(rows: Rows) -> int:
+    """Return the number in the first column of the first row.
+
+    :raises WorkspaceError: there is none.
+    """
+    try:
+        return int(str(rows[0][0]))
+    except (IndexError, ValueError) as e:
+        raise WorkspaceError(f"a count came back as {rows!r}") from e

@@ -1,0 +1,1 @@
+"""Flows of Spark Declarative Pipelines on open Spark."""

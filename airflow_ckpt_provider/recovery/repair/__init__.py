@@ -1,0 +1,1 @@
+"""From what the doctor found to the smallest change that helps."""

@@ -1,0 +1,271 @@
+"""Planning a repair: from what the doctor found to the minimal cut, as data. Reads only; ``repair_apply`` carries it out.
+
+What a cut cannot mend is said to be so: files of two writers, logs that are gone, a format that is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.change.sealing import sealed_by_another
+from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.doctor import check, kinds
+from airflow_ckpt_provider.checkpoint.doctor.examination import Examination, examine
+from airflow_ckpt_provider.checkpoint.doctor.leftovers import abandoned_files, files_beyond
+from airflow_ckpt_provider.checkpoint.doctor.operators import is_repartition, names_place, versioned_metadata
+from airflow_ckpt_provider.checkpoint.doctor.sources import torn_entries
+from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
+from airflow_ckpt_provider.checkpoint.operators import parse_operator_metadata
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError
+from airflow_ckpt_provider.recovery.repair.cut import Cut, Search, find_cut
+from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
+from airflow_ckpt_provider.recovery.repair.sources import Backups, backups_of_same_history
+from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.verdict import Verdict
+
+#: A repair without a repository keeps what it takes away beside the checkpoint, in one made for it.
+BESIDE = ".repairs"
+_SEAL = "repair to batch "
+_LEFT = ("Else only a restore of an older backup is left, or a reset: a new checkpoint and a decision where to begin.",)
+#: What no cut mends, as there is nothing to go by.
+_HOPELESS = frozenset({kinds.TWO_WRITERS.code, kinds.STATE_WITHOUT_LOGS.code, kinds.FORMAT_UNKNOWN.code})
+
+
+def plan_repair(
+    checkpoint: Checkpoint,
+    *,
+    repository: Repository | None = None,
+    name: str | None = None,
+    query_id: str | None = None,
+    contents: bool = True,
+) -> RepairPlan:
+    """Find the minimal cut; reads only.
+
+    A repair that was killed is found by its seal, and gone on with.
+
+    :param checkpoint: the checkpoint.
+    :param repository: where missing files may be fetched from, and where what is taken away is kept; by default nothing is
+        fetched, and it is kept beside the checkpoint.
+    :param name: name of the stream in the repository; by default the last part of the checkpoint's path.
+    :param query_id: the query's id, where ``metadata`` is lost.
+    :param contents: read state files to find damage in them.
+    :raises NotACheckpointError: there is no checkpoint.
+    :raises SealedError: something else has sealed it.
+    :raises RefusedError: the query id is no UUID; it is sealed by a repair that was begun with another repository.
+    """
+    location = checkpoint.location
+    there = look_at(location)
+    if there.seal:
+        return _continued(there.seal, location, repository)
+    tree = Tree.of(location)
+    if not {"offsets", "commits", "metadata", "state"} & {*tree.directories(), *tree.files()}:
+        raise NotACheckpointError(f"{location} is not a checkpoint", hint="give the checkpointLocation of the query")
+    seen = examine(tree, contents=contents)
+    findings = check(seen)
+    backups = backups_of_same_history(repository, seen, name=name) if repository else None
+    plan = RepairPlan(
+        plan_id=new_plan_id(),
+        name=checked_name(name or location.name),
+        checkpoint=location.uri,
+        batch_id=None,
+        exact_replay=False,
+        replayed=0,
+        deletes=(),
+        fetches=(),
+        rewrites={},
+        verdict=Verdict.UNKNOWN,
+        reasons=(),
+        findings=tuple(finding.to_json() for finding in findings),
+        fingerprint=there.fingerprint,
+    )
+    hopeless = [f for f in findings if f.kind.code in _HOPELESS and f.severity in (Severity.SILENT, Severity.ERROR)]
+    if hopeless:
+        return replace(
+            plan, verdict=Verdict.WILL_FAIL, reasons=tuple(f"{f.message}. {f.kind.remedy}" for f in hopeless)
+        )
+    return _planned(plan, seen, findings, backups, query_id)
+
+
+def _planned(
+    plan: RepairPlan, seen: Examination, findings: tuple[Finding, ...], backups: Backups | None, query_id: str | None
+) -> RepairPlan:
+    elsewhere = backups.files() if backups else []
+    known = {file.path for file, _ in elsewhere}
+    identity = _metadata(query_id) if query_id else None
+    if identity is not None and METADATA_FILE not in known:
+        elsewhere.append((StoredFile(METADATA_FILE, len(identity), identity="given"), lambda: identity))
+    broken = _broken_files(seen, findings)
+    search = find_cut(seen, elsewhere, broken=broken, contents=seen.contents)
+    if search.cut is None:
+        return replace(plan, verdict=Verdict.WILL_FAIL, reasons=_why_not(seen, findings, search, backups))
+    cut = search.cut
+    wanted = {*cut.elsewhere, *_holes_that_can_be_filled(findings, known)}
+    fetches = tuple(backups.entries[p] for p in sorted(wanted) if p in backups.entries) if backups else ()
+    rewrites = _rewrites(seen, cut, fetches, backups)
+    if METADATA_FILE in wanted and identity is not None and METADATA_FILE not in known:
+        rewrites[METADATA_FILE] = identity
+    bad = [f for f in findings if f.severity in (Severity.SILENT, Severity.ERROR)]
+    if bad and not (cut.deletes or fetches or rewrites):
+        reasons = tuple(f"{finding.message}. No change of files mends it." for finding in bad)
+        return replace(plan, verdict=Verdict.WILL_FAIL, reasons=(*reasons, *_LEFT))
+    debris = tuple(file.path for file in abandoned_files(seen.tree))
+    given_up = any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings)  # it is not run again, by nobody
+    newest = max((*seen.logged, *seen.committed), default=-1) - given_up
+    return replace(
+        plan,
+        batch_id=cut.batch_id,
+        exact_replay=cut.exact_replay,
+        replayed=max(newest - cut.batch_id, 0),
+        deletes=tuple(sorted({*cut.deletes, *debris} - {e.path for e, _ in fetches} - set(rewrites))),
+        fetches=tuple(fetch for fetch in fetches if fetch[0].path not in rewrites),
+        rewrites=rewrites,
+        verdict=_verdict(seen, cut),
+        reasons=_reasons(seen, cut, search, findings),
+    )
+
+
+def _metadata(query_id: str) -> bytes:
+    try:
+        return json.dumps({"id": str(uuid.UUID(query_id))}, separators=(",", ":")).encode()
+    except ValueError as e:
+        raise RefusedError(
+            f"the query id {query_id!r} is no UUID", hint="take it from the logs of a former run: `Query [id = …`"
+        ) from e
+
+
+def _broken_files(seen: Examination, findings: tuple[Finding, ...]) -> set[str]:
+    """Files that are there and cannot be read, besides log entries and state."""
+    unreadable = {f.path for f in findings if f.kind is kinds.QUERY_ID_MISSING and seen.tree.get(f.path) is not None}
+    return unreadable | set(torn_entries(seen))
+
+
+def _holes_that_can_be_filled(findings: tuple[Finding, ...], known: set[str]) -> set[str]:
+    """Older log entries that Spark does not need and a backup has: fetching them loses nothing."""
+    paths = {f"offsets/{b}" for f in findings if f.kind is kinds.OFFSETS_HOLE for b in f.figures["batches"]}
+    paths |= {f.path for f in findings if f.kind is kinds.LOG_FILE_TORN and f.severity is Severity.WARNING}
+    return paths & known
+
+
+def _rewrites(
+    seen: Examination, cut: Cut, fetches: tuple[tuple[FileEntry, str], ...], backups: Backups | None
+) -> dict[str, bytes]:
+    """Operator metadata that names another place, for this one."""
+    location = seen.tree.location
+    fetched = {entry.path: entry for entry, _ in fetches}
+    gone = set(cut.deletes)
+    rewritten = {}
+    for path in sorted({*versioned_metadata(seen), *filter(holds_absolute_paths, fetched)} - gone):
+        entry, file = fetched.get(path), seen.tree.get(path)
+        content = backups.read(entry) if entry and backups else seen.tree.read(file) if file else b""
+        original = original_place(content, path=path)
+        uris = parse_operator_metadata(content, path=path).schema_files
+        if original is not None and not all(names_place(uri, location) for uri in uris):
+            rewritten[path] = relocated(content, path=path, target=spark_uri(location, like=original))
+    return rewritten
+
+
+def _verdict(seen: Examination, cut: Cut) -> Verdict:
+    """``SAFE`` only where nothing is run again that can have reached the sink, beyond what Spark does anyway."""
+    newest = seen.latest_logged
+    if not cut.moved or (newest == cut.batch_id + 1 and _is_repartition(seen, newest)):
+        return Verdict.SAFE
+    undone = [b for b in (*seen.logged, *seen.committed) if b > cut.batch_id]
+    only_planned = max(undone, default=-1) == cut.batch_id + 1 and cut.batch_id + 1 not in seen.committed
+    if only_planned and seen.has_state and not any(files_beyond(seen.tree, cut.batch_id + 1)):
+        return Verdict.SAFE  # it never wrote its state, which it does before its rows
+    return Verdict.UNKNOWN
+
+
+def _is_repartition(seen: Examination, batch_id: int) -> bool:
+    entry, before = seen.offsets.get(batch_id), seen.offsets.get(batch_id - 1)
+    return entry is not None and before is not None and is_repartition(entry, before)
+
+
+def _reasons(seen: Examination, cut: Cut, search: Search, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    if not findings:
+        return ("nothing is wrong with it",)
+    after = cut.batch_id
+    reasons = [f"batch {batch} is no target: {why}" for batch, why in sorted(search.failures.items(), reverse=True)[:5]]
+    if cut.elsewhere and not cut.moved:
+        reasons.append("What is missing comes back: nothing is lost and nothing is run again.")
+    if not cut.moved:
+        return (*reasons, "The query goes on where it was.")
+    reasons.append(f"The query goes on after batch {after}; its sources must still have what comes after it.")
+    if any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings):
+        return (*reasons, f"The repartition that was batch {after + 1} is given up; it can be begun again.")
+    if _verdict(seen, cut) is Verdict.SAFE:
+        return (*reasons, f"Batch {after + 1} had not been run: it is only planned again.")
+    reasons.append(
+        f"The sink is not looked at. If it has batches after {after}, foreachBatch, Kafka and foreach sinks get them a second "
+        "time, which only an idempotent sink (MERGE by key, overwrite by batch id) puts right; a Delta table or file sink "
+        "written directly skips them without a word (`airflow-ckpt rewind` rolls such a sink back as well)."
+    )
+    if any(path.startswith("sources/") for path in cut.deletes):
+        reasons.append(
+            "Files of a file source that are read again must still lie in its directory: those that were deleted or archived "
+            "since (cleanSource) would be lost."
+        )
+    return tuple(reasons)
+
+
+def _why_not(
+    seen: Examination, findings: tuple[Finding, ...], search: Search, backups: Backups | None
+) -> tuple[str, ...]:
+    tried = sorted(search.failures, reverse=True)
+    reasons = []
+    if tried:
+        reasons.append(f"No batch from {tried[-1]} to {tried[0]} can be gone on after: {search.failures[tried[0]]}")
+    else:
+        reasons.append("No batch has both its offsets and its commit.")
+    if any(f.kind is kinds.QUERY_ID_MISSING for f in findings):
+        reasons.append(
+            "The query id is lost. With a new one exactly-once sinks take the query for another and write again what is "
+            "replayed: give the old one (query_id / --query-id), which every log of a former run names (`Query [id = …`)."
+        )
+    if backups is None:
+        reasons.append("A backup may have what is missing: give its repository (repository / --repository).")
+    elif not backups.entries:
+        reasons.append("The repository has no backup of this history: same query id, and the same log entries.")
+    else:
+        reasons.append("The backups in the repository do not have what is missing either.")
+    return (*reasons, *_LEFT)
+
+
+def repair_place(location: Location) -> Location:
+    """Where a repair without a repository keeps what it takes away.
+
+    :raises RefusedError: the checkpoint is a whole bucket: there is no place beside it.
+    """
+    parent, _, name = location.root.rstrip("/").rpartition("/")
+    if not (parent and name):
+        raise RefusedError(
+            f"there is no place beside {location} to keep what is taken away", hint="give a repository (--repository)"
+        )
+    return Location(location.store, f"{parent}/{name}{BESIDE}")
+
+
+def _continued(seal: Seal, location: Location, repository: Repository | None) -> RepairPlan:
+    """Go on with a repair that was killed; its plan was kept before its seal was set."""
+    if not seal.reason.startswith(_SEAL):
+        raise sealed_by_another(location.uri, seal)
+    try:
+        document = (repository or Repository.open(repair_place(location))).kept_plan(seal.plan_id)
+    except RepositoryError:
+        document = None
+    if document is None:
+        raise RefusedError(
+            f"{location} is sealed by the repair {seal.plan_id}, which was begun with another repository",
+            hint="give the same repository as then, and the repair goes on where it was stopped",
+        )
+    return RepairPlan.of_document(document)

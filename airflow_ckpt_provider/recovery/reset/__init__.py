@@ -1,0 +1,1 @@
+"""A new checkpoint in the place of the old one."""

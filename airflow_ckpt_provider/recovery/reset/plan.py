@@ -1,0 +1,330 @@
+"""The plan of a reset: what goes, where the new checkpoint starts, what the sink does. Data and words; see ``reset``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
+from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.sinks.cutover import Seam
+from airflow_ckpt_provider.verdict import Verdict
+
+
+class ResetWay(StrEnum):
+    """What takes the place of the old checkpoint; chosen by a person."""
+
+    #: A new checkpoint that reads on where the old one stood.
+    KEEP_POSITION = "keep-position"
+    #: A new checkpoint that starts where its sources' own options say.
+    FROM_SCRATCH = "from-scratch"
+    #: The same checkpoint under a new query id.
+    NEW_QUERY_ID = "new-query-id"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """What was asked for; a reset that was killed is gone on with when the same is asked again.
+
+    :param way: what takes the place of the old checkpoint.
+    :param batch_id: the batch after which the new one reads; ``None``: the newest that counts as done.
+    :param sink: URI of the sink, or the kind of one without a place; empty where none was named.
+    :param app_id: ``txnAppId`` with which the old query writes to the sink; else empty.
+    :param new_app_id: the one that the new query will write with; else empty.
+    :param sources: source of the old query -> its place or name in the new one; empty text: it is gone.
+    :param continue_numbers: the new checkpoint goes on with the old batch numbers.
+    """
+
+    way: ResetWay
+    batch_id: int | None = None
+    sink: str = ""
+    app_id: str = ""
+    new_app_id: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    continue_numbers: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The request as plain JSON."""
+        return {
+            "way": self.way.value,
+            "batch_id": self.batch_id,
+            "sink": self.sink,
+            "app_id": self.app_id,
+            "new_app_id": self.new_app_id,
+            "sources": dict(self.sources),
+            "continue_numbers": self.continue_numbers,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ResetRequest:
+        """Read what :meth:`to_json` wrote."""
+        return cls(**{**value, "way": ResetWay(value["way"])})
+
+
+@dataclass(frozen=True, slots=True)
+class NewSource:
+    """Where one source of the new checkpoint starts.
+
+    :param source: its place or name in the new query.
+    :param kind: ``kafka``, ``delta``, ``file``, ….
+    :param options: options of its reader.
+    :param conf: settings that the session must have at the first start.
+    :param verdict: ``SAFE``: exactly what was not read.
+    :param reasons: what to know.
+    """
+
+    source: str
+    kind: str
+    options: Mapping[str, str]
+    conf: Mapping[str, str]
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The source as plain JSON."""
+        return {
+            "source": self.source,
+            "kind": self.kind,
+            "options": dict(self.options),
+            "conf": dict(self.conf),
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> NewSource:
+        """Read what :meth:`to_json` wrote."""
+        return cls(**{**value, "verdict": Verdict(value["verdict"]), "reasons": tuple(value["reasons"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset would do.
+
+    :param plan_id: its id; the seal carries it.
+    :param request: what was asked for.
+    :param name: name of the stream in the repository.
+    :param checkpoint: URI of the checkpoint.
+    :param query_id: the query's id; ``None`` where it cannot be read.
+    :param new_query_id: the id it gets; ``None`` where Spark makes one at the first start.
+    :param start: the batch after which the new checkpoint reads; ``None`` where it starts from scratch.
+    :param newest: the newest batch that the old query may have written; -1 for none.
+    :param before: path -> size of all visible files when the plan was made.
+    :param fingerprint: of the checkpoint when the plan was made.
+    :param sources: where each source starts; empty where the sources' own options decide, or nothing changes.
+    :param contents: files that the new checkpoint holds before its first start: path -> content.
+    :param seam: what the sink does.
+    :param cautions: what a new checkpoint changes besides.
+    :param notes: what the person who asked should know.
+    :param repository: URI of the repository that keeps the old checkpoint; empty where it lies beside the checkpoint.
+    """
+
+    plan_id: str
+    request: ResetRequest
+    name: str
+    checkpoint: str
+    query_id: str | None
+    new_query_id: str | None
+    start: int | None
+    newest: int
+    before: Mapping[str, int]
+    fingerprint: str
+    sources: tuple[NewSource, ...]
+    contents: Mapping[str, str]
+    seam: Seam
+    cautions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    repository: str = ""
+    #: Where the plan comes from: a killed run of the same request is gone on with.
+    continued: bool = field(default=False, compare=False)
+
+    @property
+    def way(self) -> ResetWay:
+        """What takes the place of the old checkpoint."""
+        return self.request.way
+
+    @property
+    def deletes(self) -> tuple[str, ...]:
+        """Files that go."""
+        return () if self.way is ResetWay.NEW_QUERY_ID else tuple(sorted(self.before))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of sources and sink."""
+        return worst((*(source.verdict for source in self.sources), self.seam.verdict))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, in words."""
+        of_sources = (f"source {s.source} ({s.kind}): {reason}" for s in self.sources for reason in s.reasons)
+        return (*(f"sink: {r}" for r in self.seam.reasons), *of_sources, *self.cautions, *self.notes)
+
+    @property
+    def options(self) -> dict[str, dict[str, str]]:
+        """Source -> options of its reader."""
+        return {source.source: dict(source.options) for source in self.sources}
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """Settings of the session at the first start."""
+        return {key: value for source in self.sources for key, value in source.conf.items()}
+
+    @property
+    def snippet(self) -> str:
+        """Python for the new query: what to set, and what to add to each reader. Empty where nothing has to be."""
+        lines = [f"spark.conf.set({_quoted(k)}, {_quoted(v)})  # for the first start" for k, v in self.conf.items()]
+        for source in self.sources:
+            about = f"# source {source.source} ({source.kind})"
+            if source.options:
+                options = ", ".join(f"{_quoted(k)}: {_quoted(v)}" for k, v in source.options.items())
+                lines += [about, f".options(**{{{options}}})"]
+            else:
+                why = "the new checkpoint knows what was read" if source.source in self.seeded else "see the plan"
+                lines.append(f"{about}: no options; {why}")
+        return "\n".join(lines)
+
+    @property
+    def seeded(self) -> frozenset[str]:
+        """Sources whose position lies in the new checkpoint itself."""
+        return frozenset(path.split("/")[1] for path in self.contents if path.startswith("sources/"))
+
+    @property
+    def first_batch(self) -> int:
+        """Number of the new checkpoint's first batch."""
+        return highest_offsets(self.contents) + 1
+
+    @property
+    def take_back(self) -> str:
+        """The command that puts the old checkpoint back."""
+        kept = f" --repository {self.repository}" if self.repository else ""
+        return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}{kept}"
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What ``apply`` does, in order."""
+        if self.way is ResetWay.NEW_QUERY_ID:
+            return (
+                "seal the checkpoint and look again",
+                "set `metadata` aside in the repository",
+                f"write `metadata` with the new query id {self.new_query_id}",
+                "write the audit record",
+                "lift the seal",
+            )
+        named = ", ".join(f"`{path}`" for path in self.contents)
+        written = (f"write {named}: what was read already, or the batch number",) if named else ()
+        return (
+            "seal the checkpoint and look again",
+            f"set all {len(self.before)} files aside in the repository",
+            f"delete them, first the entries of `{_GATE}` without which Spark does not start",
+            *written,
+            "write the audit record",
+            "lift the seal: the place is then a new checkpoint",
+        )
+
+    @property
+    def plan_fingerprint(self) -> str:
+        """Changes with the request, the checkpoint, the positions or the sink: what an approval is given for."""
+        parts = {
+            "request": self.request.to_json(),
+            "checkpoint": [self.checkpoint, self.fingerprint],
+            "sources": [source.to_json() for source in self.sources],
+            "sink": self.seam.to_json(),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        return {
+            "plan_id": self.plan_id,
+            "kind": "reset",
+            "request": self.request.to_json(),
+            "name": self.name,
+            "checkpoint": self.checkpoint,
+            "query_id": self.query_id,
+            "new_query_id": self.new_query_id,
+            "start": self.start,
+            "newest": self.newest,
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+            "steps": list(self.steps),
+            "sources": [source.to_json() for source in self.sources],
+            "options": self.options,
+            "conf": self.conf,
+            "snippet": self.snippet,
+            "writes": {path: len(content.encode()) for path, content in self.contents.items()},
+            "sink": self.seam.to_json(),
+            "cautions": list(self.cautions),
+            "notes": list(self.notes),
+            "repository": self.repository,
+            "deletes": list(self.deletes),
+            "take_back": self.take_back,
+            "fingerprint": self.plan_fingerprint,
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The plan with all that carrying it out needs, as it is kept in the repository."""
+        more = {
+            "before": dict(self.before),
+            "checkpoint_fingerprint": self.fingerprint,
+            "contents": dict(self.contents),
+        }
+        return {**self.to_json(), **more}
+
+    @classmethod
+    def of_document(cls, value: Mapping[str, Any]) -> ResetPlan:
+        """Read what :meth:`document` wrote, to go on with it."""
+        return cls(
+            plan_id=value["plan_id"],
+            request=ResetRequest.from_json(value["request"]),
+            name=value["name"],
+            checkpoint=value["checkpoint"],
+            query_id=value["query_id"],
+            new_query_id=value["new_query_id"],
+            start=value["start"],
+            newest=value["newest"],
+            before=value["before"],
+            fingerprint=value["checkpoint_fingerprint"],
+            sources=tuple(NewSource.from_json(source) for source in value["sources"]),
+            contents=value["contents"],
+            seam=Seam.from_json(value["sink"]),
+            cautions=tuple(value["cautions"]),
+            notes=tuple(value["notes"]),
+            repository=value["repository"],
+            continued=True,
+        )
+
+    def to_markdown(self) -> str:
+        """The plan for people: the log, an approval form, a terminal."""
+        rows = [
+            ("checkpoint", f"`{self.checkpoint}`"),
+            ("asked for", self.request.way.value),
+            ("start", self._start_in_words()),
+            ("sink", f"`{self.seam.uri}` ({self.seam.kind})"),
+            ("verdict", f"**{self.verdict.value}**"),
+            ("take back", f"`{self.take_back}`"),
+        ]
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        reasons = "\n".join(f"* {reason}" for reason in self.reasons)
+        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
+        snippet = f"For the first start of the new query:\n\n```python\n{self.snippet}\n```\n\n" if self.sources else ""
+        head = f"### Reset, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}"
+        return f"{head}\n\n{reasons}\n\n{snippet}{steps}\n".replace("\n\n\n", "\n\n")
+
+    def _start_in_words(self) -> str:
+        if self.way is ResetWay.NEW_QUERY_ID:
+            return f"unchanged, after batch {self.start}; the query's id becomes `{self.new_query_id}`"
+        if self.start is None:
+            return f"from scratch: where the options of the new query's sources say, with batch {self.first_batch}"
+        return f"after batch {self.start} of the old query; the new one begins at batch {self.first_batch}"
+
+
+_GATE = "offsets/"
+
+
+def _quoted(text: str) -> str:
+    """A Python string in double quotes, or in single ones where that spares backslashes."""
+    return f"'{text}'" if '"' in text and "'" not in text and "\\" not in text else json.dumps(text)

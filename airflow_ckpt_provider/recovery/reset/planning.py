@@ -1,0 +1,258 @@
+"""Planning a reset: a new checkpoint in the place of the old one, or a new query id for it. Reads only.
+
+For changes that no checkpoint survives: operators added, sources added, removed or exchanged, a state that is lost. The old
+checkpoint is set aside whole. Positions for every source of the new one are worked out from its logs while they are
+still there; so this works for a checkpoint too broken to be started, as long as one entry of ``offsets/`` can be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.change.sealing import sealed_by_another
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import Target, look_at
+from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
+from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
+from airflow_ckpt_provider.recovery.positions.delta import RowsBefore
+from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.position import SourcePosition
+from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
+from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
+from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest, ResetWay
+from airflow_ckpt_provider.sinks.cutover import NOTHING_READ, Known, Seam, seam_of_new_checkpoint, seam_of_new_query_id
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
+
+log = logging.getLogger(__name__)
+
+_FROM_SCRATCH = (
+    "from scratch: every source starts where its own options say (Kafka: startingOffsets, by default latest, so what came since "
+    "the old query's last batch is lost; Delta and files: all there is, again)"
+)
+
+
+def plan_reset(
+    checkpoint: Location,
+    way: ResetWay | None,
+    *,
+    batch_id: int | None = None,
+    sink: Sink | None = None,
+    new_app_id: str | None = None,
+    sources: Mapping[str, str] | None = None,
+    continue_numbers: bool = False,
+    repository: Location | None = None,
+    name: str | None = None,
+    kafka_partitions: Mapping[str, int] | None = None,
+    rows_before: Mapping[str, RowsBefore] | None = None,
+    under: str | None = None,
+) -> ResetPlan:
+    """Plan a reset; reads only.
+
+    :param checkpoint: the checkpoint, whole or broken.
+    :param way: what takes its place.
+    :param batch_id: with ``KEEP_POSITION``: read after this committed batch; by default after the newest one that counts as
+        done: the newest committed batch, or an uncommitted one that a Delta sink has already.
+    :param sink: what the query writes to; unknown by default.
+    :param new_app_id: ``txnAppId`` that the new query will write with.
+    :param sources: source of the old query -> its place or name in the new one, for sources that are moved; an empty text for
+        one that is gone.
+    :param continue_numbers: the new checkpoint goes on with the old batch numbers, for sinks that go by them; only for queries
+        without state.
+    :param repository: place of the repository that keeps the old checkpoint; by default beside it.
+    :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
+    :param kafka_partitions: topic -> how many partitions it has now.
+    :param rows_before: source -> counts what a Delta position repeats.
+    :param under: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
+    :raises NotACheckpointError: there is no checkpoint.
+    :raises RefusedError: no way was chosen; no position can be told; the sink is not one.
+    :raises SealedError: the checkpoint is sealed by something else.
+    """
+    sink = sink or Sink()
+    if way is None:
+        raise RefusedError(
+            f"what is to take the place of {checkpoint} was not said",
+            hint="read on where it stands (--keep-position), let the sources' own options decide (--from-scratch), or keep it "
+            "under a new query id (--new-query-id)",
+        )
+    if batch_id is not None and way is not ResetWay.KEEP_POSITION:
+        raise RefusedError(f"a batch goes with keep-position, not with {way.value}", hint="leave the batch out")
+    name = checked_name(name or checkpoint.name)
+    request = ResetRequest(
+        way=way,
+        batch_id=batch_id,
+        sink=sink.name,
+        app_id=sink.app_id or "",
+        new_app_id=new_app_id or "",
+        sources=dict(sources or {}),
+        continue_numbers=continue_numbers,
+    )
+    before = look_at(checkpoint)
+    if before.seal:
+        held = Repository.open_if_there(repository or default_repository(checkpoint))
+        plan = read_reset(held, before.seal.plan_id) if held else None
+        if plan or before.seal.plan_id != under:
+            return _continued(before, plan, name, request)
+    if not before.is_checkpoint and not any(path.startswith("sources/") for path in before.visible):
+        raise NotACheckpointError(
+            f"{checkpoint} holds no checkpoint: there is nothing to reset", hint="give the query's checkpointLocation"
+        )
+    logs = logs_of_checkpoint(checkpoint)
+    known = Known.of(sink)
+    newest = max((*logs.logged, *logs.committed), default=NOTHING_READ)
+    plan = ResetPlan(
+        plan_id=under or new_plan_id(),
+        request=request,
+        name=name,
+        checkpoint=checkpoint.uri,
+        query_id=logs.query_id,
+        new_query_id=None,
+        start=None,
+        newest=newest,
+        before={path: file.size for path, file in before.visible.items()},
+        fingerprint=before.fingerprint,
+        sources=(),
+        contents={},
+        seam=Seam("unknown", "unknown", Verdict.UNKNOWN),
+        repository=repository.uri if repository and repository != default_repository(checkpoint) else "",
+    )
+    if way is ResetWay.NEW_QUERY_ID:
+        return _new_query_id(plan, logs, known)
+    if continue_numbers and logs.is_stateful:
+        raise RefusedError(
+            f"{checkpoint} keeps state, and its batch numbers go with its state: a new checkpoint has to begin at batch 0",
+            hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
+        )
+    choice = _choose(logs, known, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
+    start = choice.entry.batch_id if choice and way is ResetWay.KEEP_POSITION else NOTHING_READ
+    seam = seam_of_new_checkpoint(
+        known, logs.query_id, start=start, newest=newest, new_app_id=new_app_id or None, continues=continue_numbers
+    )
+    plan = replace(plan, seam=seam, cautions=(_FROM_SCRATCH,))
+    if choice and way is ResetWay.KEEP_POSITION:
+        found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, rows_before=rows_before)
+        plan = _keeping_position(plan, found, choice)
+    return _going_on(plan, choice.entry) if choice and continue_numbers else plan
+
+
+def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
+    """Let the new checkpoint go on with the batch numbers."""
+    moved = plan.request.sources
+    sources = [name for source in entry.sources if (name := moved.get(source.source, source.source))]
+    if not all(name.isdigit() for name in sources):
+        raise RefusedError(
+            f"{plan.checkpoint} names its sources, and only entries by their places are known here to begin without an offset",
+            hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
+        )
+    logs = logs_up_to(
+        max(plan.newest, NOTHING_READ if plan.seam.remembered is None else plan.seam.remembered),
+        sources,
+        conf=entry.conf,
+        time_ms=int(entry.time.timestamp() * 1000) if entry.time else 0,
+        query_id=str(uuid.uuid4()),
+    )
+    count = "1 source" if len(sources) == 1 else f"{len(sources)} sources"
+    caution = f"the new query has to have {count} and keep no state: its log entries say so"
+    return replace(plan, contents={**plan.contents, **logs}, cautions=(*plan.cautions, caution))
+
+
+def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice) -> ResetPlan:
+    moved = plan.request.sources
+    strange = sorted(set(moved) - {source.source for source in found.sources})
+    if strange:
+        raise RefusedError(
+            f"the query has no source {strange[0]!r}",
+            hint=f"its sources: {', '.join(source.source for source in found.sources)}",
+        )
+    left = [(moved.get(s.source, s.source), s) for s in found.sources if moved.get(s.source, s.source)]
+    taken = [name for name, _ in left]
+    if len(set(taken)) < len(taken):
+        twice = next(name for name in taken if taken.count(name) > 1)
+        raise RefusedError(f"two sources would be {twice!r} in the new query", hint="give each a place of its own")
+    # The two that speak of the seam are said there, with this sink's own facts.
+    cautions = [w.message for w in found.warnings if w.code not in ("LATER-BATCHES", "NEW-QUERY-ID", "BATCH-NUMBERS")]
+    unread = [f"{u.path} cannot be read: {u.reason}" for u in found.unread]
+    if any(s.seed for _, s in left):
+        cautions.append(
+            "the new checkpoint lists the input files that were read: its file sources have to stay at their places in the query "
+            "(the seeds below), or say where they are now (--source OLD=NEW)"
+        )
+    return replace(
+        plan,
+        start=choice.entry.batch_id,
+        sources=tuple(_new_source(name, source) for name, source in left),
+        contents={f"sources/{name}/0": s.seed.content.decode() for name, s in left if s.seed},
+        cautions=tuple(cautions),
+        notes=(*found.notes, *unread),
+    )
+
+
+def _new_source(name: str, position: SourcePosition) -> NewSource:
+    """A position as it is once its seed is in place."""
+    verdict, reasons = position.verdict, position.reasons
+    if position.seed:
+        damaged = reasons[1:]  # the first says what the seed is for
+        known = f"the new checkpoint lists {position.seed.files:,} files as read; the rest is read"
+        verdict, reasons = (Verdict.WILL_DUPLICATE if damaged else Verdict.SAFE), (known, *damaged)
+    return NewSource(name, position.kind, position.options, position.conf, verdict, reasons)
+
+
+def _choose(logs: ReadableLogs, known: Known, batch_id: int | None) -> Choice:
+    """After which batch: the newest committed one, or one that was not committed and that the sink has all the same."""
+    if batch_id is not None:
+        return choose_batch(logs, batch_id)
+    held = known.held(known.sink.app_id or logs.query_id)
+    beyond = held is not None and held in logs.logged and held > max(logs.committed, default=NOTHING_READ)
+    entry = logs.entry(held) if held is not None and beyond else None
+    if entry is None:
+        return choose_newest(logs)
+    later = tuple(e for b in logs.logged if b > entry.batch_id and (e := logs.entry(b)))
+    note = f"batch {held} was not committed, but the table has it: the new checkpoint reads after it, not again"
+    return Choice(entry, later, notes=(note,))
+
+
+def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known) -> ResetPlan:
+    if not logs.committed and not logs.logged:
+        raise RefusedError(
+            f"{plan.checkpoint} has no batch yet: a new query id would be the same as a new checkpoint",
+            hint="reset it from scratch (--from-scratch)",
+        )
+    if METADATA_FILE not in plan.before:
+        raise RefusedError(
+            f"{plan.checkpoint} has no metadata, so no query id to replace",
+            hint="`airflow-ckpt doctor --repair --query-id` puts the old id back",
+        )
+    start = max(logs.committed, default=NOTHING_READ)
+    seam = seam_of_new_query_id(known, logs.query_id, start=start, newest=plan.newest)
+    caution = "listeners, metrics and sinks that go by the query id take the query for a new one from now on"
+    return replace(plan, new_query_id=str(uuid.uuid4()), start=start, seam=seam, cautions=(caution,))
+
+
+def _continued(before: Target, plan: ResetPlan | None, name: str, request: ResetRequest) -> ResetPlan:
+    """Go on with a reset that was killed: its seal says which one it was, the repository keeps its plan."""
+    mark = before.seal
+    if mark is None:
+        raise ValueError("there is no seal")
+    if plan is None or plan.name != name:
+        raise sealed_by_another(before.location.uri, mark)
+    if plan.request != request:
+        raise SealedError(
+            f"{before.location} is sealed by plan {plan.plan_id}, a reset ({plan.way.value}) that was not ended",
+            hint=f"run that one again, which goes on with it, or take it back: `{plan.take_back}`",
+        )
+    log.info("%s carries the seal of plan %s: going on with it", before.location, plan.plan_id)
+    return replace(plan, continued=True)
+
+
+def read_reset(repository: Repository, plan_id: str) -> ResetPlan | None:
+    """The plan of a reset, as it was carried out or begun; ``None`` if there is none of that id."""
+    document = repository.kept_plan(plan_id)
+    return ResetPlan.of_document(document) if document and document.get("kind") == "reset" else None

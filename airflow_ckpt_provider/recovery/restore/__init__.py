@@ -1,0 +1,1 @@
+"""A backup becomes a checkpoint again."""

@@ -1,0 +1,1 @@
+"""Back to a batch or a time, with state and sink."""

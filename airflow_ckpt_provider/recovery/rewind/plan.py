@@ -1,0 +1,304 @@
+"""The plan of a rewind: which batch, what goes, what the sources and the sink say to it. Data and words; see ``planning``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid5
+
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.sinks.report import SinkExit, SinkReport
+from airflow_ckpt_provider.verdict import Verdict
+
+#: Paths that Markdown names of each kind; the JSON has them all.
+_SHOWN = 6
+#: What new query ids are made of, beside the plan's id: the same plan gives the same id, however often it is gone on with.
+_NEW_IDS = UUID("b0a8c0de-0000-4000-8000-7265776f756e")
+
+
+@dataclass(frozen=True, slots=True)
+class RewindRequest:
+    """What was asked for; a rewind that was killed is gone on with when the same is asked again.
+
+    :param target: where to, as :class:`~airflow_ckpt_provider.recovery.rewind.specifiers.Specifier` prints itself.
+    :param sink: URI of the sink, or the kind of one without a place; empty where none was named.
+    :param sink_exit: what is done about rows beyond the target; empty where none was chosen.
+    :param app_id: the ``txnAppId`` of the sink where it is not the query id; else empty.
+    :param exact_replay: the next batch is to run again with exactly its logged end offsets.
+    :param backup: the backup that everything is to come from; empty: the checkpoint itself, as far as it reaches.
+    """
+
+    target: str
+    sink: str = ""
+    sink_exit: str = ""
+    app_id: str = ""
+    exact_replay: bool = True
+    backup: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The request as plain JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """What a rewind would do.
+
+    :param plan_id: its id; the seal and the table's commit carry it.
+    :param request: what was asked for.
+    :param name: name of the stream in the repository.
+    :param checkpoint: URI of the checkpoint.
+    :param query_id: the query's id.
+    :param batch_id: the batch that is gone back to; the next to run is one more.
+    :param newest: the newest batch that had been logged.
+    :param source_of_state: ``checkpoint``, or the id of the backup that files are taken from.
+    :param exact_replay: batch ``batch_id + 1`` runs again with exactly the end offsets it had.
+    :param before: path -> size of all visible files when the plan was made.
+    :param fingerprint: of the checkpoint when the plan was made.
+    :param deletes: files that go.
+    :param writes: files that are written from the backup.
+    :param sink: what the sink says.
+    :param sink_exit: what is done about rows beyond the target, where anything is.
+    :param app_id: the id by which the sink knows the query.
+    :param replay: what is read and run again.
+    :param sources: what the guards say of the sources, as plain JSON; ``None`` where they were not asked.
+    :param downstream: what happens to streams that read the sink, in words.
+    :param notes: what the person who asked should know.
+    :param ended: when the batch had ended at the latest, in UTC.
+    """
+
+    plan_id: str
+    request: RewindRequest
+    name: str
+    checkpoint: str
+    query_id: str
+    batch_id: int
+    newest: int
+    source_of_state: str
+    exact_replay: bool
+    before: Mapping[str, int]
+    fingerprint: str
+    deletes: tuple[str, ...]
+    writes: tuple[FileEntry, ...]
+    sink: SinkReport
+    sink_exit: SinkExit | None
+    app_id: str
+    replay: Mapping[str, Any]
+    sources: Mapping[str, Any] | None = None
+    downstream: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    ended: datetime | None = None
+    #: Where the plan comes from: a killed run of the same request is gone on with.
+    continued: bool = field(default=False, compare=False)
+
+    @property
+    def changes_checkpoint(self) -> bool:
+        """Whether any file of the checkpoint changes."""
+        return bool(self.deletes or self.writes)
+
+    @property
+    def rolls_sink_back(self) -> bool:
+        """Whether the sink goes back too."""
+        return self.sink_exit is SinkExit.ROLLBACK and self.sink.rollback is not None
+
+    @property
+    def by_spark(self) -> str | None:
+        """The table feature because of which Spark has to roll the table back, or ``None``."""
+        return self.sink.rollback.feature if self.rolls_sink_back and self.sink.rollback else None
+
+    @property
+    def new_query_id(self) -> str | None:
+        """The id that the query gets where Spark rolls the table back: what the table remembers of the old one stays in it."""
+        return str(uuid5(_NEW_IDS, self.plan_id)) if self.by_spark else None
+
+    @property
+    def already_done(self) -> bool:
+        """Whether everything is as the plan wants it."""
+        return not (self.changes_checkpoint or self.rolls_sink_back or self.continued)
+
+    @property
+    def source_verdict(self) -> Verdict:
+        """What the guards said; ``UNKNOWN`` where they were not asked."""
+        if self.replay.get("batches") == 0 and self.sources is None:
+            return Verdict.SAFE
+        return Verdict(self.sources["verdict"]) if self.sources else Verdict.UNKNOWN
+
+    @property
+    def sink_verdict(self) -> Verdict:
+        """What happens at the sink with the exit that was chosen."""
+        return Verdict.SAFE if self.rolls_sink_back else self.sink.verdict
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of sources and sink."""
+        return worst((self.source_verdict, self.sink_verdict))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, in words."""
+        found = []
+        if self.sources is None and self.source_verdict is Verdict.UNKNOWN:
+            found.append(
+                f"sources: not asked whether they still have the data after batch {self.batch_id} (a guard does)"
+            )
+        elif self.sources and self.source_verdict is not Verdict.SAFE:
+            found += [f"sources: {reason}" for reason in self.sources["reasons"]]
+        if not self.rolls_sink_back:
+            found += [f"sink: {reason}" for reason in self.sink.reasons]
+        return (*found, *self.downstream, *self.notes)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What ``apply`` does, in order."""
+        if self.already_done:
+            return ()
+        steps = ["seal the checkpoint and look again", f"set {len(self.deletes)} files aside in the repository"]
+        rollback = self.sink.rollback
+        if self.rolls_sink_back and rollback:
+            if rollback.to_version is not None:
+                how = f"in one commit; it then remembers batch {self.batch_id}"
+                if self.by_spark:
+                    how = f"by Spark, because it has the feature {self.by_spark}; it still remembers its newer batches"
+                steps.append(f"roll the table back to version {rollback.to_version} {how}")
+            else:
+                steps.append(f"set {len(rollback.paths)} files of the sink aside and delete them, its log first")
+        steps.append(f"delete {len(self.deletes)} files of the checkpoint: {_some(self.deletes)}")
+        if self.writes:
+            steps.append(f"write {len(self.writes)} files from backup {self.source_of_state}")
+        if self.new_query_id:
+            steps.append(
+                f"write `{METADATA_FILE}` with the new query id {self.new_query_id}, which the table does not know"
+            )
+        return (*steps, f"check that batch {self.batch_id} is whole", "write the audit record", "lift the seal")
+
+    @property
+    def plan_fingerprint(self) -> str:
+        """Changes with the request, the checkpoint or the sink: what an approval is given for."""
+        parts = {
+            "request": self.request.to_json(),
+            "checkpoint": [self.checkpoint, self.fingerprint],
+            "batch": self.batch_id,
+            "sink": self.sink.to_json(),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        return {
+            "plan_id": self.plan_id,
+            "kind": "rewind",
+            "request": self.request.to_json(),
+            "name": self.name,
+            "checkpoint": self.checkpoint,
+            "query_id": self.query_id,
+            "batch_id": self.batch_id,
+            "newest": self.newest,
+            "from": self.source_of_state,
+            "exact_replay": self.exact_replay,
+            "ended": self.ended.isoformat() if self.ended else None,
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+            "steps": list(self.steps),
+            "replay": dict(self.replay),
+            "sources": self.sources,
+            "sink": self.sink.to_json(),
+            "sink_exit": self.sink_exit.value if self.sink_exit else None,
+            "app_id": self.app_id,
+            "new_query_id": self.new_query_id,
+            "downstream": list(self.downstream),
+            "notes": list(self.notes),
+            "deletes": list(self.deletes),
+            "writes": [entry.to_json() for entry in self.writes],
+            "fingerprint": self.plan_fingerprint,
+            "already_done": self.already_done,
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The plan with all that carrying it out needs, as it is kept in the repository."""
+        return {**self.to_json(), "before": dict(self.before), "checkpoint_fingerprint": self.fingerprint}
+
+    @classmethod
+    def of_document(cls, value: Mapping[str, Any]) -> RewindPlan:
+        """Read what :meth:`document` wrote, to go on with it."""
+        return cls(
+            plan_id=value["plan_id"],
+            request=RewindRequest(**value["request"]),
+            name=value["name"],
+            checkpoint=value["checkpoint"],
+            query_id=value["query_id"],
+            batch_id=value["batch_id"],
+            newest=value["newest"],
+            source_of_state=value["from"],
+            exact_replay=value["exact_replay"],
+            before=value["before"],
+            fingerprint=value["checkpoint_fingerprint"],
+            deletes=tuple(value["deletes"]),
+            writes=tuple(FileEntry.from_json(entry) for entry in value["writes"]),
+            sink=SinkReport.from_json(value["sink"]),
+            sink_exit=SinkExit(value["sink_exit"]) if value["sink_exit"] else None,
+            app_id=value["app_id"],
+            replay=value["replay"],
+            sources=value["sources"],
+            downstream=tuple(value["downstream"]),
+            notes=tuple(value["notes"]),
+            ended=datetime.fromisoformat(value["ended"]) if value["ended"] else None,
+            continued=True,
+        )
+
+    def to_markdown(self) -> str:
+        """The plan for people: the log, an approval form, a terminal."""
+        when = f", which had ended by {self.ended:%Y-%m-%d %H:%M:%S} UTC" if self.ended else ""
+        after = "runs again with exactly its old end offsets" if self.exact_replay else "is planned anew"
+        rows = [
+            ("checkpoint", f"`{self.checkpoint}`"),
+            ("asked for", self.request.target),
+            ("batch", f"{self.batch_id}{when}; batch {self.batch_id + 1} {after}"),
+            ("state from", self.source_of_state),
+            ("replay", self._replay_in_words()),
+            ("sink", self._sink_in_words()),
+            ("verdict", f"**{self.verdict.value}**"),
+        ]
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        reasons = "\n".join(f"* {reason}" for reason in self.reasons)
+        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
+        if self.already_done:
+            steps = "Nothing to do: the checkpoint stands at this batch."
+        text = f"### Rewind, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n\n{steps}\n"
+        return text.replace("\n\n\n", "\n\n")
+
+    def _replay_in_words(self) -> str:
+        batches = self.replay.get("batches") or 0
+        if not batches:
+            return "nothing"
+        words = [f"{batches} batches" if batches > 1 else "1 batch"]
+        for source, count in sorted((self.replay.get("records") or {}).items()):
+            counted = "a number of records not known" if count is None else f"{count:,} records or files"
+            words.append(f"{counted} of source {source}")
+        seconds = self.replay.get("seconds")
+        if seconds is not None:
+            words.append(f"took {seconds:,.0f} s the first time")
+        return "; ".join(words)
+
+    def _sink_in_words(self) -> str:
+        exit_ = f", exit {self.sink_exit.value}" if self.sink_exit else ""
+        rollback = self.sink.rollback
+        if not (self.rolls_sink_back and rollback):
+            return f"`{self.sink.uri}` ({self.sink.kind}{exit_})"
+        rows = "a number of rows not known" if rollback.rows is None else f"{rollback.rows:,} rows"
+        where = (
+            f"version {rollback.from_version} to {rollback.to_version}"
+            if rollback.to_version is not None
+            else "its log"
+        )
+        return f"`{self.sink.uri}` ({self.sink.kind}{exit_}): {where}, {rows} of {rollback.batches} batches leave it"
+
+
+def _some(paths: tuple[str, ...]) -> str:
+    more = f", and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more

@@ -1,0 +1,330 @@
+"""Planning a rewind of a checkpoint, its state and its sink, to a batch or a time. Reads only.
+
+Every obvious way is wrong: deleting commits skips batches without a word; state snapshots left behind corrupt the state; a
+table that is restored still remembers its batches and skips their replay. So the plan takes all three together: it names
+every file that goes, asks the sources (guards) and looks at the sink.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.verify import check_contents, content_damage
+from airflow_ckpt_provider.change.sealing import sealed_by_another
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import Target, look_at
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.closure import resolve_closure
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
+from airflow_ckpt_provider.checkpoint.progress import Progress
+from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import RefusedError, SealedError
+from airflow_ckpt_provider.guards.registry import Guard
+from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
+from airflow_ckpt_provider.recovery.rewind.beyond import files_beyond
+from airflow_ckpt_provider.recovery.rewind.downstream import downstream_of
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan, RewindRequest
+from airflow_ckpt_provider.recovery.rewind.replay import replay_after
+from airflow_ckpt_provider.recovery.rewind.sources import judge_sources
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, resolve
+from airflow_ckpt_provider.recovery.rewind.targets import (
+    RewindTarget,
+    merged,
+    repartitions,
+    span,
+    targets_of_backups,
+    targets_of_checkpoint,
+    targets_of_manifest,
+)
+from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, look_at_sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
+
+log = logging.getLogger(__name__)
+
+
+def reachable(
+    checkpoint: Checkpoint, repository: Repository | None = None, *, name: str | None = None
+) -> list[RewindTarget]:
+    """Every batch that the stream can go back to, oldest first: those of the checkpoint and those of its backups."""
+    progress = checkpoint.progress()
+    of_backups = _of_backups(repository, checkpoint, name, progress)
+    return merged(targets_of_checkpoint(checkpoint.tree()), of_backups)
+
+
+def plan_rewind(
+    checkpoint: Checkpoint,
+    specifier: Specifier,
+    *,
+    sink: Sink | None = None,
+    sink_exit: SinkExit | None = None,
+    repository: Location | None = None,
+    name: str | None = None,
+    exact_replay: bool = True,
+    backup: str | None = None,
+    guards: Sequence[Guard] | None = None,
+    downstream: Iterable[Location] = (),
+    under: str | None = None,
+) -> RewindPlan:
+    """Plan a rewind; reads only.
+
+    :param checkpoint: the checkpoint.
+    :param specifier: where to.
+    :param sink: what the query writes to; unknown by default.
+    :param sink_exit: what is to be done about rows that the sink has beyond the target.
+    :param repository: place of the repository that keeps what goes, and whose backups count as targets too. By default
+        beside the checkpoint, in ``<checkpoint>.rewinds``.
+    :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
+    :param exact_replay: where the log entry of the next batch is there, keep it, so that it runs again over the same data.
+    :param backup: id of the backup to go back to, also where the checkpoint still has that batch: everything is then as it was
+        when the backup was made, whatever other code has written since, under whatever query id.
+    :param guards: those that judge whether the sources still have the data; by default all that are installed, without
+        settings, which for Kafka means that it is not known.
+    :param downstream: checkpoints of streams that may read the sink, or folders that hold such.
+    :param under: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
+    :raises NotACheckpointError: there is no checkpoint.
+    :raises RefusedError: the target is out of range; the sink cannot be rolled back or moved forward to.
+    :raises SealedError: the checkpoint is sealed by something else.
+    """
+    location = checkpoint.location
+    sink = sink or Sink()
+    name = checked_name(name or location.name)
+    held = Repository.open_if_there(repository or default_repository(location))
+    request = RewindRequest(
+        target=str(specifier),
+        sink=sink.name,
+        sink_exit=sink_exit.value if sink_exit else "",
+        app_id=sink.app_id or "",
+        exact_replay=exact_replay,
+        backup=backup or "",
+    )
+    progress = checkpoint.progress()
+    if progress.seal and (progress.seal.plan_id != under or (held and read_plan(held, under))):
+        return _continued(progress, progress.seal, held, name, request)
+    given = _given_backup(held, name, backup) if backup else None
+    query_id = given.query_id if given else progress.query_id
+    if query_id is None or (progress.latest_committed is None and not given):
+        missing = "metadata is missing" if progress.query_id is None else "no batch was committed yet"
+        raise RefusedError(
+            f"{location} cannot be rewound: {missing}",
+            hint="restore a backup; `airflow-ckpt inspect` shows what is there",
+        )
+    history = history_of(sink)
+    before, tree = look_at(location), checkpoint.tree()
+    if specifier.kind == "to_latest":
+        exact_replay = False  # what was logged and not committed is dropped
+    app_id = sink.app_id or query_id
+    wanted = _for_table_version(specifier, history, app_id)
+    if given:
+        found = resolve(wanted, targets_of_manifest(given), newest=given.batch_id)
+        target, notes = found.target, found.notes
+    else:
+        target, notes = _target(tree, held, checkpoint, name, progress, wanted, sink_exit, sink, history)
+    replays = exact_replay and target.replays
+    deletes, writes = _changes(tree, before, target, held, replays=replays)
+    if specifier.kind == "to_current" and sink_exit is not SinkExit.FORWARD:
+        deletes, writes = (), ()
+    logged = (progress.latest_logged, progress.latest_committed, target.batch_id if given else None)
+    newest = max(b for b in logged if b is not None)
+    # Another query has taken the place of the one in the backup: what it wrote goes as well.
+    later = {progress.query_id} - {query_id, None}
+    report = look_at_sink(sink, history, app_id, target.batch_id, newest, unwritten=repartitions(tree), later=later)
+    replay = replay_after(tree, target.batch_id, target.sources)
+    nothing_to_read = replay.batches == 0 and not target.backup
+    plan = RewindPlan(
+        plan_id=under or new_plan_id(),
+        request=request,
+        name=name,
+        checkpoint=location.uri,
+        query_id=query_id,
+        batch_id=target.batch_id,
+        newest=newest,
+        source_of_state=target.where,
+        exact_replay=replays,
+        before={path: file.size for path, file in before.visible.items()},
+        fingerprint=before.fingerprint,
+        deletes=deletes,
+        writes=writes,
+        sink=report,
+        sink_exit=sink_exit,
+        app_id=app_id,
+        replay=replay.to_json(),
+        sources=None
+        if nothing_to_read
+        else judge_sources(tree, target, replays=replays, repository=held, guards=guards),
+        downstream=downstream_of(history, report.rollback, downstream) if history and report.rollback else (),
+        notes=notes,
+        ended=target.ended,
+    )
+    _check_exit(plan)
+    return plan
+
+
+def _of_backups(
+    repository: Repository | None, checkpoint: Checkpoint, name: str | None, progress: Progress
+) -> list[RewindTarget]:
+    if repository is None:
+        return []
+    return targets_of_backups(repository, checked_name(name or checkpoint.location.name), query_id=progress.query_id)
+
+
+def _given_backup(repository: Repository | None, name: str, backup_id: str) -> Manifest:
+    if repository is None:
+        raise RefusedError(f"there is no repository that backup {backup_id} could be in", hint="name it: --repository")
+    return repository.manifest(backup_id, name=name)
+
+
+def _for_table_version(specifier: Specifier, history: TableHistory | None, app_id: str) -> Specifier:
+    """Turn a table version into the newest batch that the table held then."""
+    if specifier.kind != "to_table_version":
+        return specifier
+    if history is None:
+        raise RefusedError("--to-table-version needs a Delta table as the sink", hint="name it: --sink TABLE")
+    try:
+        version = int(specifier.value)
+    except ValueError:
+        raise RefusedError(f"--to-table-version {specifier.value!r} is not a whole number") from None
+    if history.at(version) is None:
+        raise RefusedError(
+            f"version {version} is not in the table's log, which has {history.first} to {history.newest}",
+            hint="choose one of these",
+        )
+    lineage = history.lineage(version)
+    batches = [c.txns[app_id] for c in lineage or () if app_id in c.txns]
+    if not batches:
+        raise RefusedError(
+            f"version {version} of the table holds no batch of the query {app_id}", hint="use --to-batch"
+        )
+    return Specifier("to_batch", str(max(batches)))
+
+
+def _target(
+    tree: Tree,
+    repository: Repository | None,
+    checkpoint: Checkpoint,
+    name: str,
+    progress: Progress,
+    specifier: Specifier,
+    sink_exit: SinkExit | None,
+    sink: Sink,
+    history: TableHistory | None,
+) -> tuple[RewindTarget, tuple[str, ...]]:
+    newest = progress.latest_committed or 0
+    only = int(specifier.value) if specifier.kind == "to_batch" and specifier.value.lstrip("-").isdigit() else None
+    if specifier.kind in ("to_latest", "to_current"):
+        only = newest
+    own = targets_of_checkpoint(tree, only=only)
+    enough = only is not None and own and sink_exit is not SinkExit.FORWARD
+    backups = [] if enough else _of_backups(repository, checkpoint, name, progress)
+    targets = merged(own, backups)
+    if only is not None and only not in {t.batch_id for t in targets}:
+        targets = merged(targets_of_checkpoint(tree), backups)  # for the range in the message
+    resolved = resolve(specifier, targets, newest=newest)
+    if sink_exit is not SinkExit.FORWARD:
+        return resolved.target, resolved.notes
+    target = _where_the_sink_is(sink, history, progress, merged(targets_of_checkpoint(tree), backups), resolved.target)
+    moved = f"the sink stays and the checkpoint goes to batch {target.batch_id}, where the sink is"
+    return target, (*resolved.notes, moved)
+
+
+def _where_the_sink_is(
+    sink: Sink, history: TableHistory | None, progress: Progress, targets: list[RewindTarget], asked: RewindTarget
+) -> RewindTarget:
+    newest = progress.latest_logged or 0
+    report = look_at_sink(sink, history, sink.app_id or progress.query_id or "", asked.batch_id, newest)
+    if report.batch_id is None or report.remembered != report.batch_id:
+        raise RefusedError(
+            f"{report.uri} does not tell to which batch the checkpoint would have to go forward "
+            f"(it holds {report.batch_id}, remembers {report.remembered})",
+            hint="roll the sink back (--sink-exit rollback), or accept what will happen",
+        )
+    for target in targets:
+        if target.batch_id == report.batch_id:
+            return target
+    raise RefusedError(
+        f"the sink is at batch {report.batch_id}, which the checkpoint cannot go to; reachable: {span(targets)}",
+        hint="roll the sink back to one of these (--sink-exit rollback)",
+    )
+
+
+def _changes(
+    tree: Tree, before: Target, target: RewindTarget, repository: Repository | None, *, replays: bool
+) -> tuple[tuple[str, ...], tuple[FileEntry, ...]]:
+    """What goes, and what is written. Of a batch in the checkpoint itself only what lies beyond it goes."""
+    if not target.backup or repository is None:
+        closure = resolve_closure(tree, target.batch_id, replays_next=replays)
+        following = tree.get(f"{OFFSETS}/{target.batch_id + 1}") if replays else None
+        end = parse_offsets(tree.read(following), batch_id=target.batch_id + 1) if following else closure.entry
+        return files_beyond(tree, closure, end), ()
+    entries = target.backup.files_of(target.batch_id)
+    _check_backup(repository, entries, before.location)
+    writes = []
+    for entry in entries:
+        there = before.visible.get(entry.path)
+        if (
+            there is None
+            or there.size != entry.size
+            or content_damage(entry, before.location.read(entry.path)) is not None
+        ):
+            writes.append(entry)
+    return tuple(sorted(set(before.visible) - {entry.path for entry in entries})), tuple(writes)
+
+
+def _check_backup(repository: Repository, entries: Sequence[FileEntry], location: Location) -> None:
+    problems = check_contents(repository, entries)
+    if problems:
+        raise RefusedError(
+            f"the backup to go back to is damaged: {problems[0].message}",
+            hint="choose another batch; `airflow-ckpt verify --read-data` tells which backups are whole",
+        )
+    for entry in entries:
+        if holds_absolute_paths(entry.path):
+            place = original_place(repository.location.read(entry.object), path=entry.path)
+            if place is not None and not place.rstrip("/").endswith(location.root.rstrip("/")):
+                raise RefusedError(
+                    f"{entry.path} of the backup names {place}, not {location}",
+                    hint="restore it instead, which rewrites such paths: `airflow-ckpt restore … --replace`",
+                )
+
+
+def _check_exit(plan: RewindPlan) -> None:
+    """Refuse an exit that the sink does not have."""
+    if plan.sink_exit is not SinkExit.ROLLBACK or plan.rolls_sink_back or plan.sink.verdict is Verdict.SAFE:
+        return
+    obstacle = plan.sink.obstacle or "; ".join(plan.sink.reasons)
+    raise RefusedError(
+        f"the sink cannot be rolled back to batch {plan.batch_id}: {obstacle}",
+        hint="go to another batch, keep the sink and move the checkpoint to it (--sink-exit forward), or accept what will happen "
+        f"(--sink-exit accept): {'; '.join(plan.sink.reasons)}",
+    )
+
+
+def _continued(
+    progress: Progress, seal: Seal, repository: Repository | None, name: str, request: RewindRequest
+) -> RewindPlan:
+    """Go on with a rewind that was killed: its seal says which one it was, the repository keeps its plan."""
+    plan = read_plan(repository, seal.plan_id) if repository else None
+    if plan is None or plan.name != name:
+        raise sealed_by_another(progress.uri, seal)
+    if plan.request != request:
+        raise SealedError(
+            f"{progress.uri} is sealed by plan {plan.plan_id}, a rewind ({plan.request.target}) that was not ended",
+            hint="run that one again, which goes on with it, or take it back: `airflow-ckpt undo "
+            f"{progress.uri} --plan {plan.plan_id}`",
+        )
+    log.info("%s carries the seal of plan %s: going on with it", progress.uri, plan.plan_id)
+    return replace(plan, continued=True)
+
+
+def read_plan(repository: Repository, plan_id: str) -> RewindPlan | None:
+    """The plan of a rewind, as it was carried out or begun; ``None`` if there is none of that id."""
+    document = repository.kept_plan(plan_id)
+    return RewindPlan.of_document(document) if document and document.get("kind") == "rewind" else None

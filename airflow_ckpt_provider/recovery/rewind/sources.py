@@ -1,0 +1,83 @@
+"""Whether the sources still have what a rewind wants to read again; asked before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import SourceError
+from airflow_ckpt_provider.guards.query import GuardedQuery, from_facts, guard_query
+from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, not_guarded
+from airflow_ckpt_provider.guards.report import GuardReport
+from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
+
+
+def judge_sources(
+    tree: Tree,
+    target: RewindTarget,
+    *,
+    replays: bool,
+    repository: Repository | None = None,
+    guards: Sequence[Guard] | None = None,
+) -> Mapping[str, Any]:
+    """Have every source judged for a start after a batch; a source that cannot be asked is ``UNKNOWN``.
+
+    :param tree: the checkpoint's files.
+    :param target: the batch.
+    :param replays: the next batch runs again up to its logged end offsets.
+    :param repository: holds the target's backup, where it comes from one.
+    :param guards: those to ask; by default all that are installed, without any settings.
+    :return: the report as plain JSON.
+    """
+    query = _query(tree, target, repository, replays=replays)
+    try:
+        report = guard_query(query, GuardSettings(), guards=guards)
+    except SourceError as e:
+        unknown = tuple(not_guarded(source, f"it could not be asked: {e.message}") for source in query.sources)
+        report = GuardReport(query.subject, unknown, batch_id=query.batch_id)
+    return report.to_json()
+
+
+def _query(tree: Tree, target: RewindTarget, repository: Repository | None, *, replays: bool) -> GuardedQuery:
+    if target.backup:
+        return from_facts(
+            _facts_at(target.backup, target.batch_id, repository), subject=target.where, batch_id=target.batch_id
+        )
+    location = tree.location
+    ends = {source.source: source for source in _entry(tree, target.batch_id + 1)} if replays else {}
+    earlier = () if replays else _entry(tree, target.batch_id - 1)
+    before = {source.source: source.offset for source in earlier}
+    # Of the first batch of all, Spark asks for everything once more.
+    asks_again = bool(earlier) or (not replays and target.batch_id == 0)
+    sources = tuple(
+        GuardedSource(
+            start=source,
+            # Of files all that was logged since is read again, whatever the next batch takes of it.
+            end=end.offset if (end := ends.get(source.source)) and not isinstance(end.offset, FileOffset) else None,
+            log=location / f"sources/{source.source}",
+            logged_at=target.planned,
+            reread=(before.get(source.source),) if asks_again else (),
+        )
+        for source in target.sources
+    )
+    return GuardedQuery(location.uri, sources, target.batch_id + 1)
+
+
+def _facts_at(manifest: Manifest, batch_id: int, repository: Repository | None) -> Mapping[str, Any]:
+    """What a backup recorded, with the offsets of one of its batches: the manifest has those of its newest."""
+    if batch_id == manifest.batch_id or repository is None:
+        return manifest.facts
+    path = f"{OFFSETS}/{batch_id}"
+    object_ = next(entry.object for entry in manifest.files_of(batch_id) if entry.path == path)
+    sources = parse_offsets(repository.location.read(object_), batch_id=batch_id).sources
+    return {**manifest.facts, "end_offsets": [source.to_json() for source in sources]}
+
+
+def _entry(tree: Tree, batch_id: int) -> tuple[SourceOffset, ...]:
+    file = tree.get(f"{OFFSETS}/{batch_id}")
+    return parse_offsets(tree.read(file), batch_id=batch_id).sources if file else ()

@@ -1,0 +1,1 @@
+"""What a sink remembers of a query, and how it is rolled back."""

@@ -1,0 +1,89 @@
+"""Rolling a Delta table back: one atomic commit that restores a version *and* what the table remembers of the query.
+
+``RESTORE`` alone leaves the ``txn`` of the newest batch standing, and every replayed batch is skipped without a word. So the
+commit carries ``txn(app id, target batch)`` as well. The table is never without one half: there is only one commit.
+
+A table with features that ``deltalake`` cannot restore goes back by Spark's own ``RESTORE``. That commit carries no ``txn``, so
+the query has to get a new id, under the same seal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.guards.delta_client import restore
+from airflow_ckpt_provider.sinks.delta_history import PLAN_KEY, read_table_history
+from airflow_ckpt_provider.storage.location import Location
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """Where a table is to go.
+
+    :param table: the table's directory.
+    :param version: the version whose content it is to have.
+    :param app_id: the query's id.
+    :param batch_id: the batch it is to remember.
+    :param plan_id: the plan; a second run of it finds the commit of the first.
+    :param storage_options: settings of the store as ``deltalake`` names them; empty for local disks.
+    """
+
+    table: Location
+    version: int
+    app_id: str
+    batch_id: int
+    plan_id: str
+    storage_options: dict[str, str]
+
+
+#: Restores a table by a Spark application (``airflow_ckpt_provider.jobs.roll_table_back``), from the version that it has to
+#: have before. Raises ``RefusedError`` where the application refused, ``StorageError`` where it failed.
+RestoreBySpark = Callable[[TableTarget, int], None]
+
+
+def roll_back_table(target: TableTarget, *, expected: int, by_spark: RestoreBySpark | None = None) -> int:
+    """Carry it out; the second time it does nothing.
+
+    :param target: where the table is to go.
+    :param expected: the version the table has to have before.
+    :param by_spark: Spark does it; what the table remembers stays as it is then. ``None``: ``deltalake`` does.
+    :return: the version of the commit.
+    :raises RefusedError: somebody wrote into the table since the plan was made, or at the same moment; nothing was changed.
+    :raises MissingExtraError: ``deltalake`` is not installed.
+    :raises StorageError: the table could not be read or written.
+    """
+    done = committed_by(target.table, target.plan_id)
+    if done is not None:
+        log.info("%s was rolled back by this plan already, in version %d", target.table, done)
+        return done
+    if by_spark:
+        by_spark(target, expected)
+    else:
+        restore(
+            target.table,
+            target.version,
+            txn=(target.app_id, target.batch_id),
+            about={PLAN_KEY: target.plan_id},
+            expected=expected,
+            storage_options=target.storage_options,
+        )
+    done = committed_by(target.table, target.plan_id)
+    if done is None:
+        raise StorageError(
+            f"{target.table}: the restore to version {target.version} left no commit of plan {target.plan_id}",
+            hint="look at the table's history before anything else; the checkpoint stays sealed",
+        )
+    how = "by Spark" if by_spark else f"it remembers batch {target.batch_id}"
+    log.info("%s rolled back to version %d in version %d; %s", target.table, target.version, done, how)
+    return done
+
+
+def committed_by(table: Location, plan_id: str) -> int | None:
+    """The version that a plan of ours committed, or ``None``."""
+    history = read_table_history(table)
+    return next((c.version for c in reversed(history.commits) if c.plan_id == plan_id), None)

@@ -1,0 +1,109 @@
+"""Spark's file sink: its log ``_spark_metadata`` skips every batch it knows, and names the data files of each.
+
+The log is one of Spark's compactible logs (``CompactibleFileStreamLog``): ``<batch>`` holds the files of one batch, and
+``<batch>.compact`` the files of all batches up to it. ``FileStreamSink.addBatch`` skips a batch that is not newer than the newest
+entry, and the commit is still written. Rolling it back means deleting the entries beyond the target; their data files are
+set aside, for readers that do not go through the log would see them.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
+from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.verdict import Verdict
+
+SINK_LOG = "_spark_metadata"
+_COMPACT = ".compact"
+_KNOWN = frozenset({1})
+
+
+def is_file_sink(place: Location) -> bool:
+    """Whether a file sink writes to a place."""
+    return bool(place.list(SINK_LOG).files)
+
+
+def look_at_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[int] = frozenset()) -> SinkReport:
+    """Judge a start after ``batch_id``; reads the log entries that tell which files are in the sink.
+
+    :param place: the directory that the query writes to.
+    :param unwritten: batches that wrote no entry, such as an offline repartition of the state. Every other batch writes one, the
+        empty ones too.
+    :raises UnreadableLogError: an entry of the log cannot be parsed.
+    """
+    log = _entries(place)
+    newest = max((number for number, _ in log), default=-1)
+    if newest <= batch_id:
+        return SinkReport("file", place.uri, Verdict.SAFE, (), batch_id=newest, remembered=newest)
+    start = batch_id + 1
+    reasons = (
+        f"the sink's log {SINK_LOG} reaches batch {newest}: batches {start} to {newest} are skipped without a word when they are "
+        "replayed, so their old rows stay and nothing of the replay is written",
+    )
+    rollback, obstacle = _rollback(place, log, batch_id, newest, unwritten)
+    return SinkReport("file", place.uri, Verdict.WILL_SKIP, reasons, newest, newest, rollback, obstacle)
+
+
+def _entries(place: Location) -> dict[tuple[int, bool], StoredFile]:
+    """(batch, whether it is a compacted one) -> the file."""
+    found = {}
+    for file in place.list(SINK_LOG).files:
+        name = file.path.rpartition("/")[2]
+        number = batch_id_of(name.removesuffix(_COMPACT))
+        if number is not None:
+            found[number, name.endswith(_COMPACT)] = file
+    return found
+
+
+def _rollback(
+    place: Location, log: dict[tuple[int, bool], StoredFile], batch_id: int, newest: int, unwritten: frozenset[int]
+) -> tuple[SinkRollback | None, str | None]:
+    kept = _data_files(place, log, batch_id, unwritten)
+    everything = _data_files(place, log, newest, unwritten)
+    if kept is None or everything is None:
+        return None, (
+            f"{SINK_LOG} was compacted and purged beyond batch {batch_id}: which files belong to the batches after it cannot be "
+            "told any more"
+        )
+    data = []
+    for path in sorted(everything - kept):
+        relative = _inside(place, path)
+        if relative is None:
+            return None, f"{SINK_LOG} names {path}, which does not lie in {place}: the sink was moved"
+        data.append(relative)
+    entries = [file.path for (number, _), file in sorted(log.items()) if number > batch_id]
+    # The log goes first and from its newest entry on: a reader then sees a whole number of batches at every moment.
+    return SinkRollback(batches=newest - batch_id, paths=(*reversed(entries), *data)), None
+
+
+def _data_files(
+    place: Location, log: dict[tuple[int, bool], StoredFile], batch_id: int, unwritten: frozenset[int]
+) -> set[str] | None:
+    """The files that the log names for the batches up to one; ``None`` where entries for it are gone."""
+    base = max((number for number, compact in log if compact and number <= batch_id), default=-1)
+    needed = [(base, True)] if base >= 0 else []
+    numbers = [number for number, compact in log if not compact and base < number <= batch_id]
+    if {*range(base + 1, batch_id + 1)} - unwritten - {*numbers}:
+        return None
+    paths: set[str] = set()
+    for key in (*needed, *((number, False) for number in sorted(numbers))):
+        file = log[key]
+        _, lines = split_log(place.read(file.path), path=file.path, batch_id=key[0], known=_KNOWN)
+        for line in lines:
+            entry = parse_object(line, path=file.path, batch_id=key[0])
+            if entry.get("action", "add") == "add" and "path" in entry:
+                paths.add(str(entry["path"]))
+    return paths
+
+
+def _inside(place: Location, uri: str) -> str | None:
+    """A data file's path relative to the sink, or ``None`` where it lies elsewhere."""
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    if parts.netloc:
+        path = f"{parts.netloc}{path}"
+    root = place.root.rstrip("/") + "/"
+    return path.removeprefix(root) if path.startswith(root) else None

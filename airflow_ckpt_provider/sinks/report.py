@@ -1,0 +1,148 @@
+"""What going back to a batch means for the sink: the verdict, and what a rollback of the sink would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_ckpt_provider.verdict import Verdict
+
+
+class SinkExit(StrEnum):
+    """What is done about rows that the sink has beyond the target batch; chosen by a person."""
+
+    #: The sink goes back too.
+    ROLLBACK = "rollback"
+    #: The sink stays; the checkpoint goes to the batch where the sink is.
+    FORWARD = "forward"
+    #: The sink stays and the checkpoint goes back: what the verdict says will happen is accepted.
+    ACCEPT = "accept"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRollback:
+    """What rolling a sink back to the target batch would do.
+
+    :param to_version: the table version whose content is restored; ``None`` for a file sink.
+    :param from_version: the table version that the plan was made from; ``None`` for a file sink.
+    :param rows: rows that leave the sink, as far as its log tells.
+    :param batches: how many batches of the stream leave it.
+    :param foreign: what others wrote meanwhile and would leave too, in words.
+    :param paths: files that are set aside, relative to the sink (file sink only).
+    :param feature: the table feature because of which Spark has to carry it out, or ``None``.
+    """
+
+    to_version: int | None = None
+    from_version: int | None = None
+    rows: int | None = None
+    batches: int = 0
+    foreign: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    feature: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The rollback as plain JSON."""
+        return {
+            "to_version": self.to_version,
+            "from_version": self.from_version,
+            "rows": self.rows,
+            "batches": self.batches,
+            "foreign": list(self.foreign),
+            "paths": list(self.paths),
+            "feature": self.feature,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SinkRollback:
+        """Read what :meth:`to_json` wrote."""
+        lists = {name: tuple(value[name]) for name in ("foreign", "paths")}
+        return cls(**{**value, **lists})
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """A sink, looked at for a start after one batch.
+
+    :param kind: ``delta``, ``file``, ``foreachBatch``, ``foreach``, ``kafka`` or ``unknown``.
+    :param uri: where it is, or its kind where it has no place.
+    :param verdict: what happens if the query starts after the target batch and nothing is done to the sink.
+    :param reasons: why, in words.
+    :param batch_id: newest batch of the query whose rows the sink holds; ``None`` where that is unknown or there is none.
+    :param remembered: newest batch that the sink would skip; ``None`` where it keeps no memory.
+    :param rollback: what a rollback would do; ``None`` where none is needed or possible.
+    :param obstacle: why a rollback is not possible, where it would be needed.
+    """
+
+    kind: str
+    uri: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    batch_id: int | None = None
+    remembered: int | None = None
+    rollback: SinkRollback | None = None
+    obstacle: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON."""
+        return {
+            "kind": self.kind,
+            "uri": self.uri,
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+            "batch_id": self.batch_id,
+            "remembered": self.remembered,
+            "rollback": self.rollback.to_json() if self.rollback else None,
+            "obstacle": self.obstacle,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SinkReport:
+        """Read what :meth:`to_json` wrote."""
+        rollback = value["rollback"]
+        return cls(
+            **{
+                **value,
+                "verdict": Verdict(value["verdict"]),
+                "reasons": tuple(value["reasons"]),
+                "rollback": SinkRollback.from_json(rollback) if rollback else None,
+            }
+        )
+
+
+#: Sinks without a memory: what is replayed is written again.
+WITHOUT_MEMORY = ("foreachBatch", "foreach", "kafka")
+
+
+def look_at_nothing(kind: str, batch_id: int, newest: int) -> SinkReport:
+    """Judge a sink that keeps no memory of batches, or of which nothing is known.
+
+    :param kind: one of :data:`WITHOUT_MEMORY`, or ``unknown``.
+    :param batch_id: the target batch.
+    :param newest: the newest batch that the query may have written.
+    """
+    if newest <= batch_id:
+        return SinkReport(kind, kind, Verdict.SAFE, ("no batch after the target was ever begun",))
+    span = f"batch {newest}" if newest == batch_id + 1 else f"batches {batch_id + 1} to {newest}"
+    if kind == "unknown":
+        return SinkReport(
+            kind,
+            kind,
+            Verdict.UNKNOWN,
+            (
+                f"the sink is not known: a Delta table or file sink written directly skips {span} without a word, any other "
+                "repeats their rows",
+            ),
+            obstacle="the sink is not known; name it (--sink)",
+        )
+    return SinkReport(
+        kind,
+        kind,
+        Verdict.WILL_DUPLICATE,
+        (
+            f"{kind} keeps no memory of batches: the rows of {span} are written again; only a sink that is idempotent by itself "
+            "(MERGE by key, overwrite by batch id, consumers that drop doubles) puts that right",
+        ),
+        obstacle=f"a {kind} sink cannot be rolled back from here",
+    )

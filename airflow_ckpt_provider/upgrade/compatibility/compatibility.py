@@ -1,0 +1,130 @@
+"""The comparison as a whole: a checkpoint, and the description of the code that is to go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.query_shape import QueryShape, read_query_shape
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import NotACheckpointError
+from airflow_ckpt_provider.upgrade.compatibility import kinds
+from airflow_ckpt_provider.upgrade.compatibility.change import UNSAFE, Change, Effect
+from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
+from airflow_ckpt_provider.upgrade.compatibility.operators import operator_changes
+from airflow_ckpt_provider.upgrade.compatibility.settings import setting_changes, state_format_changes
+from airflow_ckpt_provider.upgrade.compatibility.sources import source_changes
+from airflow_ckpt_provider.upgrade.compatibility.versions import release, version_changes
+from airflow_ckpt_provider.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """What Spark makes of new code on a checkpoint, as far as can be told without running it.
+
+    :param checkpoint: URI of the checkpoint.
+    :param batch_id: the batch whose log entry was read: the newest logged one.
+    :param build: the new code.
+    :param spark: version of Spark that it runs on.
+    :param changes: what was found, worst first.
+    """
+
+    checkpoint: str
+    batch_id: int
+    build: str
+    spark: str
+    changes: tuple[Change, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """``WILL_FAIL`` where Spark refuses; ``UNKNOWN`` where it does not look, or it cannot be told; else ``SAFE``."""
+        effects = {change.effect for change in self.changes}
+        if Effect.FORBIDDEN in effects:
+            return Verdict.WILL_FAIL
+        return Verdict.UNKNOWN if effects & set(UNSAFE) else Verdict.SAFE
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not safe, in words."""
+        return tuple(f"{c.kind.code}: {c.message}" for c in self.changes if c.effect in UNSAFE)
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented keys of ``airflow-ckpt compatible --json``."""
+        return {
+            "checkpoint": self.checkpoint,
+            "batch_id": self.batch_id,
+            "build": self.build,
+            "spark": self.spark,
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+            "changes": [change.to_json() for change in self.changes],
+        }
+
+    def to_markdown(self) -> str:
+        """The comparison for people: a log, an approval form."""
+        head = f"### Compatibility: **{self.verdict.value}**\n\n`{self.build}` on `{self.checkpoint}` after batch {self.batch_id}"
+        if not self.changes:
+            return f"{head}\n\nNothing has changed that a checkpoint knows of.\n"
+        rows = "\n".join(
+            f"| {c.effect.value} | `{c.kind.code}` | "
+            + " | ".join(text.replace("|", "\\|") for text in (c.message, c.kind.spark, c.remedy or c.kind.remedy))
+            + " |"
+            for c in self.changes
+        )
+        return f"{head}\n\n| effect | code | change | Spark | next step |\n|---|---|---|---|---|\n{rows}\n"
+
+
+def compare(
+    checkpoint: Checkpoint, description: QueryDescription, *, before: QueryDescription | None = None
+) -> Compatibility:
+    """Compare a checkpoint with the description of new code; reads only.
+
+    :param checkpoint: the checkpoint.
+    :param description: of the new code.
+    :param before: description of the code that wrote the checkpoint, if there is one: shows what no checkpoint holds, such as
+        the type of a join or a watermark.
+    :raises NotACheckpointError: there is no checkpoint, or nothing has been logged in it.
+    :raises UnreadableLogError: a file of it is damaged.
+    """
+    newest = checkpoint.progress().newest
+    if newest is None:
+        raise NotACheckpointError(
+            f"{checkpoint.location} has no entry in offsets/: no batch has been planned",
+            hint="any code can start from it",
+        )
+    tree = checkpoint.tree()
+    shape = read_query_shape(tree, newest)
+    found = [*_changes(shape, tree, description), *(_of_descriptions(before, description) if before else ())]
+    order = list(Effect)
+    return Compatibility(
+        checkpoint=checkpoint.location.uri,
+        batch_id=newest.batch_id,
+        build=description.build,
+        spark=description.spark,
+        changes=tuple(sorted(found, key=lambda change: order.index(change.effect))),
+    )
+
+
+def _changes(shape: QueryShape, tree: Tree, description: QueryDescription) -> Iterator[Change]:
+    new = description.shape
+    yield from version_changes(shape, tree, description)
+    yield from source_changes(shape, new)
+    yield from operator_changes(shape, new)
+    yield from state_format_changes(shape, description, release(description.spark))
+    yield from setting_changes(shape, new)
+
+
+def _of_descriptions(before: QueryDescription, now: QueryDescription) -> Iterator[Change]:
+    if before.output_mode != now.output_mode:
+        said = f"{before.output_mode} before, {now.output_mode} now"
+        yield Change(kinds.OUTPUT_MODE, "output mode", said)
+    if not (before.plan and now.plan):
+        return
+    gone = [part for part in before.plan if part not in now.plan]
+    new = [part for part in now.plan if part not in before.plan]
+    for was, is_now in zip_longest(gone, new, fillvalue="nothing"):
+        part = (was if is_now == "nothing" else is_now).partition(" ")[0]
+        yield Change(kinds.PLAN_CHANGED, part, f"`{was}` before, `{is_now}` now")

@@ -1,0 +1,65 @@
+"""Changes of sources: count, order, kind, and what they read as far as offsets tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from airflow_ckpt_provider.checkpoint.query_shape import QueryShape, SourceShape
+from airflow_ckpt_provider.upgrade.compatibility import kinds
+from airflow_ckpt_provider.upgrade.compatibility.change import Change
+
+_UNKNOWN = "unknown"
+_READS = {"kafka": kinds.SOURCE_TOPICS, "delta": kinds.SOURCE_TABLE, "file": kinds.SOURCE_PATH}
+
+
+def source_changes(old: QueryShape, new: QueryShape) -> Iterator[Change]:
+    """Compare the sources by their place in the plan, as Spark does; named ones (Spark 4.2) by name.
+
+    :param old: of the checkpoint.
+    :param new: of the new code.
+    """
+    before, now = old.sources, new.sources
+    if len(before) != len(now):
+        said = f"{len(before)} in the checkpoint ({_listed(before)}), {len(now)} in the new code ({_listed(now)})"
+        yield Change(kinds.SOURCES_COUNT, "sources", said)
+        return
+    identities = [(s.kind, s.reads) for s in before], [(s.kind, s.reads) for s in now]
+    known = all(s.kind != _UNKNOWN and s.reads for s in (*before, *now))
+    named = any(not s.source.isdigit() for s in before)
+    if known and not named and identities[0] != identities[1] and Counter(identities[0]) == Counter(identities[1]):
+        yield Change(
+            kinds.SOURCES_ORDER, "sources", f"{_listed(before)} in the checkpoint, {_listed(now)} in the new code"
+        )
+        return
+    by_name = {s.source: s for s in now}
+    for was in before:
+        if was.source in by_name:
+            yield from _of_one(was, by_name[was.source])
+
+
+def _of_one(was: SourceShape, now: SourceShape) -> Iterator[Change]:
+    subject = f"source {was.source}"
+    if was.kind == now.kind == _UNKNOWN:
+        yield Change(kinds.SOURCE_UNKNOWN, subject, f"{subject} has offsets of a kind that is not known here")
+    elif _UNKNOWN in (was.kind, now.kind):
+        # A source without an offset yet has no kind either.
+        yield Change(kinds.SOURCE_UNKNOWN, subject, f"{subject} was {was.kind} and is {now.kind}")
+    elif was.kind != now.kind:
+        yield Change(kinds.SOURCE_KIND, subject, f"{subject} was {was.kind} and is {now.kind}")
+    elif was.reads and now.reads and not _same(was, now):
+        said = f"{subject} ({was.kind}) read {', '.join(was.reads)} and reads {', '.join(now.reads)}"
+        yield Change(_READS[was.kind], subject, said)
+
+
+def _same(was: SourceShape, now: SourceShape) -> bool:
+    """Whether two sources of one kind read the same, as far as can be told."""
+    if was.kind != "file":
+        return was.reads == now.reads
+    # What is known is the directory of the files that were read: one below the other may be a part of the same.
+    (before,), (after,) = ((f"{directory}/" for directory in source.reads) for source in (was, now))
+    return before.startswith(after) or after.startswith(before)
+
+
+def _listed(sources: tuple[SourceShape, ...]) -> str:
+    return ", ".join(" ".join((s.source, s.kind, *s.reads)) for s in sources) or "none"

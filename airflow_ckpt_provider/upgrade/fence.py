@@ -1,0 +1,120 @@
+"""The fence of an upgrade: from the stop to the start no Spark starts from the checkpoint, with old code or new.
+
+A stream that still runs is stopped by it at its batch boundary, whatever its own stop did; a driver that a cluster manager
+brings up again refuses to start.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.sealing import put_seal, seal, sealed_by_another, unseal
+from airflow_ckpt_provider.change.target import Target, look_at
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.look import list_logs
+from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note
+
+log = logging.getLogger(__name__)
+
+
+def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id: str, **facts: Any) -> Upgrade:
+    """Take a stream for an upgrade, or find the one that this run has begun.
+
+    :param checkpoint: the checkpoint, which nobody has sealed.
+    :param repository: keeps the upgrade's record.
+    :param name: name of the stream in the repository.
+    :param upgrade_id: the run that carries it out.
+    :param facts: what is known at its beginning.
+    :raises SealedError: somebody has sealed the checkpoint, and is at work there.
+    :raises RefusedError: another run upgrades the stream.
+    """
+    before = newest_upgrade(repository, name)
+    mark = checkpoint.progress().seal
+    own = before.plan_ids if before and before.is_open and before.upgrade_id == upgrade_id else ()
+    if mark and mark.plan_id not in own:
+        raise sealed_by_another(checkpoint.location.uri, mark)
+    return begin_upgrade(repository, name, upgrade_id, **facts)
+
+
+def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, made_by: str = "") -> Seal:
+    """Seal the checkpoint for an upgrade, on the way forward or back; a seal of this upgrade that is there stays.
+
+    :param checkpoint: the checkpoint; its place may be empty where new code was to begin anew.
+    :param repository: keeps the upgrade's record.
+    :raises SealedError: somebody else has sealed it.
+    """
+    there = look_at(checkpoint.location)
+    mark = own_seal(there, upgrade)
+    if mark is None:
+        back = upgrade.has(Event.RELEASED)
+        reason = f"upgrade {upgrade.upgrade_id}{', going back' if back else ''}"
+        plan_id = upgrade.plan_id(back=back)
+        if there.is_empty:
+            mark = put_seal(checkpoint.location, 0, plan_id=plan_id, reason=reason, made_by=made_by)
+        else:
+            mark = seal(checkpoint, reason=reason, made_by=made_by, plan_id=plan_id)
+    note(repository, upgrade, Event.SEALED, plan_id=mark.plan_id)
+    return mark
+
+
+def own_seal(there: Target, upgrade: Upgrade) -> Seal | None:
+    """The seal of an upgrade at a place; ``None`` where there is none.
+
+    :raises SealedError: it is somebody else's, who is at work there.
+    """
+    if there.seal and there.seal.plan_id not in upgrade.plan_ids:
+        raise sealed_by_another(there.location.uri, there.seal)
+    return there.seal
+
+
+def release(
+    checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, backup_id: str, lift: bool = True
+) -> Upgrade:
+    """Let the new code start: note what it starts from, and lift the seal.
+
+    :param checkpoint: the checkpoint, sealed by this upgrade.
+    :param repository: keeps the upgrade's record and the backup.
+    :param backup_id: the backup of the drained checkpoint, which a way back goes to.
+    :param lift: lift the seal; not where a new checkpoint is put in place under it first.
+    :return: the upgrade with the step.
+    :raises RefusedError: the upgrade was taken back already; its seal is not there any more, so that somebody may have
+        started the stream; the backup is of another batch.
+    :raises SealedError: somebody else has sealed it.
+    """
+    if upgrade.has(Event.BACK):
+        raise RefusedError(
+            f"upgrade {upgrade.upgrade_id} was taken back: the old code runs",
+            hint="clear the run from its first task on, or start a new one",
+        )
+    mark = own_seal(look_at(checkpoint.location), upgrade)
+    if mark is None and not upgrade.has(Event.RELEASED):
+        raise RefusedError(
+            f"{checkpoint.location} is not sealed any more by upgrade {upgrade.upgrade_id}: the stream may have been started",
+            hint="see who lifted the seal; clear the run from its task `seal` on",
+        )
+    manifest = repository.manifest(backup_id, name=upgrade.name)
+    newest = checkpoint.progress().latest_committed
+    if manifest.batch_id != newest and not upgrade.has(Event.RELEASED):
+        raise RefusedError(
+            f"backup {backup_id} is of batch {manifest.batch_id}, and {checkpoint.location} stands at {newest}",
+            hint="clear the run from its task `final_backup` on",
+        )
+    commit = list_logs(checkpoint.location).commits.get(manifest.batch_id)
+    ended = commit.modified.isoformat() if commit and commit.modified else None
+    # Noted first: killed in between, the way back finds that new code may have started.
+    upgrade = note(
+        repository,
+        upgrade,
+        Event.RELEASED,
+        backup_id=manifest.backup_id,
+        batch_id=manifest.batch_id,
+        query_id=manifest.query_id,
+        last_commit=ended,
+    )
+    if lift and mark:
+        unseal(checkpoint, plan_id=upgrade.plan_id(back=False))
+    return upgrade

@@ -1,0 +1,110 @@
+"""How an upgrade has ended, or where it stands: in words, with times, and with the command that goes on from there."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.look import list_logs
+from airflow_ckpt_provider.upgrade.record import Event, Upgrade
+
+KEPT = "kept"
+TAKEN_BACK = "taken_back"
+UNTOUCHED = "untouched"
+HALF_WAY = "half_way"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What has become of an upgrade.
+
+    :param kind: ``kept``: the new code runs; ``taken_back``: the old code goes on where it was; ``untouched``: the stream was
+        never stopped; ``half_way``: neither is done, and the commands go on from there.
+    :param message: the same in words.
+    :param commands: what goes on from there, one command a line.
+    :param downtime: seconds from the last commit of the old code to the first one after it, of the new code or, taken back,
+        of the old; ``None`` where there was none, or it cannot be told.
+    """
+
+    kind: str
+    message: str
+    commands: tuple[str, ...] = ()
+    downtime: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"commands": list(self.commands)}
+
+    def to_markdown(self) -> str:
+        """The outcome for a report."""
+        lines = [self.message]
+        if self.downtime is not None:
+            lines += ["", f"Downtime, from commit to commit: {self.downtime:,.0f} s."]
+        if self.commands:
+            lines += ["", "```sh", *self.commands, "```"]
+        return "\n".join(lines)
+
+
+def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
+    """Look where an upgrade stands. Changes nothing."""
+    place = checkpoint.location.uri
+    mark = look_at(checkpoint.location).seal
+    sealed = mark is not None and mark.plan_id in upgrade.plan_ids
+    after = upgrade.fact(Event.RELEASED, "batch_id")
+    if upgrade.has(Event.KEPT):
+        return Outcome(KEPT, f"The new code runs on {place}.", downtime=upgrade.fact(Event.KEPT, "downtime"))
+    if upgrade.has(Event.BACK) and not sealed:
+        changed = upgrade.fact(Event.BACK, "plan")
+        how = (
+            f"checkpoint and sink were put back to batch {after} (rewind {changed}), of backup "
+            f"{upgrade.fact(Event.RELEASED, 'backup_id')}"
+            if changed
+            else "the new code had written nothing"
+        )
+        downtime = downtime_of(upgrade, checkpoint, since=datetime.fromisoformat(str(upgrade.fact(Event.BACK, "at"))))
+        goes_on = (
+            "The old code goes on."
+            if downtime is not None
+            else "No batch was committed since: see that the old code runs."
+        )
+        return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. {goes_on}", downtime=downtime)
+    if not upgrade.has(Event.SEALED):
+        return Outcome(UNTOUCHED, f"Nothing was changed: {place} was not stopped and goes on with the old code.")
+    if sealed and mark:
+        return Outcome(
+            HALF_WAY,
+            f"{place} is sealed by this upgrade, and no Spark starts from it, old code or new. Mend what failed and clear the "
+            "failed task with what comes after it: the run goes on from there. Or see to it that the old code is in place, and "
+            "lift the seal by hand"
+            f"{', which leaves what the new code has written' if upgrade.has(Event.RELEASED) else ''}:",
+            (f"airflow-ckpt unseal {shlex.quote(place)} --plan {mark.plan_id}",),
+        )
+    return Outcome(
+        HALF_WAY,
+        f"The new code was allowed to start on {place}, is not known to be well, and was not taken back. Clear the failed "
+        "task with what comes after it; or stop the stream and go back by hand:",
+        (
+            f"airflow-ckpt rewind {shlex.quote(place)} --to-batch {after} --backup {upgrade.fact(Event.RELEASED, 'backup_id')} "
+            f"--repository REPOSITORY --name {shlex.quote(upgrade.name)} --sink SINK --sink-exit rollback --apply",
+        ),
+    )
+
+
+def downtime_of(upgrade: Upgrade, checkpoint: Checkpoint, *, since: datetime | None = None) -> float | None:
+    """Seconds from the last commit before the new code to the first one after.
+
+    :param since: commits before this time are not of the code that is looked for; ``None``: all beyond the drained batch count.
+    """
+    files = list_logs(checkpoint.location).commits.values()
+    commits = [file.modified.astimezone(UTC) for file in files if file.modified]
+    noted = upgrade.fact(Event.RELEASED, "last_commit")
+    # Where the new code was never let start, no commit was taken away or written anew.
+    ended = datetime.fromisoformat(noted) if noted else max((c for c in commits if since and c <= since), default=None)
+    if ended is None:
+        return None
+    later = [time for time in commits if time > (since or ended)]
+    return (min(later) - ended).total_seconds() if later else None
