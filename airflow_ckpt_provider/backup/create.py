@@ -32,8 +32,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.inspection import operators_of
-from airflow_ckpt_provider.checkpoint.look import list_log
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.poll import list_log
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import (

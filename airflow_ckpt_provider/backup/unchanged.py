@@ -19,8 +19,8 @@ from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.look import list_log
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.poll import list_log
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError

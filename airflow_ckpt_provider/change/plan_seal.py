@@ -14,7 +14,7 @@ from typing import TypeVar
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
 from airflow_ckpt_provider.change.sealing import TRIES, put_seal, remove_seal, seal
-from airflow_ckpt_provider.change.target import check_at_rest, look_at, wait_until_at_rest
+from airflow_ckpt_provider.change.target import check_at_rest, inspect_target, wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
@@ -61,7 +61,7 @@ def seal_for_plan(
     :raises SealedError: another plan has sealed it.
     :raises RefusedError: it is not any more what the plan was made for, or somebody writes to it; nothing was changed.
     """
-    now = look_at(location)
+    now = inspect_target(location)
     mark = now.seal
     if mark and mark.plan_id not in {plan_id, *own}:
         raise SealedError(
@@ -83,7 +83,7 @@ def seal_for_plan(
             log.info("%s/%s/%d appeared: the stream was faster", location, OFFSETS, candidate)
         else:
             raise _moved_on(location, plan_id, hint)
-    if fingerprint is not None and not begun and look_at(location).fingerprint != fingerprint:
+    if fingerprint is not None and not begun and inspect_target(location).fingerprint != fingerprint:
         remove_seal(location, mark)
         raise _moved_on(location, plan_id, hint)
     return mark
@@ -147,14 +147,14 @@ def with_query_stopped(
 def _lift_unused(location: Location, repository: Repository, under: str | None) -> None:
     if under is None or repository.kept_plan(under) is not None:
         return
-    mark = look_at(location).seal
+    mark = inspect_target(location).seal
     if mark and mark.plan_id == under:
         remove_seal(location, mark)
 
 
 def _stop_query(location: Location, reason: str, *, quiet_for: float, made_by: str) -> str | None:
     """Seal, and wait; a second call finds the seal of the first one."""
-    mark = look_at(location).seal or seal(Checkpoint.at(location), reason=reason, made_by=made_by)
+    mark = inspect_target(location).seal or seal(Checkpoint.at(location), reason=reason, made_by=made_by)
     if mark.reason != reason:
         return None
     wait_until_at_rest(location, quiet_for=quiet_for, at_most=STOP_WITHIN)

@@ -55,7 +55,7 @@ class Target:
         return lines.hexdigest()[:16]
 
 
-def look_at(location: Location) -> Target:
+def inspect_target(location: Location) -> Target:
     """Look at a place; it need not exist."""
     files = location.walk()
     newest = max((n for n in map(batch_id_of, files.files(OFFSETS)) if n is not None), default=None)
@@ -97,7 +97,7 @@ def check_at_rest(target: Target, *, quiet_for: float) -> None:
     if target.is_empty:
         return
     time.sleep(quiet_for)
-    now = look_at(target.location)
+    now = inspect_target(target.location)
     if now.fingerprint != target.fingerprint:
         changed = sorted(
             path for path in {*target.visible, *now.visible} if target.visible.get(path) != now.visible.get(path)
@@ -114,10 +114,10 @@ def wait_until_at_rest(location: Location, *, quiet_for: float, at_most: float) 
     :raises RefusedError: it still changes after ``at_most`` seconds.
     """
     deadline = time.monotonic() + at_most
-    before = look_at(location)
+    before = inspect_target(location)
     while True:
         time.sleep(quiet_for)
-        now = look_at(location)
+        now = inspect_target(location)
         if now.fingerprint == before.fingerprint:
             return now
         if time.monotonic() > deadline:

@@ -44,7 +44,7 @@ _RETAINED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Inspected:
     tree: Tree
     progress: Progress
     closure: Closure | None
@@ -80,8 +80,8 @@ def advise(
     :param trigger_seconds: the trigger's interval in seconds, if known; it is nowhere in a checkpoint.
     """
     closure = _closure(tree)
-    look = _Look(tree, progress, closure, partition_usage(tree, closure), target, trigger_seconds)
-    return tuple(finding for rule in _RULES for finding in rule(look))
+    seen = _Inspected(tree, progress, closure, partition_usage(tree, closure), target, trigger_seconds)
+    return tuple(finding for rule in _RULES for finding in rule(seen))
 
 
 def _closure(tree: Tree) -> Closure | None:
@@ -95,13 +95,13 @@ def _closure(tree: Tree) -> Closure | None:
 # ---- where it lies ----------------------------------------------------------------------------
 
 
-def _ephemeral_storage(look: _Look) -> Iterator[Finding]:
-    protocol, path = look.location.store.protocol, "/" + look.location.root.lstrip("/")
+def _ephemeral_storage(seen: _Inspected) -> Iterator[Finding]:
+    protocol, path = seen.location.store.protocol, "/" + seen.location.root.lstrip("/")
     dbfs = path if protocol == "dbfs" else path.removeprefix("/dbfs") if path.startswith("/dbfs/") else None
     if dbfs is not None:
         if not dbfs.startswith(("/mnt/", "/Volumes/")):
             yield Finding(
-                EPHEMERAL_STORAGE, "", f"{look.location} is in the root of DBFS", figures={"storage": "dbfs root"}
+                EPHEMERAL_STORAGE, "", f"{seen.location} is in the root of DBFS", figures={"storage": "dbfs root"}
             )
     elif protocol == "file" and not path.startswith("/Volumes/"):
         kind = file_system_of(path)
@@ -109,24 +109,24 @@ def _ephemeral_storage(look: _Look) -> Iterator[Finding]:
             yield Finding(
                 EPHEMERAL_STORAGE,
                 "",
-                f"{look.location} is on a disk of this machine ({kind or 'file system unknown'})",
+                f"{seen.location} is on a disk of this machine ({kind or 'file system unknown'})",
                 figures={"storage": "local disk", "file_system": kind},
             )
 
 
-def _path_not_tied(look: _Look) -> Iterator[Finding]:
-    if not look.target:
+def _path_not_tied(seen: _Inspected) -> Iterator[Finding]:
+    if not seen.target:
         return
-    name = re.split(r"[/.]", re.sub(r"\.(?:db|delta|parquet)$", "", look.target.rstrip("/`").replace("`", "")))[-1]
+    name = re.split(r"[/.]", re.sub(r"\.(?:db|delta|parquet)$", "", seen.target.rstrip("/`").replace("`", "")))[-1]
     wanted = _plain(name)
-    path = look.location.root
-    inside = path.rstrip("/").startswith(re.sub(r"^[a-z][a-z0-9+.-]*:/{1,3}", "", look.target).rstrip("/") + "/")
+    path = seen.location.root
+    inside = path.rstrip("/").startswith(re.sub(r"^[a-z][a-z0-9+.-]*:/{1,3}", "", seen.target).rstrip("/") + "/")
     if wanted and not inside and not any(wanted in _plain(part) for part in path.split("/")):
         yield Finding(
             PATH_NOT_TIED,
             "",
-            f"{look.location} names nothing of the target {look.target}",
-            figures={"target": look.target, "looked_for": name},
+            f"{seen.location} names nothing of the target {seen.target}",
+            figures={"target": seen.target, "looked_for": name},
         )
 
 
@@ -134,13 +134,13 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _shared_prefix(look: _Look) -> Iterator[Finding]:
-    for path in _inner_checkpoints(look.tree, ""):
+def _shared_prefix(seen: _Inspected) -> Iterator[Finding]:
+    for path in _inner_checkpoints(seen.tree, ""):
         yield Finding(SHARED_PREFIX, path, f"another checkpoint lies inside this one: {path}", figures={"inner": path})
-    root = look.location.root.rstrip("/")
+    root = seen.location.root.rstrip("/")
     while "/" in root.strip("/"):
         root = root.rpartition("/")[0]
-        above = Location(look.location.store, root)
+        above = Location(seen.location.store, root)
         try:
             parse_query_id(above.read(METADATA_FILE))
             if not above.list(OFFSETS).files:
@@ -168,8 +168,8 @@ def _inner_checkpoints(tree: Tree, directory: str) -> Iterator[str]:
 # ---- what does not go away --------------------------------------------------------------------
 
 
-def _logs_not_purged(look: _Look) -> Iterator[Finding]:
-    logged = look.progress.logged
+def _logs_not_purged(seen: _Inspected) -> Iterator[Finding]:
+    logged = seen.progress.logged
     if len(logged) > 3 * _RETAINED:
         yield Finding(
             LOGS_NOT_PURGED,
@@ -179,11 +179,11 @@ def _logs_not_purged(look: _Look) -> Iterator[Finding]:
         )
 
 
-def _state_not_maintained(look: _Look) -> Iterator[Finding]:
-    logged = look.progress.logged
+def _state_not_maintained(seen: _Inspected) -> Iterator[Finding]:
+    logged = seen.progress.logged
     if not logged:
         return
-    for usage in directory_usage(look.tree):
+    for usage in directory_usage(seen.tree):
         if not usage.path.startswith("state/") or usage.oldest_batch is None:
             continue
         # RocksDB deletes in bulk, up to 30 % late, and a base snapshot may lie before the oldest batch.
@@ -203,11 +203,11 @@ def _state_not_maintained(look: _Look) -> Iterator[Finding]:
             )
 
 
-def _state_history_large(look: _Look) -> Iterator[Finding]:
-    held = sum(usage.bytes for usage in look.partitions)
-    needed = sum(usage.needed_bytes or 0 for usage in look.partitions)
-    batches = len(look.progress.logged)
-    if look.closure and held > 1024 * _MIB and held > 20 * needed:
+def _state_history_large(seen: _Inspected) -> Iterator[Finding]:
+    held = sum(usage.bytes for usage in seen.partitions)
+    needed = sum(usage.needed_bytes or 0 for usage in seen.partitions)
+    batches = len(seen.progress.logged)
+    if seen.closure and held > 1024 * _MIB and held > 20 * needed:
         yield Finding(
             STATE_HISTORY_LARGE,
             "state",
@@ -217,9 +217,9 @@ def _state_history_large(look: _Look) -> Iterator[Finding]:
         )
 
 
-def _source_log_large(look: _Look) -> Iterator[Finding]:
-    for name in look.tree.directories(SOURCES):
-        files = look.tree.files(f"{SOURCES}/{name}").values()
+def _source_log_large(seen: _Inspected) -> Iterator[Finding]:
+    for name in seen.tree.directories(SOURCES):
+        files = seen.tree.files(f"{SOURCES}/{name}").values()
         compacted = [file for file in files if file.path.endswith(".compact")]
         largest = max(compacted, key=lambda file: file.size, default=None)
         if largest and largest.size > 64 * _MIB:
@@ -234,8 +234,8 @@ def _source_log_large(look: _Look) -> Iterator[Finding]:
 # ---- state ------------------------------------------------------------------------------------
 
 
-def _state_grows(look: _Look) -> Iterator[Finding]:
-    for growth in growth_of_state(look.tree, look.progress, look.closure) if look.closure else ():
+def _state_grows(seen: _Inspected) -> Iterator[Finding]:
+    for growth in growth_of_state(seen.tree, seen.progress, seen.closure) if seen.closure else ():
         if not (growth.is_substantial and growth.watermark_stands and growth.read_on):
             continue
         unit = "keys" if growth.unit == "keys" else "bytes"
@@ -261,8 +261,8 @@ def _state_grows(look: _Look) -> Iterator[Finding]:
         )
 
 
-def _partition_imbalance(look: _Look) -> Iterator[Finding]:
-    for (operator, store), usages in look.by_store.items():
+def _partition_imbalance(seen: _Inspected) -> Iterator[Finding]:
+    for (operator, store), usages in seen.by_store.items():
         if len(usages) < 2:
             continue
         keys = {usage.partition: usage.keys for usage in usages if usage.keys is not None}
@@ -289,11 +289,11 @@ def _partition_imbalance(look: _Look) -> Iterator[Finding]:
             )
 
 
-def _hdfs_state_large(look: _Look) -> Iterator[Finding]:
-    provider = look.closure.entry.state_provider if look.closure else None
+def _hdfs_state_large(seen: _Inspected) -> Iterator[Finding]:
+    provider = seen.closure.entry.state_provider if seen.closure else None
     if not provider or "HDFSBacked" not in provider:
         return
-    sizes = [usage.needed_bytes or 0 for usage in look.partitions]
+    sizes = [usage.needed_bytes or 0 for usage in seen.partitions]
     if sum(sizes) >= 512 * _MIB or max(sizes, default=0) >= 128 * _MIB:
         yield Finding(
             HDFS_STATE_LARGE,
@@ -307,9 +307,9 @@ def _hdfs_state_large(look: _Look) -> Iterator[Finding]:
 # ---- speed ------------------------------------------------------------------------------------
 
 
-def _slower_than_trigger(look: _Look) -> Iterator[Finding]:
-    trigger = look.trigger_seconds
-    tempo = tempo_of(look.tree, look.progress) if trigger else None
+def _slower_than_trigger(seen: _Inspected) -> Iterator[Finding]:
+    trigger = seen.trigger_seconds
+    tempo = tempo_of(seen.tree, seen.progress) if trigger else None
     if trigger and tempo and tempo.median_seconds > trigger and tempo.median_interval > trigger:
         yield Finding(
             SLOWER_THAN_TRIGGER,
@@ -335,7 +335,7 @@ def _size(number: int) -> str:
     return f"{value:.1f} TiB"
 
 
-_RULES: tuple[Callable[[_Look], Iterator[Finding]], ...] = (
+_RULES: tuple[Callable[[_Inspected], Iterator[Finding]], ...] = (
     _ephemeral_storage,
     _path_not_tied,
     _shared_prefix,

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark
-from airflow_ckpt_provider.checkpoint.look import Logs, list_logs, read_entry
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
+from airflow_ckpt_provider.checkpoint.poll import Logs, list_logs, read_entry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.source_offsets import (
     DeltaOffset,

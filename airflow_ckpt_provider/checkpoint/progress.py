@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.look import list_logs
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError

@@ -16,8 +16,8 @@ from typing import Any
 from airflow_ckpt_provider.checkpoint.conditions import COMMITTED_BATCH, MAX_GAP, PROGRESSED_BY, Wait
 from airflow_ckpt_provider.checkpoint.driver_logs import Crash, DriverLogs, DriverMark, find_crash
 from airflow_ckpt_provider.checkpoint.error_log import LogPosition
-from airflow_ckpt_provider.checkpoint.look import Logs, list_logs, newest_state_time, read_entry
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry
+from airflow_ckpt_provider.checkpoint.poll import Logs, list_logs, newest_state_time, read_entry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory, stamp

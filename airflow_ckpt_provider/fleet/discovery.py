@@ -155,7 +155,7 @@ class _Directory:
 
 
 @dataclass(slots=True)
-class _Look:
+class _Listed:
     found: Found | None = None
     unread: Unread | None = None
     repository: str | None = None
@@ -180,7 +180,7 @@ def discover(
     """
     inside = tuple(map(_key, roots))
     seen: set[str] = set()
-    looks: list[_Look] = []
+    looks: list[_Listed] = []
     too_deep: list[str] = []
     level = [_Directory(root) for root in roots]
     while level:
@@ -216,7 +216,7 @@ def _key(place: Location) -> str:
     return f"{place.store.protocol}:{place.store.canonical(place.root).rstrip('/')}/"
 
 
-def look_at(place: Location, *, versions: tuple[int, ...] = ()) -> Found:
+def inspect_target(place: Location, *, versions: tuple[int, ...] = ()) -> Found:
     """Say how one checkpoint stands: two listings and at most three small reads.
 
     :param place: the checkpoint.
@@ -244,19 +244,19 @@ def look_at(place: Location, *, versions: tuple[int, ...] = ()) -> Found:
     return Found(place, state, progress, missing, message, versions)
 
 
-def _look(directory: _Directory) -> _Look:
+def _look(directory: _Directory) -> _Listed:
     place = directory.place
     try:
         listing = place.list()
         if is_repository(place, listing):
-            return _Look(repository=place.uri)
+            return _Listed(repository=place.uri)
         if not directory.depth and not (listing.files or listing.directories):
-            return _Look(unread=Unread(place.uri, "there is nothing there: is the address right?"))
+            return _Listed(unread=Unread(place.uri, "there is nothing there: is the address right?"))
         found = _checkpoint(directory, listing)
     except Exception as e:
-        return _Look(unread=Unread(place.uri, said(e)), error=e if isinstance(e, CkptError) else None)
+        return _Listed(unread=Unread(place.uri, said(e)), error=e if isinstance(e, CkptError) else None)
     below = _below(directory, listing, is_checkpoint=found is not None)
-    return _Look(found, below=[replace(each, depth=directory.depth + 1) for each in below])
+    return _Listed(found, below=[replace(each, depth=directory.depth + 1) for each in below])
 
 
 def _checkpoint(directory: _Directory, listing: Listing) -> Found | None:
@@ -266,7 +266,7 @@ def _checkpoint(directory: _Directory, listing: Listing) -> Found | None:
     if not (has_metadata or has_logs or directory.versions):
         return None
     try:
-        found = look_at(directory.place, versions=directory.versions)
+        found = inspect_target(directory.place, versions=directory.versions)
     except NotACheckpointError:  # directories of these names, without logs in them
         return None
     # A file called "metadata" with something else in it is no checkpoint by itself.

@@ -21,7 +21,7 @@ from airflow_ckpt_provider.fleet.discovery import (
     OnCount,
     State,
     Unread,
-    look_at,
+    inspect_target,
     named,
     said,
 )
@@ -34,9 +34,9 @@ from airflow_ckpt_provider.recovery.rewind.status import (
     REWOUND,
     UNDER_WAY,
     UNTOUCHED,
-    Situation,
+    RewindStatus,
     rewind_records,
-    situation_in,
+    status_in,
 )
 from airflow_ckpt_provider.storage.location import Location
 
@@ -105,7 +105,7 @@ def discovered(
     return replace(discovery, found=tuple(sorted(rows, key=lambda each: each.place.uri)))
 
 
-def look_at_fleet(
+def inspect_fleet(
     discovery: Discovery,
     repository: Repository,
     *,
@@ -136,7 +136,7 @@ def look_at_fleet(
     """
     now = datetime.now(UTC)
     asked = guards and _Guards(guards, settings or GuardSettings(), options or {})
-    look = _Looker(discovery, repository, asked, sizes, now, on_progress)
+    look = _Poller(discovery, repository, asked, sizes, now, on_progress)
     streams = tuple(in_parallel(look.at, discovery.found, workers=workers))
     taken = {stream.backup.name for stream in streams if stream.backup}
     return Fleet(
@@ -171,7 +171,7 @@ class _Guards:
         return guard_query(query, self._settings, guards=self._of_thread.guards)
 
 
-class _Looker:
+class _Poller:
     """What the looks at all streams have in common."""
 
     def __init__(
@@ -209,7 +209,7 @@ class _Looker:
         stream = Stream(
             found=found,
             looked_at=self.now,
-            situation=part("situation", lambda: self._situation(found)) if found.progress else None,
+            situation=part("situation", lambda: self._status(found)) if found.progress else None,
             backup=backup,
             drill=part("drill", lambda: self.backups.last_drill(backup.name if backup else found.name)),
             time_to_loss=self._time_to_loss(found, backup),
@@ -222,7 +222,7 @@ class _Looker:
                 self._on_progress(self._done, self._total)
         return stream
 
-    def _situation(self, found: Found) -> Situation | None:
+    def _status(self, found: Found) -> RewindStatus | None:
         """By the records of the repository, and those that a rewind kept beside the checkpoint."""
         progress, own = found.progress, None
         if progress is None:
@@ -231,13 +231,13 @@ class _Looker:
         if beside.uri in self._rewinds or progress.seal:
             kept = Repository.open_if_there(beside)
             if kept and (progress.seal is None or kept.kept_plan(progress.seal.plan_id)):
-                own = situation_in(progress, kept, rewind_records(kept))
+                own = status_in(progress, kept, rewind_records(kept))
         if own and own.kind in (UNDER_WAY, REWOUND):
             return own
         records, problem = self._records
         if records is None:
             raise CkptError(problem or "the audit records cannot be read")
-        here = situation_in(progress, self.repository, records)
+        here = status_in(progress, self.repository, records)
         return own if own and here.kind == UNTOUCHED else here
 
     def _time_to_loss(self, found: Found, backup: LastBackup | None) -> TimeToLoss:
@@ -255,7 +255,7 @@ class _Looker:
 
 def _looked_at(place: Location) -> Found:
     try:
-        return look_at(place)
+        return inspect_target(place)
     except NotACheckpointError as e:
         return Found(place, State.UNREADABLE, message=e.message)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.look import list_logs
+from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.jobs.table_batches import TableBatches
 from airflow_ckpt_provider.jobs.trial import NO_ROWS, Trial, difference
 from airflow_ckpt_provider.storage.location import Location

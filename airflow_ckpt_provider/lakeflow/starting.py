@@ -43,7 +43,7 @@ class Notes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long a lost answer is looked after.
 
     :param settle: seconds in which an update that the workspace accepted shows among its updates.
@@ -115,7 +115,7 @@ def start_once(
     notes: Notes,
     *,
     send: Callable[[], str | None] | None = None,
-    patience: Patience | None = None,
+    retry_policy: RetryPolicy | None = None,
 ) -> Started:
     """Start an update, or find the one that an attempt before has started.
 
@@ -125,12 +125,12 @@ def start_once(
     :param notes: this step's notes; they must outlive the process for the promise to hold over a crash.
     :param send: sends the start in another way (through a job), and returns the update's id or ``None`` where the update
         has to be searched for.
-    :param patience: how long a lost answer is looked after.
+    :param retry_policy: how long a lost answer is looked after.
     :raises ActiveUpdateError: another update is active; nothing was started.
     :raises UnknownStartError: no answer, and no update to be seen; the note is kept, and the next attempt looks again.
     :raises RefusedError: the workspace refused, or it cannot be told which update is ours.
     """
-    patience = patience or Patience()
+    retry_policy = retry_policy or RetryPolicy()
     note = notes.load()
     if note and note.get("update_id"):
         return Started(str(note["update_id"]), BY_NOTE)
@@ -139,10 +139,10 @@ def start_once(
     if note is None:
         note = note_before(workspace, pipeline_id, request)
         notes.save(note)
-    elif ours := _search(workspace, pipeline_id, request, note, patience):
+    elif ours := _search(workspace, pipeline_id, request, note, retry_policy):
         return _found(notes, note, ours)
     lost: UnknownStartError | None = None
-    for _ in range(patience.sends):
+    for _ in range(retry_policy.sends):
         try:
             update_id = send() if send else workspace.start_update(pipeline_id, request.body)
         except ActiveUpdateError:
@@ -163,10 +163,10 @@ def start_once(
                 notes.save({**note, "update_id": update_id})
                 return Started(update_id, BY_ANSWER)
         doubtful = True
-        if ours := _search(workspace, pipeline_id, request, note, patience):
+        if ours := _search(workspace, pipeline_id, request, note, retry_policy):
             return _found(notes, note, ours)
-        if lost and lost.retry_after > patience.settle:
-            patience.sleep(lost.retry_after - patience.settle)
+        if lost and lost.retry_after > retry_policy.settle:
+            retry_policy.sleep(lost.retry_after - retry_policy.settle)
     raise UnknownStartError(
         f"pipeline {pipeline_id}: UNKNOWN whether an update was started: {lost.message if lost else 'no update appeared'}",
         hint="the next attempt of this task looks for it before it sends anything",
@@ -174,15 +174,15 @@ def start_once(
 
 
 def _search(
-    workspace: Workspace, pipeline_id: str, request: StartRequest, note: Mapping[str, Any], patience: Patience
+    workspace: Workspace, pipeline_id: str, request: StartRequest, note: Mapping[str, Any], retry_policy: RetryPolicy
 ) -> dict[str, Any] | None:
     waited = 0.0
     while True:
         ours = find_ours(workspace, pipeline_id, request, note)
-        if ours or waited >= patience.settle:
+        if ours or waited >= retry_policy.settle:
             return ours
-        patience.sleep(patience.interval)
-        waited += patience.interval
+        retry_policy.sleep(retry_policy.interval)
+        waited += retry_policy.interval
 
 
 def _found(notes: Notes, note: Mapping[str, Any], ours: Mapping[str, Any]) -> Started:

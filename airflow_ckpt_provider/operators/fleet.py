@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
-from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import gauges
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import to_markdown
@@ -184,7 +184,7 @@ class FleetReportOperator(BaseOperator):
             own = mapping(self.stream_options, "stream_options")
             kafka = text(self.kafka_config_id)
             place = open_place(required(self.repository, "repository"), text(self.repository_conn_id))
-            fleet = look_at_fleet(
+            fleet = inspect_fleet(
                 self._streams(),
                 Repository.open(place),
                 limits=limits,

@@ -195,7 +195,7 @@ class PipelineRefreshOperator(PipelineOperator):
         update_id = self._start(context, "refresh", request, on_active_update=room, **how)
         self._follow(context, "refresh", update_id, wait_for)
         for table in copied:
-            copies.bring_back(table, settle=lambda: self.patience.sleep(self.patience.settle))
+            copies.bring_back(table, settle=lambda: self.start_retry_policy.sleep(self.start_retry_policy.settle))
         result = self._found(tables)
         wrong = [v for v in result["verification"] if not v["ok"]]
         if wrong:

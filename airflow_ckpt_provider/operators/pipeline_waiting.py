@@ -35,7 +35,7 @@ from airflow_ckpt_provider.lakeflow.following import (
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
-from airflow_ckpt_provider.lakeflow.starting import Patience, find_ours, start_once
+from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, find_ours, start_once
 from airflow_ckpt_provider.lakeflow.updates import RUNNING, active_update
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
@@ -57,7 +57,7 @@ _KEY = "pipeline_update"
 _GRACE = 60.0
 #: How often a pipeline that was busy again after it had become free is waited for.
 _ROOMS = 5
-#: A run that a job starts may take its time until its update shows: looks of ``patience.settle``, not more requests.
+#: A run that a job starts may take its time until its update shows: looks of ``retry_policy.settle``, not more requests.
 _JOB_SENDS = 30
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
 
@@ -84,7 +84,7 @@ class PipelineOperator(BaseOperator):
     ui_color = "#ffe6cc"
 
     #: How long a lost answer is looked after; of this class, so that tests need not wait.
-    patience = Patience()
+    start_retry_policy = RetryPolicy()
     follow_up_within = FOLLOW_UP_WITHIN
 
     def __init__(
@@ -226,16 +226,16 @@ class PipelineOperator(BaseOperator):
     def _start(self, context: Context, step: str, request: StartRequest, **how: Any) -> str:
         """Start the update of a step, or find it; return its id.
 
-        :param how: ``on_active_update``; ``send`` and ``patience``, as for ``start_once``.
+        :param how: ``on_active_update``; ``send`` and ``retry_policy``, as for ``start_once``.
         """
         on_active_update = how.pop("on_active_update", FAIL)
-        patience = how.pop("patience", self.patience)
+        retry_policy = how.pop("retry_policy", self.start_retry_policy)
         pipeline_id = self._pipeline_id()
         self._under_way = (step, request)
         for room in range(_ROOMS):
             try:
                 started = start_once(
-                    self.workspace, pipeline_id, request, self._kept.notes(step), patience=patience, **how
+                    self.workspace, pipeline_id, request, self._kept.notes(step), retry_policy=retry_policy, **how
                 )
                 break
             except ActiveUpdateError:
@@ -375,7 +375,7 @@ class PipelineOperator(BaseOperator):
                     f"job {job_id}: {problem}", hint="see the run's page; clear this task to run the job again"
                 )
 
-        return {"send": send, "patience": replace(self.patience, sends=_JOB_SENDS)}
+        return {"send": send, "retry_policy": replace(self.start_retry_policy, sends=_JOB_SENDS)}
 
     def _job_call(self, context: Context, job_id: str, request: StartRequest) -> dict[str, Any]:
         """The body of ``jobs/run-now``; the same for all attempts of this task, and for no other."""

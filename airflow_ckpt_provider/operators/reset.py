@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
@@ -226,7 +226,7 @@ class CheckpointResetOperator(BaseOperator):
             return None
         if text(self.under) not in (None, record["plan_id"]):
             return None  # of a run that was cleared since: the seal that is there now wants its own
-        seal = look_at(checkpoint).seal
+        seal = inspect_target(checkpoint).seal
         plan = read_reset(repository, record["plan_id"])
         if plan is None or (seal is not None and seal.plan_id == plan.plan_id):
             return None  # recorded, and killed before the seal was lifted: it has still to be ended

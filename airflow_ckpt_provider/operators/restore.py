@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
@@ -211,7 +211,7 @@ class CheckpointRestoreOperator(BaseOperator):
         record = repository.audit(made_by(context)) if has_been_tried(context) else None
         if record is None or record["plan"]["target"] != target.uri:
             return None
-        seal = look_at(target).seal
+        seal = inspect_target(target).seal
         if seal is not None and seal.plan_id == record["plan_id"]:
             return None
         plan: dict[str, Any] = record["plan"]

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.rewind.apply import stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
     from airflow_ckpt_provider.storage.location import Location
 
-_EXITS = tuple(exit_.value for exit_ in SinkExit)
+_EXITS = tuple(exit_.value for exit_ in SinkPolicy)
 #: Specifiers without a value.
 _BARE = ("to_earliest", "to_latest", "to_current")
 
@@ -204,7 +204,7 @@ class CheckpointRewindOperator(SinkOperator):
             checkpoint,
             Specifier(kind, value),
             sink=self._sink(),
-            sink_exit=SinkExit(one_of(exit_, "sink_exit", _EXITS)) if exit_ else None,
+            sink_exit=SinkPolicy(one_of(exit_, "sink_exit", _EXITS)) if exit_ else None,
             repository=place,
             name=text(self.name),
             exact_replay=flag(self.exact_replay, "exact_replay"),

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.rewind.status import situation_of
+from airflow_ckpt_provider.recovery.rewind.status import status_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,7 +61,7 @@ class RewindReportOperator(BaseOperator):
             given = text(self.repository)
             kept = open_place(given, text(self.repository_conn_id)) if given else default_repository(place)
             repository = Repository.open_if_there(kept)
-            situation = situation_of(Checkpoint.at(place), repository, since=context["dag_run"].start_date)
+            situation = status_of(Checkpoint.at(place), repository, since=context["dag_run"].start_date)
         failed = self._failed(context)
         title = f"# {'Stopped in ' + ', '.join(failed) if failed else 'Ended'}"
         report = {**situation.to_json(), "failed": failed, "markdown": f"{title}\n\n{situation.to_markdown()}\n"}

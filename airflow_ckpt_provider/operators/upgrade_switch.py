@@ -12,7 +12,7 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.operators.upgrade import UpgradeOperator, upgrade_id
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.upgrade.fence import fence, release
 from airflow_ckpt_provider.upgrade.going_back import go_back, is_needed
 from airflow_ckpt_provider.upgrade.record import Event, newest_upgrade
@@ -20,7 +20,7 @@ from airflow_ckpt_provider.upgrade.record import Event, newest_upgrade
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_EXITS = tuple(exit_.value for exit_ in SinkExit if exit_ is not SinkExit.FORWARD)
+_EXITS = tuple(exit_.value for exit_ in SinkPolicy if exit_ is not SinkPolicy.FORWARD)
 
 
 class UpgradeSealOperator(UpgradeOperator):
@@ -124,7 +124,7 @@ class UpgradeRestoreOperator(UpgradeOperator, SinkOperator):
         *,
         sink: str | None = None,
         sink_conn_id: str | None = None,
-        sink_exit: str | None = SinkExit.ROLLBACK.value,
+        sink_exit: str | None = SinkPolicy.ROLLBACK.value,
         txn_app_id: str | None = None,
         sink_options: dict[str, str] | None = None,
         spark_conn_id: str | None = None,
@@ -155,7 +155,7 @@ class UpgradeRestoreOperator(UpgradeOperator, SinkOperator):
                 repository,
                 upgrade,
                 sink=self._sink(),
-                sink_exit=SinkExit(one_of(exit_, "sink_exit", _EXITS)) if exit_ else None,
+                sink_exit=SinkPolicy(one_of(exit_, "sink_exit", _EXITS)) if exit_ else None,
                 accept_foreign_loss=flag(self.accept_foreign_loss, "accept_foreign_loss"),
                 quiet_for=self.quiet_for,
                 made_by=made_by(context),

@@ -1,4 +1,4 @@
-"""The seam: what the sink does where a checkpoint under a new name takes over from the old one.
+"""The cutover: what the sink does where a checkpoint under a new name takes over from the old one.
 
 A new checkpoint has a new query id and begins at batch 0 again. Both matter to a sink that remembers: Delta's ``txn`` is kept by
 query id, so it does not protect a new checkpoint against what the old one has written already, whatever tutorials say; a
@@ -16,10 +16,10 @@ from typing import Any
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
-from airflow_ckpt_provider.sinks.delta import look_at_delta
+from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import TableHistory, read_table_history
-from airflow_ckpt_provider.sinks.file_sink import is_file_sink, look_at_file_sink
-from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, look_at_nothing
+from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink, is_file_sink
+from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, without_memory
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -33,7 +33,7 @@ _SAFE_WITHOUT_A_BATCH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seam:
+class Cutover:
     """What the sink does with the first batches of the new checkpoint.
 
     :param kind: ``delta``, ``file``, ``foreachBatch``, ``foreach``, ``kafka`` or ``unknown``.
@@ -56,7 +56,7 @@ class Seam:
     doubled: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The seam as plain JSON."""
+        """The cutover as plain JSON."""
         return {
             "kind": self.kind,
             "uri": self.uri,
@@ -69,7 +69,7 @@ class Seam:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Seam:
+    def from_json(cls, value: Mapping[str, Any]) -> Cutover:
         """Read what :meth:`to_json` wrote."""
         return cls(**{**value, "verdict": Verdict(value["verdict"]), "reasons": tuple(value["reasons"])})
 
@@ -128,7 +128,7 @@ class Known:
         return None if None in rows else sum(row or 0 for row in rows)
 
 
-def seam_of_new_checkpoint(
+def cutover_to_new_checkpoint(
     known: Known,
     query_id: str | None,
     *,
@@ -136,7 +136,7 @@ def seam_of_new_checkpoint(
     newest: int,
     new_app_id: str | None = None,
     continues: bool = False,
-) -> Seam:
+) -> Cutover:
     """Judge a new checkpoint: a new query id, and batch numbers from 0 on.
 
     :param known: the sink.
@@ -156,9 +156,9 @@ def seam_of_new_checkpoint(
             return _same_app_id(known.history.uri, writes_as, memory)
         return _by_content(known, app_id, start, "a new query id" if not new_app_id else f"txnAppId {new_app_id}")
     if known.is_file_sink and sink.place:
-        remembered = look_at_file_sink(sink.place, newest).remembered
+        remembered = inspect_file_sink(sink.place, newest).remembered
         if remembered is None or remembered < 0:
-            return Seam("file", sink.place.uri, Verdict.SAFE)
+            return Cutover("file", sink.place.uri, Verdict.SAFE)
         if continues:
             return _file_sink_goes_on(sink.place.uri, remembered, start)
         reason = (
@@ -166,7 +166,7 @@ def seam_of_new_checkpoint(
             f"batches 0 to {remembered} are skipped without a word, whatever rows they hold; have the new query write to a new "
             "directory, or go on with the numbers where it keeps no state (--continue-numbers)"
         )
-        return Seam(
+        return Cutover(
             "file",
             sink.place.uri,
             Verdict.WILL_SKIP,
@@ -180,11 +180,11 @@ def seam_of_new_checkpoint(
             "the sink is not known (--sink): a file sink skips the first batches of a new checkpoint, a Delta table "
             "takes again whatever is read again"
         )
-        return Seam("unknown", "unknown", Verdict.UNKNOWN, (reason,))
+        return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
     return _without_memory(sink.kind, start, newest)
 
 
-def seam_of_new_query_id(known: Known, query_id: str | None, *, start: int, newest: int) -> Seam:
+def cutover_to_new_query_id(known: Known, query_id: str | None, *, start: int, newest: int) -> Cutover:
     """Judge a checkpoint that only gets a new query id: batch numbers go on after ``start``.
 
     :param known: the sink.
@@ -197,15 +197,15 @@ def seam_of_new_query_id(known: Known, query_id: str | None, *, start: int, newe
         if query_id is None:
             return _unknown_id(known.history.uri)
         return _by_content(known, query_id, start, "a new query id")
-    seam = seam_of_same_query(known, query_id, start=start, newest=newest)
-    if seam.kind == "unknown":
+    cutover = cutover_of_same_query(known, query_id, start=start, newest=newest)
+    if cutover.kind == "unknown":
         reason = "the sink is not known (--sink): a new query id makes a Delta table forget which batches it has"
-        return replace(seam, reasons=(reason,))
+        return replace(cutover, reasons=(reason,))
     no_use = "a new query id changes nothing here: this sink does not know the query by its id"
-    return replace(seam, reasons=(no_use, *seam.reasons))
+    return replace(cutover, reasons=(no_use, *cutover.reasons))
 
 
-def seam_of_same_query(known: Known, query_id: str | None, *, start: int, newest: int) -> Seam:
+def cutover_of_same_query(known: Known, query_id: str | None, *, start: int, newest: int) -> Cutover:
     """Judge the same query, as a checkpoint of an older batch: its id and its batch numbers go on after ``start``.
 
     :param known: the sink.
@@ -218,15 +218,15 @@ def seam_of_same_query(known: Known, query_id: str | None, *, start: int, newest
         app_id = sink.app_id or query_id
         if app_id is None:
             return _unknown_id(known.history.uri)
-        report = look_at_delta(known.history, app_id, start, remembered=_memory(known, app_id))
+        report = inspect_delta(known.history, app_id, start, remembered=_memory(known, app_id))
     elif known.is_file_sink and sink.place:
-        report = look_at_file_sink(sink.place, start)
+        report = inspect_file_sink(sink.place, start)
     elif sink.kind == "unknown":
         reason = "the sink is not known (--sink): what it does with batches that it may have is not known either"
-        return Seam("unknown", "unknown", Verdict.UNKNOWN, (reason,))
+        return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
     else:
         return _without_memory(sink.kind, start, newest)
-    return Seam(
+    return Cutover(
         report.kind,
         report.uri,
         report.verdict,
@@ -236,25 +236,27 @@ def seam_of_same_query(known: Known, query_id: str | None, *, start: int, newest
     )
 
 
-def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
+def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Cutover:
     """Judge by what the table holds: it remembers nothing of the new id."""
     history = known.history
     if history is None:
         raise ValueError("not a Delta table")
     lineage = history.lineage()
     held, memory = known.held(app_id), _memory(known, app_id)
-    seam = Seam("delta", history.uri, Verdict.UNKNOWN, held=held, remembered=memory)
+    cutover = Cutover("delta", history.uri, Verdict.UNKNOWN, held=held, remembered=memory)
     if lineage is None:
-        return _with(seam, Verdict.UNKNOWN, "the table was restored to a version that its log does not have any more")
+        return _with(
+            cutover, Verdict.UNKNOWN, "the table was restored to a version that its log does not have any more"
+        )
     if held is None:
         if not history.is_whole:
             reason = (
                 f"the table's log begins at version {history.first}: which batches of {app_id} it holds cannot be told"
             )
-            return _with(seam, Verdict.UNKNOWN, reason)
+            return _with(cutover, Verdict.UNKNOWN, reason)
         if start == NOTHING_READ and lineage and known.others(app_id):
             return _with(
-                seam, Verdict.UNKNOWN, f"the table holds nothing of the query {app_id}, {_but_of(known, app_id)}"
+                cutover, Verdict.UNKNOWN, f"the table holds nothing of the query {app_id}, {_but_of(known, app_id)}"
             )
         if memory is not None or (start == NOTHING_READ and not lineage):
             held = NOTHING_READ  # restored to before its first batch, or asked to start before it
@@ -263,7 +265,7 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
                 f"the table has no commit of the query {app_id}: it is not its sink, or the query writes to it by foreachBatch "
                 "without txnAppId, or with another id (name it: --txn-app-id)"
             )
-            return _with(seam, Verdict.UNKNOWN, reason)
+            return _with(cutover, Verdict.UNKNOWN, reason)
     if held > start:
         rows = known.rows_after(app_id, start)
         counted = "their rows" if rows is None else f"their {rows:,} rows"
@@ -277,15 +279,15 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Seam:
         if start == NOTHING_READ and known.others(app_id):
             reason += f"; {_but_of(known, app_id)}"
         doubled = {"batches": held - max(start, NOTHING_READ)} | ({} if rows is None else {"rows": rows})
-        return _with(seam, Verdict.WILL_DUPLICATE, reason, doubled=doubled)
+        return _with(cutover, Verdict.WILL_DUPLICATE, reason, doubled=doubled)
     if held < start:
         reason = (
             f"the table holds batches up to {held}, the new checkpoint reads after {start}: rows of batches {held + 1} to "
             f"{start} are missing if those batches had any"
         )
-        return _with(seam, Verdict.UNKNOWN, reason)
+        return _with(cutover, Verdict.UNKNOWN, reason)
     done = f"the table holds exactly the batches up to {start}, and does not know {unknown_as}: nothing is skipped"
-    return _with(seam, Verdict.SAFE, done if start >= 0 else "the table holds nothing of the old query")
+    return _with(cutover, Verdict.SAFE, done if start >= 0 else "the table holds nothing of the old query")
 
 
 def _but_of(known: Known, app_id: str) -> str:
@@ -300,38 +302,40 @@ def _but_of(known: Known, app_id: str) -> str:
     )
 
 
-def _same_app_id(uri: str, app_id: str, memory: int) -> Seam:
+def _same_app_id(uri: str, app_id: str, memory: int) -> Cutover:
     reason = (
         f"foreachBatch writes with txnAppId {app_id}, of which the table remembers {memory}; a new checkpoint begins at batch "
         f"0, so Delta skips its batches 0 to {memory} without a word: give the new query a new txnAppId "
         "(and say so: --new-txn-app-id), or go on with the numbers where it keeps no state (--continue-numbers)"
     )
-    return Seam("delta", uri, Verdict.WILL_SKIP, (reason,), remembered=memory, skipped=memory + 1)
+    return Cutover("delta", uri, Verdict.WILL_SKIP, (reason,), remembered=memory, skipped=memory + 1)
 
 
-def _file_sink_goes_on(uri: str, remembered: int, start: int) -> Seam:
-    seam = Seam("file", uri, Verdict.SAFE, held=remembered, remembered=remembered)
+def _file_sink_goes_on(uri: str, remembered: int, start: int) -> Cutover:
+    cutover = Cutover("file", uri, Verdict.SAFE, held=remembered, remembered=remembered)
     if remembered <= start:
-        return _with(seam, Verdict.SAFE, f"the sink has batches up to {remembered}; the new numbers go on after them")
+        return _with(
+            cutover, Verdict.SAFE, f"the sink has batches up to {remembered}; the new numbers go on after them"
+        )
     batches = remembered - start
     reason = (
         f"the sink has batches up to {remembered}, the new checkpoint reads after {start}: their rows are written again"
         if start >= 0
         else f"the sink has batches 0 to {remembered}: what the sources give again of their rows is written again"
     )
-    return _with(seam, Verdict.WILL_DUPLICATE, reason, doubled={"batches": batches})
+    return _with(cutover, Verdict.WILL_DUPLICATE, reason, doubled={"batches": batches})
 
 
-def _unknown_id(uri: str) -> Seam:
+def _unknown_id(uri: str) -> Cutover:
     reason = "the old query's id cannot be read (metadata), so which of its batches the table holds is not known"
-    return Seam("delta", uri, Verdict.UNKNOWN, (reason,))
+    return Cutover("delta", uri, Verdict.UNKNOWN, (reason,))
 
 
-def _without_memory(kind: str, start: int, newest: int) -> Seam:
+def _without_memory(kind: str, start: int, newest: int) -> Cutover:
     if newest <= start:
-        return Seam(kind, kind, Verdict.SAFE, (_SAFE_WITHOUT_A_BATCH,))
-    report = look_at_nothing(kind, start, newest)
-    return Seam(kind, kind, report.verdict, report.reasons, doubled={"batches": newest - start})
+        return Cutover(kind, kind, Verdict.SAFE, (_SAFE_WITHOUT_A_BATCH,))
+    report = without_memory(kind, start, newest)
+    return Cutover(kind, kind, report.verdict, report.reasons, doubled={"batches": newest - start})
 
 
 def _memory(known: Known, app_id: str) -> int | None:
@@ -345,7 +349,13 @@ def _memory(known: Known, app_id: str) -> int | None:
     return memory
 
 
-def _with(seam: Seam, verdict: Verdict, reason: str, *, doubled: Mapping[str, int] | None = None) -> Seam:
-    return Seam(
-        seam.kind, seam.uri, verdict, (reason,), held=seam.held, remembered=seam.remembered, doubled=doubled or {}
+def _with(cutover: Cutover, verdict: Verdict, reason: str, *, doubled: Mapping[str, int] | None = None) -> Cutover:
+    return Cutover(
+        cutover.kind,
+        cutover.uri,
+        verdict,
+        (reason,),
+        held=cutover.held,
+        remembered=cutover.remembered,
+        doubled=doubled or {},
     )

@@ -15,7 +15,7 @@ RESTORED_WITHOUT_SPARK = frozenset(
 )
 
 
-def look_at_delta(
+def inspect_delta(
     history: TableHistory,
     app_id: str,
     batch_id: int,

@@ -26,7 +26,7 @@ def is_file_sink(place: Location) -> bool:
     return bool(place.list(SINK_LOG).files)
 
 
-def look_at_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[int] = frozenset()) -> SinkReport:
+def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[int] = frozenset()) -> SinkReport:
     """Judge a start after ``batch_id``; reads the log entries that tell which files are in the sink.
 
     :param place: the directory that the query writes to.

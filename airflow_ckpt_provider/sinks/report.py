@@ -10,7 +10,7 @@ from typing import Any
 from airflow_ckpt_provider.verdict import Verdict
 
 
-class SinkExit(StrEnum):
+class SinkPolicy(StrEnum):
     """What is done about rows that the sink has beyond the target batch; chosen by a person."""
 
     #: The sink goes back too.
@@ -115,7 +115,7 @@ class SinkReport:
 WITHOUT_MEMORY = ("foreachBatch", "foreach", "kafka")
 
 
-def look_at_nothing(kind: str, batch_id: int, newest: int) -> SinkReport:
+def without_memory(kind: str, batch_id: int, newest: int) -> SinkReport:
     """Judge a sink that keeps no memory of batches, or of which nothing is known.
 
     :param kind: one of :data:`WITHOUT_MEMORY`, or ``unknown``.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
-from airflow_ckpt_provider.sinks.delta import look_at_delta
+from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import TableHistory, read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark
-from airflow_ckpt_provider.sinks.file_sink import is_file_sink, look_at_file_sink
-from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, look_at_nothing
+from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink, is_file_sink
+from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, without_memory
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def history_of(sink: Sink) -> TableHistory | None:
     return read_table_history(sink.place) if sink.place and is_delta_table(sink.place) else None
 
 
-def look_at_sink(
+def inspect_sink(
     sink: Sink,
     history: TableHistory | None,
     app_id: str,
@@ -95,7 +95,7 @@ def look_at_sink(
             raise RefusedError(
                 f"{sink.kind!r} is neither a place nor one of {', '.join(WITHOUT_MEMORY)}", hint="name the sink: --sink"
             )
-        return look_at_nothing(sink.kind, batch_id, newest)
+        return without_memory(sink.kind, batch_id, newest)
     if history:
         remembered = None
         if history.remembered(app_id) is None and not history.is_whole:
@@ -103,9 +103,9 @@ def look_at_sink(
                 remembered = delta_client.remembered(place, app_id, storage_options=sink.storage_options)
             except MissingExtraError as e:
                 log.info("%s", e)
-        return look_at_delta(history, app_id, batch_id, remembered=remembered, later=later)
+        return inspect_delta(history, app_id, batch_id, remembered=remembered, later=later)
     if is_file_sink(place):
-        return look_at_file_sink(place, batch_id, unwritten=unwritten)
+        return inspect_file_sink(place, batch_id, unwritten=unwritten)
     raise RefusedError(
         f"{place} is neither a Delta table nor the output of a file sink (no _delta_log/, no _spark_metadata/)",
         hint=f"give the sink's directory, or one of {', '.join(WITHOUT_MEMORY)} where it has none",

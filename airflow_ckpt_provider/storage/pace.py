@@ -27,7 +27,7 @@ MOST = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long a store is asked again.
 
     :param refused: seconds without any answer but refusals after which it is given up.
@@ -48,12 +48,12 @@ class Pace:
     """The requests to one store, from all threads of this process.
 
     :param place: URI of the store, for the log.
-    :param patience: how long it is asked again.
+    :param retry_policy: how long it is asked again.
     """
 
-    def __init__(self, place: str, patience: Patience | None = None) -> None:
+    def __init__(self, place: str, retry_policy: RetryPolicy | None = None) -> None:
         self._place = place
-        self._patience = patience or Patience()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._changed = threading.Condition()
         self._at_once = 0
         self._limit = float(MOST)
@@ -62,7 +62,7 @@ class Pace:
         self._cut_at = self._given_up_at = self._resume_at = 0.0
         #: Since when it has only refused.
         self._refusing_since: float | None = None
-        self._pause = self._patience.first_pause
+        self._pause = self._retry_policy.first_pause
         #: How many requests were refused, and the fewest at once that it came down to.
         self.refused = 0
         self.lowest = MOST
@@ -95,8 +95,8 @@ class Pace:
                     first_refusal = first_refusal or now
                     self._slow_down(began, now)
                     self._check_patience(action, e, first_refusal, now)
-                elif is_passing(e) and failures < self._patience.failures:
-                    pause = min(self._patience.first_pause * 2**failures, self._patience.longest_pause)
+                elif is_passing(e) and failures < self._retry_policy.failures:
+                    pause = min(self._retry_policy.first_pause * 2**failures, self._retry_policy.longest_pause)
                     failures += 1
                     log.info(
                         "could not %s, trying again in %.1f s: %s", action, pause, storage_error(action, e).message
@@ -129,7 +129,7 @@ class Pace:
             self._changed.notify(int(self._limit) - self._at_once)
 
     def _recover(self) -> None:
-        self._pause = self._patience.first_pause
+        self._pause = self._retry_policy.first_pause
         self._limit += 1 / self._limit  # one more for each round of answers
         if self._limit >= self._peak:
             log.info("%s takes %d requests at once again", self._place, self._peak)
@@ -152,15 +152,15 @@ class Pace:
                 int(self._limit),
                 self._pause,
             )
-            self._pause = min(self._pause * 2, self._patience.longest_pause)
+            self._pause = min(self._pause * 2, self._retry_policy.longest_pause)
 
     def _check_patience(self, action: str, error: Exception, first_refusal: float, now: float) -> None:
         with self._changed:
             silent, tried = now - (self._refusing_since or now), now - first_refusal
-            if silent >= self._patience.refused:
+            if silent >= self._retry_policy.refused:
                 self._given_up_at = now
                 self._changed.notify_all()
-            elif tried < self._patience.refused_request:
+            elif tried < self._retry_policy.refused_request:
                 return
         raise StorageError(
             f"{storage_error(action, error).message}; asked again for {max(silent, tried):.0f} s, with ever fewer requests "

@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import put_seal, seal, sealed_by_another, unseal
-from airflow_ckpt_provider.change.target import Target, look_at
+from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.look import list_logs
+from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note
@@ -47,7 +47,7 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
     :param repository: keeps the upgrade's record.
     :raises SealedError: somebody else has sealed it.
     """
-    there = look_at(checkpoint.location)
+    there = inspect_target(checkpoint.location)
     mark = own_seal(there, upgrade)
     if mark is None:
         back = upgrade.has(Event.RELEASED)
@@ -90,7 +90,7 @@ def release(
             f"upgrade {upgrade.upgrade_id} was taken back: the old code runs",
             hint="clear the run from its first task on, or start a new one",
         )
-    mark = own_seal(look_at(checkpoint.location), upgrade)
+    mark = own_seal(inspect_target(checkpoint.location), upgrade)
     if mark is None and not upgrade.has(Event.RELEASED):
         raise RefusedError(
             f"{checkpoint.location} is not sealed any more by upgrade {upgrade.upgrade_id}: the stream may have been started",

@@ -13,14 +13,14 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import unseal
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.upgrade.fence import fence, own_seal
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, note, note_refusal
@@ -57,7 +57,7 @@ def go_back(
     upgrade: Upgrade,
     *,
     sink: Sink,
-    sink_exit: SinkExit | None,
+    sink_exit: SinkPolicy | None,
     accept_foreign_loss: bool = False,
     quiet_for: float = 5.0,
     made_by: str = "",
@@ -77,7 +77,7 @@ def go_back(
         return WayBack(bool(upgrade.fact(Event.BACK, "plan")), upgrade.fact(Event.BACK, "batch_id"), None)
     location = checkpoint.location
     backup_id, batch_id = upgrade.fact(Event.RELEASED, "backup_id"), upgrade.fact(Event.RELEASED, "batch_id")
-    mark = own_seal(look_at(location), upgrade)
+    mark = own_seal(inspect_target(location), upgrade)
     done = _recorded(repository, upgrade)
     if mark is None and done is None:
         raise RefusedError(
@@ -99,7 +99,7 @@ def go_back(
         )
     # Noted before the seal of a way without changes is lifted: then nobody seals, or goes back, once more.
     note(repository, upgrade, Event.BACK, batch_id=batch_id, plan=plan["plan_id"] if plan else None)
-    if left := own_seal(look_at(location), upgrade):
+    if left := own_seal(inspect_target(location), upgrade):
         unseal(checkpoint, plan_id=left.plan_id)
     return WayBack(plan is not None, batch_id, plan)
 
@@ -111,7 +111,7 @@ def _rewind(
     mark: Seal,
     *,
     sink: Sink,
-    sink_exit: SinkExit | None,
+    sink_exit: SinkPolicy | None,
     accept_foreign_loss: bool,
     quiet_for: float,
     made_by: str,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.look import list_logs
+from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade
 
 KEPT = "kept"
@@ -52,7 +52,7 @@ class Outcome:
 def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
     """Look where an upgrade stands. Changes nothing."""
     place = checkpoint.location.uri
-    mark = look_at(checkpoint.location).seal
+    mark = inspect_target(checkpoint.location).seal
     sealed = mark is not None and mark.plan_id in upgrade.plan_ids
     after = upgrade.fact(Event.RELEASED, "batch_id")
     if upgrade.has(Event.KEPT):

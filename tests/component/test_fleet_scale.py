@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.fleet.discovery import WORKERS, discover
-from airflow_ckpt_provider.fleet.fleet import look_at_fleet
+from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -61,7 +61,7 @@ def test_on_s3(s3_server: S3Server, gate: Gate, tmp_path: Path, count: int) -> N
     assert len(finding) <= FOLDERS + TO_FIND * count
     assert by_kind(finding)["LIST"] == FOLDERS + 3 * count
     with gate.watched() as looking:
-        fleet = look_at_fleet(found, Repository.open(place / "backups"), limits=Limits(max_age=3600, max_gap=0))
+        fleet = inspect_fleet(found, Repository.open(place / "backups"), limits=Limits(max_age=3600, max_gap=0))
     assert fleet.problems() == {}
     assert all(s.backup and s.backup.verified for s in fleet.streams)
     assert len(looking) <= OF_REPOSITORY + TO_COMPARE * count
@@ -77,7 +77,7 @@ def test_on_the_local_disk(tmp_path: Path) -> None:
     fleet_of(place, unpack(tmp_path / "sample"), count)
     looking, store = watched(place / "ck")
     asking, kept = watched(place / "backups")
-    fleet = look_at_fleet(discover([looking]), Repository.open(asking), limits=Limits(max_age=3600, max_gap=0))
+    fleet = inspect_fleet(discover([looking]), Repository.open(asking), limits=Limits(max_age=3600, max_gap=0))
     assert fleet.problems() == {}
     assert len(fleet.streams) == count
     assert len(store.requests) == FOLDERS + TO_FIND * count

@@ -22,7 +22,7 @@ from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rew
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -90,7 +90,7 @@ class Story:
         started.finished()
 
     def plan(self, kind: str, value: object = "", *, sink_exit: str | None = "rollback", **settings: Any) -> RewindPlan:
-        chosen = SinkExit(sink_exit) if sink_exit else None
+        chosen = SinkPolicy(sink_exit) if sink_exit else None
         return plan_rewind(self.ckpt, Specifier(kind, str(value)), sink=self.sink, sink_exit=chosen, **settings)
 
     def rewind(

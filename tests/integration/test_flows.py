@@ -43,7 +43,7 @@ def test_reset_and_rolled_back(pipeline: Pipeline, tmp_path: Path) -> None:
 
     # From the start again, with batch numbers that the table's log does not know yet.
     plan = plan_flow_reset(pipeline.flow("first"), sink=pipeline.sink("first"), continue_numbers=True)
-    assert (plan.version, plan.verdict, plan.reset.seam.doubled) == (1, Verdict.WILL_DUPLICATE, {"batches": 4})
+    assert (plan.version, plan.verdict, plan.reset.cutover.doubled) == (1, Verdict.WILL_DUPLICATE, {"batches": 4})
     apply_flow_reset(plan, accept=Verdict.WILL_DUPLICATE, quiet_for=0.1)
     # From the kept position.
     plan = plan_flow_reset(
@@ -56,7 +56,7 @@ def test_reset_and_rolled_back(pipeline: Pipeline, tmp_path: Path) -> None:
     ).already_done
     # The control: from the start again as an empty directory would have it.
     plan = plan_flow_reset(pipeline.flow("third"), sink=pipeline.sink("third"))
-    assert (plan.verdict, plan.reset.seam.skipped) == (Verdict.WILL_SKIP, 4)
+    assert (plan.verdict, plan.reset.cutover.skipped) == (Verdict.WILL_SKIP, 4)
     apply_flow_reset(plan, accept=Verdict.WILL_SKIP, quiet_for=0.1)
 
     pipeline.put()

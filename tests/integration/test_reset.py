@@ -130,7 +130,7 @@ def test_a_batch_that_the_table_has_and_the_checkpoint_not(spark_host: SparkHost
     carried_out(new, again, Verdict.WILL_DUPLICATE)
     new.run()
     doubled = [i for i in ids_in(tmp_path / "s" / "out") if i >= 4]
-    assert len(doubled) - 2 == again.seam.doubled["rows"] == 2
+    assert len(doubled) - 2 == again.cutover.doubled["rows"] == 2
     assert len(ids_in(tmp_path / "s" / "out")) == 12
 
 
@@ -149,7 +149,7 @@ def test_a_file_sink(spark_host: SparkHost, tmp_path: Path, continue_numbers: bo
     with_the_snippet(old, plan, "union").run()
     lines = (line for f in (tmp_path / "s" / "out").glob("part-*.json") for line in f.read_text().splitlines())
     rows = sorted(json.loads(line)["id"] for line in lines)
-    lost = 0 if continue_numbers else plan.seam.skipped
+    lost = 0 if continue_numbers else plan.cutover.skipped
     assert len(rows) == 7 - lost
     assert lost in (0, 3)
 

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
-from airflow_ckpt_provider.recovery.rewind.status import situation_of
+from airflow_ckpt_provider.recovery.rewind.status import status_of
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.spark_host import SparkHost, coordinates
 from tests.unit.checkpoint.stores import Killed, Life, watched
@@ -90,7 +90,7 @@ def test_a_command_that_fails_leaves_it_sealed_and_the_next_one_ends_it(story: S
     plan = story.plan("to_batch", 3)
     with pytest.raises(StorageError, match="Spark did not restore"):
         apply_rewind(plan, story.ckpt, story.repository, sink=broken, quiet_for=0.1)
-    situation = situation_of(story.ckpt, story.repository)
+    situation = status_of(story.ckpt, story.repository)
     assert situation.kind == "under_way"
     command = shlex.split(situation.commands[0])[1:]
     assert main([*command, "--spark-submit", spark_submit]) == 0
@@ -129,7 +129,7 @@ def test_killed_after_spark_has_restored(story: Story, spark_submit: str) -> Non
             if asked:
                 break
     assert len(asked) == 1
-    again = situation_of(story.ckpt, story.repository).commands[0]
+    again = status_of(story.ckpt, story.repository).commands[0]
     assert main([*shlex.split(again)[1:], "--spark-submit", "false"]) == 0, "Spark is not needed any more"
     story.run(1)
     assert difference(story.reference(), story.rows()) == (0, 0)

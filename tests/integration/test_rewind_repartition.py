@@ -16,7 +16,7 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.service import SampleService
@@ -67,7 +67,7 @@ class Orders:
     def rewind(self, batch: int) -> RewindPlan:
         wait_until_at_rest(self.place, quiet_for=1, at_most=60)
         sink = Sink(place=open_location(str(self.out)))
-        plan = plan_rewind(self.checkpoint, Specifier("to_batch", str(batch)), sink=sink, sink_exit=SinkExit.ROLLBACK)
+        plan = plan_rewind(self.checkpoint, Specifier("to_batch", str(batch)), sink=sink, sink_exit=SinkPolicy.ROLLBACK)
         repository = Repository.open_or_create(default_repository(self.place))
         apply_rewind(plan, self.checkpoint, repository, sink=sink, quiet_for=0.1)
         return plan

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
@@ -37,7 +37,7 @@ def plan_of(stream: Stream, batch: int, options: dict[str, Any]) -> RewindPlan:
     guards = installed_guards(GuardSettings(options=options))
     sink = Sink(place=open_location(str(stream.place / "out")))
     specifier = Specifier("to_batch", str(batch))
-    return plan_rewind(Checkpoint.at(place), specifier, sink=sink, sink_exit=SinkExit.ROLLBACK, guards=guards)
+    return plan_rewind(Checkpoint.at(place), specifier, sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=guards)
 
 
 def carried_out(stream: Stream, plan: RewindPlan) -> None:

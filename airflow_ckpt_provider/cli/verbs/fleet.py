@@ -17,7 +17,7 @@ from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet import tables
 from airflow_ckpt_provider.fleet.discovery import Discovery, discover
-from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import to_openmetrics
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
@@ -36,7 +36,7 @@ def fleet(call: Call) -> Answer:
     repository = Repository.open(call.places(args.repository, role="repository"))
     streams = _streams(call)
     with terminal.counting_bar("Looking", "streams") as on_progress:
-        found = look_at_fleet(
+        found = inspect_fleet(
             streams,
             repository,
             limits=Limits(args.max_age, args.max_gap, args.min_time_to_loss),

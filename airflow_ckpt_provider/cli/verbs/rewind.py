@@ -29,7 +29,7 @@ from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
 from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 
@@ -45,7 +45,7 @@ def rewind(call: Call) -> Answer:
     sink = _sink(call)
     settings: dict[str, Any] = {
         "sink": sink,
-        "sink_exit": SinkExit(args.sink_exit) if args.sink_exit else None,
+        "sink_exit": SinkPolicy(args.sink_exit) if args.sink_exit else None,
         "repository": place,
         "name": args.name,
         "exact_replay": not args.fresh,

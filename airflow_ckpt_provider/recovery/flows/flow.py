@@ -86,10 +86,10 @@ def flows_of(storage: Location) -> list[Flow]:
             f"{storage} holds no flows of Spark Declarative Pipelines: no {CHECKPOINTS}/<catalog>/<database>/<table>/<flow>",
             hint="give the `storage` of the pipeline's spark-pipeline.yml; before its first run there is nothing either",
         )
-    return in_parallel(lambda path: look_at_flow(root, path), paths)
+    return in_parallel(lambda path: read_flow(root, path), paths)
 
 
-def look_at_flow(root: Location, path: str) -> Flow:
+def read_flow(root: Location, path: str) -> Flow:
     """Look at one flow."""
     place = root / path
     versions = tuple(sorted(int(name) for name in place.list().directories if name.isdecimal()))

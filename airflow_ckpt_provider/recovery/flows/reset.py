@@ -23,7 +23,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets, write_file
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
@@ -47,7 +47,7 @@ class FlowReset:
     :param flow: the flow, as it was found.
     :param base: the version whose position and history count: the newest one with a batch.
     :param version: the version that becomes the live one.
-    :param reset: the same for a checkpoint of its own: positions, contents, the verdict at the seam.
+    :param reset: the same for a checkpoint of its own: positions, contents, the verdict at the cutover.
     :param already_done: the live version is a new checkpoint that was not started yet, and just what is wanted.
     """
 
@@ -118,7 +118,7 @@ class FlowReset:
             ("flow", f"{self.flow.name} into {self.flow.target}"),
             ("new checkpoint", f"`{self.path}`"),
             ("start", start),
-            ("sink", f"`{self.reset.seam.uri}` ({self.reset.seam.kind})"),
+            ("sink", f"`{self.reset.cutover.uri}` ({self.reset.cutover.kind})"),
             ("verdict", f"**{self.verdict.value}**"),
         ]
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
@@ -177,7 +177,7 @@ def plan_flow_reset(
     :raises SealedError: something else has sealed its checkpoint.
     """
     way = ResetWay.KEEP_POSITION if keep_position else ResetWay.FROM_SCRATCH
-    looked = {n: look_at(flow.version(n)) for n in flow.versions[-2:]}
+    looked = {n: inspect_target(flow.version(n)) for n in flow.versions[-2:]}
     base = next((n for n in reversed(flow.versions) if _has_run(flow.version(n))), None)
     if base is None:
         raise RefusedError(
@@ -228,7 +228,7 @@ def apply_flow_reset(
     old, new = plan.flow.version(plan.base), plan.flow.version(plan.version)
     if plan.already_done:
         return _outcome(plan, new, began)
-    marks = [place for place in (old, new) if look_at(place).seal]
+    marks = [place for place in (old, new) if inspect_target(place).seal]
     if not marks:
         if plan.verdict not in (Verdict.SAFE, accept):
             raise RefusedError(
@@ -236,15 +236,15 @@ def apply_flow_reset(
                 hint=f"put that right first, or accept it in so many words: --accept {plan.verdict.value}",
             )
         _seal_live(plan, old, quiet_for=quiet_for, made_by=made_by)
-    if look_at(old).seal:
+    if inspect_target(old).seal:
         _make(plan, new, made_by)
-    lifted = look_at(new).seal
+    lifted = inspect_target(new).seal
     if lifted:
         remove_seal(new, lifted)
     if repository:
         facts = {"made_by": made_by, "reason": reason, "checkpoint": new.uri}
         repository.record(plan.plan_id, {"kind": "flow-reset", **facts, "plan": plan.to_json()})
-    if mark := look_at(old).seal:
+    if mark := inspect_target(old).seal:
         remove_seal(old, mark)
     log.info("flow %s begins in %s at the next run of its pipeline", plan.flow.name, new)
     return _outcome(plan, new, began)
@@ -264,7 +264,7 @@ def _seal_live(plan: FlowReset, old: Location, *, quiet_for: float, made_by: str
 
 def _make(plan: FlowReset, new: Location, made_by: str) -> None:
     """Fill the new version: under a seal of its own, for it is the live one from its first file on."""
-    there = look_at(new)
+    there = inspect_target(new)
     contents = {METADATA_FILE: new_metadata(str(uuid.uuid4())), **plan.reset.contents}
     if not there.seal:
         if all(path in there.visible for path in contents):

@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.target import check_at_rest, look_at
+from airflow_ckpt_provider.change.target import check_at_rest, inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.flows.flow import Flow
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
-from airflow_ckpt_provider.sinks.cutover import Known, Seam, seam_of_same_query
+from airflow_ckpt_provider.sinks.cutover import Cutover, Known, cutover_of_same_query
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -24,13 +24,13 @@ class FlowRestore:
     :param flow: the flow, as it was found.
     :param version: the version that the backup is restored into; it becomes the live one.
     :param restore: the restore itself.
-    :param seam: what the sink does with the batches that are run again.
+    :param cutover: what the sink does with the batches that are run again.
     """
 
     flow: Flow
     version: int
     restore: RestorePlan
-    seam: Seam
+    cutover: Cutover
 
     @property
     def path(self) -> str:
@@ -45,7 +45,7 @@ class FlowRestore:
     @property
     def verdict(self) -> Verdict:
         """What the sink does."""
-        return Verdict.SAFE if self.already_done else self.seam.verdict
+        return Verdict.SAFE if self.already_done else self.cutover.verdict
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""
@@ -57,7 +57,7 @@ class FlowRestore:
             "version": self.version,
             "path": self.path,
             "verdict": self.verdict.value,
-            "sink": self.seam.to_json(),
+            "sink": self.cutover.to_json(),
             "restore": self.restore.to_json(),
             "already_done": self.already_done,
         }
@@ -93,24 +93,26 @@ def plan_flow_restore(
         )
     chosen = manifest.batch_id if batch is None else batch
     newest = flow.progress.latest_logged if flow.progress else None
-    seam = seam_of_same_query(
+    cutover = cutover_of_same_query(
         Known.of(sink or Sink()),
         manifest.query_id,
         start=chosen,
         newest=chosen if newest is None else max(newest, chosen),
     )
-    told = (seam.verdict, seam.reasons)
-    begun = look_at(live).seal is not None  # by this restore, stopped half-way; or by somebody else, which is refused
+    told = (cutover.verdict, cutover.reasons)
+    begun = (
+        inspect_target(live).seal is not None
+    )  # by this restore, stopped half-way; or by somebody else, which is refused
     try:
         here = plan_restore(repository, manifest, live, batch=batch, sink=told)
         if begun or here.already_done:
-            return FlowRestore(flow, flow.live, here, seam)
+            return FlowRestore(flow, flow.live, here, cutover)
     except RefusedError:
         if begun:
             raise
     version = flow.live + 1
     restore = plan_restore(repository, manifest, flow.version(version), batch=batch, sink=told)
-    return FlowRestore(flow, version, restore, seam)
+    return FlowRestore(flow, version, restore, cutover)
 
 
 def apply_flow_restore(
@@ -134,10 +136,10 @@ def apply_flow_restore(
     if not plan.already_done and plan.restore.target.seal is None:
         if plan.verdict not in (Verdict.SAFE, accept):
             raise RefusedError(
-                f"the sink says {plan.verdict.value}: {'; '.join(plan.seam.reasons)}",
+                f"the sink says {plan.verdict.value}: {'; '.join(plan.cutover.reasons)}",
                 hint=f"accept it in so many words: --accept {plan.verdict.value}",
             )
         if plan.flow.live is not None:
-            check_at_rest(look_at(plan.flow.version(plan.flow.live)), quiet_for=quiet_for)
+            check_at_rest(inspect_target(plan.flow.version(plan.flow.live)), quiet_for=quiet_for)
     # What the sink does was accepted above, and a restore that is gone on with was accepted when it began.
     return apply_restore(plan.restore, made_by=made_by, reason=reason, accept_sink=True)

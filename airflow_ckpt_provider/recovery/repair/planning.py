@@ -13,7 +13,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.change.sealing import sealed_by_another
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.doctor import check, kinds
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination, examine
@@ -65,7 +65,7 @@ def plan_repair(
     :raises RefusedError: the query id is no UUID; it is sealed by a repair that was begun with another repository.
     """
     location = checkpoint.location
-    there = look_at(location)
+    there = inspect_target(location)
     if there.seal:
         return _continued(there.seal, location, repository)
     tree = Tree.of(location)

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.change.fail_closed_order import clear, write_file
 from airflow_ckpt_provider.change.plan_seal import raise_above, seal_for_plan, with_query_stopped
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, expect_files, look_at
+from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
@@ -124,7 +124,7 @@ def apply_reset(
     aside = SetAside(repository, plan.name, plan.plan_id, "checkpoint")
     mark = _seal(plan, checkpoint, aside, quiet_for=quiet_for, made_by=made_by)
     only = {METADATA_FILE} if plan.way is ResetWay.NEW_QUERY_ID else None
-    there = look_at(checkpoint).visible
+    there = inspect_target(checkpoint).visible
     aside.keep(checkpoint, [file for path, file in there.items() if only is None or path in only], workers=workers)
     if plan.way is not ResetWay.NEW_QUERY_ID:
         mark = raise_above(checkpoint, mark, plan.contents, made_by=made_by)
@@ -185,8 +185,8 @@ def _wanted(plan: ResetPlan) -> dict[str, bytes]:
 
 
 def _worst_reasons(plan: ResetPlan) -> Iterable[str]:
-    if plan.seam.verdict is plan.verdict:
-        yield from plan.seam.reasons
+    if plan.cutover.verdict is plan.verdict:
+        yield from plan.cutover.reasons
     for source in plan.sources:
         if source.verdict is plan.verdict:
             yield from source.reasons
@@ -208,7 +208,7 @@ def _seal(plan: ResetPlan, location: Location, aside: SetAside, *, quiet_for: fl
 
 def _check(plan: ResetPlan, location: Location) -> Target:
     """See that exactly what was planned is there."""
-    there = look_at(location)
+    there = inspect_target(location)
     wanted = {} if plan.way is not ResetWay.NEW_QUERY_ID else dict(plan.before)
     wanted |= {path: len(content) for path, content in _wanted(plan).items()}
     expect_files(there, wanted.items(), plan_id=plan.plan_id)

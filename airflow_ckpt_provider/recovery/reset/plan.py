@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
 from airflow_ckpt_provider.guards.report import worst
-from airflow_ckpt_provider.sinks.cutover import Seam
+from airflow_ckpt_provider.sinks.cutover import Cutover
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -117,7 +117,7 @@ class ResetPlan:
     :param fingerprint: of the checkpoint when the plan was made.
     :param sources: where each source starts; empty where the sources' own options decide, or nothing changes.
     :param contents: files that the new checkpoint holds before its first start: path -> content.
-    :param seam: what the sink does.
+    :param cutover: what the sink does.
     :param cautions: what a new checkpoint changes besides.
     :param notes: what the person who asked should know.
     :param repository: URI of the repository that keeps the old checkpoint; empty where it lies beside the checkpoint.
@@ -135,7 +135,7 @@ class ResetPlan:
     fingerprint: str
     sources: tuple[NewSource, ...]
     contents: Mapping[str, str]
-    seam: Seam
+    cutover: Cutover
     cautions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     repository: str = ""
@@ -155,13 +155,13 @@ class ResetPlan:
     @property
     def verdict(self) -> Verdict:
         """The worst of sources and sink."""
-        return worst((*(source.verdict for source in self.sources), self.seam.verdict))
+        return worst((*(source.verdict for source in self.sources), self.cutover.verdict))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why, in words."""
         of_sources = (f"source {s.source} ({s.kind}): {reason}" for s in self.sources for reason in s.reasons)
-        return (*(f"sink: {r}" for r in self.seam.reasons), *of_sources, *self.cautions, *self.notes)
+        return (*(f"sink: {r}" for r in self.cutover.reasons), *of_sources, *self.cautions, *self.notes)
 
     @property
     def options(self) -> dict[str, dict[str, str]]:
@@ -232,7 +232,7 @@ class ResetPlan:
             "request": self.request.to_json(),
             "checkpoint": [self.checkpoint, self.fingerprint],
             "sources": [source.to_json() for source in self.sources],
-            "sink": self.seam.to_json(),
+            "sink": self.cutover.to_json(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -256,7 +256,7 @@ class ResetPlan:
             "conf": self.conf,
             "snippet": self.snippet,
             "writes": {path: len(content.encode()) for path, content in self.contents.items()},
-            "sink": self.seam.to_json(),
+            "sink": self.cutover.to_json(),
             "cautions": list(self.cautions),
             "notes": list(self.notes),
             "repository": self.repository,
@@ -290,7 +290,7 @@ class ResetPlan:
             fingerprint=value["checkpoint_fingerprint"],
             sources=tuple(NewSource.from_json(source) for source in value["sources"]),
             contents=value["contents"],
-            seam=Seam.from_json(value["sink"]),
+            cutover=Cutover.from_json(value["sink"]),
             cautions=tuple(value["cautions"]),
             notes=tuple(value["notes"]),
             repository=value["repository"],
@@ -303,7 +303,7 @@ class ResetPlan:
             ("checkpoint", f"`{self.checkpoint}`"),
             ("asked for", self.request.way.value),
             ("start", self._start_in_words()),
-            ("sink", f"`{self.seam.uri}` ({self.seam.kind})"),
+            ("sink", f"`{self.cutover.uri}` ({self.cutover.kind})"),
             ("verdict", f"**{self.verdict.value}**"),
             ("take back", f"`{self.take_back}`"),
         ]

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import Target, look_at
+from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
@@ -27,7 +27,13 @@ from airflow_ckpt_provider.recovery.positions.position import SourcePosition
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest, ResetWay
-from airflow_ckpt_provider.sinks.cutover import NOTHING_READ, Known, Seam, seam_of_new_checkpoint, seam_of_new_query_id
+from airflow_ckpt_provider.sinks.cutover import (
+    NOTHING_READ,
+    Cutover,
+    Known,
+    cutover_to_new_checkpoint,
+    cutover_to_new_query_id,
+)
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -95,7 +101,7 @@ def plan_reset(
         sources=dict(sources or {}),
         continue_numbers=continue_numbers,
     )
-    before = look_at(checkpoint)
+    before = inspect_target(checkpoint)
     if before.seal:
         held = Repository.open_if_there(repository or default_repository(checkpoint))
         plan = read_reset(held, before.seal.plan_id) if held else None
@@ -121,7 +127,7 @@ def plan_reset(
         fingerprint=before.fingerprint,
         sources=(),
         contents={},
-        seam=Seam("unknown", "unknown", Verdict.UNKNOWN),
+        cutover=Cutover("unknown", "unknown", Verdict.UNKNOWN),
         repository=repository.uri if repository and repository != default_repository(checkpoint) else "",
     )
     if way is ResetWay.NEW_QUERY_ID:
@@ -133,10 +139,10 @@ def plan_reset(
         )
     choice = _choose(logs, known, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
     start = choice.entry.batch_id if choice and way is ResetWay.KEEP_POSITION else NOTHING_READ
-    seam = seam_of_new_checkpoint(
+    cutover = cutover_to_new_checkpoint(
         known, logs.query_id, start=start, newest=newest, new_app_id=new_app_id or None, continues=continue_numbers
     )
-    plan = replace(plan, seam=seam, cautions=(_FROM_SCRATCH,))
+    plan = replace(plan, cutover=cutover, cautions=(_FROM_SCRATCH,))
     if choice and way is ResetWay.KEEP_POSITION:
         found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, rows_before=rows_before)
         plan = _keeping_position(plan, found, choice)
@@ -153,7 +159,7 @@ def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
             hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
         )
     logs = logs_up_to(
-        max(plan.newest, NOTHING_READ if plan.seam.remembered is None else plan.seam.remembered),
+        max(plan.newest, NOTHING_READ if plan.cutover.remembered is None else plan.cutover.remembered),
         sources,
         conf=entry.conf,
         time_ms=int(entry.time.timestamp() * 1000) if entry.time else 0,
@@ -177,7 +183,7 @@ def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice)
     if len(set(taken)) < len(taken):
         twice = next(name for name in taken if taken.count(name) > 1)
         raise RefusedError(f"two sources would be {twice!r} in the new query", hint="give each a place of its own")
-    # The two that speak of the seam are said there, with this sink's own facts.
+    # The two that speak of the cutover are said there, with this sink's own facts.
     cautions = [w.message for w in found.warnings if w.code not in ("LATER-BATCHES", "NEW-QUERY-ID", "BATCH-NUMBERS")]
     unread = [f"{u.path} cannot be read: {u.reason}" for u in found.unread]
     if any(s.seed for _, s in left):
@@ -231,9 +237,9 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known) -> ResetPla
             hint="`airflow-ckpt doctor --repair --query-id` puts the old id back",
         )
     start = max(logs.committed, default=NOTHING_READ)
-    seam = seam_of_new_query_id(known, logs.query_id, start=start, newest=plan.newest)
+    cutover = cutover_to_new_query_id(known, logs.query_id, start=start, newest=plan.newest)
     caution = "listeners, metrics and sinks that go by the query id take the query for a new one from now on"
-    return replace(plan, new_query_id=str(uuid.uuid4()), start=start, seam=seam, cautions=(caution,))
+    return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutover=cutover, cautions=(caution,))
 
 
 def _continued(before: Target, plan: ResetPlan | None, name: str, request: ResetRequest) -> ResetPlan:

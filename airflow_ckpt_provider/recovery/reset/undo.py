@@ -11,7 +11,7 @@ from airflow_ckpt_provider.change.fail_closed_order import delete_files
 from airflow_ckpt_provider.change.plan_seal import raise_above, seal_for_plan
 from airflow_ckpt_provider.change.sealing import remove_seal, sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import expect_files, look_at
+from airflow_ckpt_provider.change.target import expect_files, inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 from airflow_ckpt_provider.recovery.reset.planning import read_reset
@@ -27,7 +27,7 @@ def reset_to_undo(checkpoint: Location, repository: Repository, plan_id: str | N
     :param plan_id: as asked for; ``None``: what is half done, or else the newest change of this checkpoint.
     """
     if plan_id is None:
-        mark = look_at(checkpoint).seal
+        mark = inspect_target(checkpoint).seal
         plan_id = taken_back_by(mark.plan_id) if mark else None
     if plan_id is None:
         changes = (r for r in repository.records() if r.get("kind") in ("rewind", "reset"))
@@ -61,7 +61,7 @@ def undo_reset(
     began = time.monotonic()
     if plan.checkpoint != checkpoint.uri:
         raise RefusedError(f"reset {plan.plan_id} was of {plan.checkpoint}, not of {checkpoint}", hint="name that one")
-    now = look_at(checkpoint)
+    now = inspect_target(checkpoint)
     mark = now.seal
     if mark and taken_back_by(mark.plan_id) != plan.plan_id:
         raise sealed_by_another(checkpoint.uri, mark)
@@ -92,11 +92,11 @@ def undo_reset(
     mark = raise_above(checkpoint, mark, plan.before, made_by=made_by)
     aside = SetAside(repository, plan.name, plan.plan_id, "checkpoint")
     kept = aside.sizes or {}
-    extra = [path for path in look_at(checkpoint).visible if path not in plan.before]
+    extra = [path for path in inspect_target(checkpoint).visible if path not in plan.before]
     delete_files(checkpoint, extra, workers=workers)
     aside.put_back(checkpoint, sorted(kept), workers=workers)
     what = f"what it was before reset {plan.plan_id}"
-    expect_files(look_at(checkpoint), plan.before.items(), plan_id=mark.plan_id, what=what)
+    expect_files(inspect_target(checkpoint), plan.before.items(), plan_id=mark.plan_id, what=what)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": checkpoint.uri}
     repository.record(undo_of(plan.plan_id), {"kind": "undo", "of": plan.plan_id, **facts})
     remove_seal(checkpoint, mark)

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.backup.verify import (
 from airflow_ckpt_provider.change.fail_closed_order import clear
 from airflow_ckpt_provider.change.plan_seal import STOP_WITHIN, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.sealing import remove_seal
-from airflow_ckpt_provider.change.target import expect_files, look_at, wait_until_at_rest
+from airflow_ckpt_provider.change.target import expect_files, inspect_target, wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
@@ -167,7 +167,7 @@ def _unchanged(plan: RestorePlan, workers: int) -> FileSet:
 
     Logs are always written: they are few, and their order is what keeps Spark from starting half-way.
     """
-    visible = look_at(plan.target.location).visible
+    visible = inspect_target(plan.target.location).visible
     logs = (f"{OFFSETS}/", f"{COMMITS}/", METADATA_FILE)
     unchanged = FileSet()
 
@@ -219,7 +219,7 @@ def _keep(plan: RestorePlan, made_by: str) -> str | None:
         return None
     if plan.target.is_empty:  # emptied by an attempt before this one
         return kept_for(plan.repository, name=plan.manifest.name, plan_id=plan.plan_id)
-    there = look_at(plan.target.location)
+    there = inspect_target(plan.target.location)
     kept = keep_what_is_there(plan.repository, there, name=plan.manifest.name, plan_id=plan.plan_id, made_by=made_by)
     log.info("what was at %s is kept: %s", plan.target.location, kept)
     return kept
@@ -267,7 +267,7 @@ def _write_one(plan: RestorePlan, entry: FileEntry) -> None:
 
 def _check(plan: RestorePlan) -> None:
     """Look at what was written: exactly the files of the plan, and for Spark a whole closure of the batch."""
-    there = look_at(plan.target.location)
+    there = inspect_target(plan.target.location)
     visible = there.visible
     as_planned = len(visible) == len(plan.entries)
     for entry in plan.entries:

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, content_damage, refuse_damage
-from airflow_ckpt_provider.change.target import Target, look_at
+from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
@@ -220,7 +220,7 @@ def plan_restore(
     entries = manifest.files_of(batch_id)
     _check_place(repository, manifest, target)
     refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
-    there = look_at(target)
+    there = inspect_target(target)
     rewritten = _rewritten(repository, entries, target, target_uri)
     plan = RestorePlan(
         plan_id=new_plan_id(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, look_at_sink
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -29,7 +29,7 @@ def sink_says(
         newest = Checkpoint.at(target).progress().latest_logged
     except CkptError:
         newest = None
-    report = look_at_sink(
+    report = inspect_sink(
         sink,
         history_of(sink),
         sink.app_id or manifest.query_id,

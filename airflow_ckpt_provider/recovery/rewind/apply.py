@@ -22,7 +22,7 @@ from airflow_ckpt_provider.change.fail_closed_order import delete_file, delete_f
 from airflow_ckpt_provider.change.plan_seal import raise_above, seal_for_plan, with_query_stopped
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, expect_files, look_at
+from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
@@ -113,7 +113,7 @@ def apply_rewind(
     mark = _seal(plan, checkpoint.location, aside, quiet_for=quiet_for, made_by=made_by)
     location = checkpoint.location
     try:
-        now = look_at(location)
+        now = inspect_target(location)
         going = {*plan.deletes, *(entry.path for entry in plan.writes), *({METADATA_FILE} if plan.new_query_id else ())}
         aside.keep(location, [file for path, file in now.visible.items() if path in going], workers=workers)
         table_version = _roll_sink_back(plan, sink, repository, workers)
@@ -301,7 +301,7 @@ def _write(plan: RewindPlan, repository: Repository, location: Location, workers
 
 def _check(plan: RewindPlan, checkpoint: Checkpoint) -> Target:
     """See that exactly what was planned is there, and that it is whole for Spark."""
-    there = look_at(checkpoint.location)
+    there = inspect_target(checkpoint.location)
     kept = {path: size for path, size in plan.before.items() if path not in set(plan.deletes)}
     wanted = kept | {entry.path: entry.size for entry in plan.writes}
     if plan.new_query_id:

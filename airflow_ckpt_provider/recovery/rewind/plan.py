@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.guards.report import worst
-from airflow_ckpt_provider.sinks.report import SinkExit, SinkReport
+from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Paths that Markdown names of each kind; the JSON has them all.
@@ -87,7 +87,7 @@ class RewindPlan:
     deletes: tuple[str, ...]
     writes: tuple[FileEntry, ...]
     sink: SinkReport
-    sink_exit: SinkExit | None
+    sink_exit: SinkPolicy | None
     app_id: str
     replay: Mapping[str, Any]
     sources: Mapping[str, Any] | None = None
@@ -105,7 +105,7 @@ class RewindPlan:
     @property
     def rolls_sink_back(self) -> bool:
         """Whether the sink goes back too."""
-        return self.sink_exit is SinkExit.ROLLBACK and self.sink.rollback is not None
+        return self.sink_exit is SinkPolicy.ROLLBACK and self.sink.rollback is not None
 
     @property
     def by_spark(self) -> str | None:
@@ -241,7 +241,7 @@ class RewindPlan:
             deletes=tuple(value["deletes"]),
             writes=tuple(FileEntry.from_json(entry) for entry in value["writes"]),
             sink=SinkReport.from_json(value["sink"]),
-            sink_exit=SinkExit(value["sink_exit"]) if value["sink_exit"] else None,
+            sink_exit=SinkPolicy(value["sink_exit"]) if value["sink_exit"] else None,
             app_id=value["app_id"],
             replay=value["replay"],
             sources=value["sources"],

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.verify import check_contents, content_damage
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import Target, look_at
+from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
@@ -43,8 +43,8 @@ from airflow_ckpt_provider.recovery.rewind.targets import (
     targets_of_manifest,
 )
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
-from airflow_ckpt_provider.sinks.report import SinkExit
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, look_at_sink
+from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -65,7 +65,7 @@ def plan_rewind(
     specifier: Specifier,
     *,
     sink: Sink | None = None,
-    sink_exit: SinkExit | None = None,
+    sink_exit: SinkPolicy | None = None,
     repository: Location | None = None,
     name: str | None = None,
     exact_replay: bool = True,
@@ -118,7 +118,7 @@ def plan_rewind(
             hint="restore a backup; `airflow-ckpt inspect` shows what is there",
         )
     history = history_of(sink)
-    before, tree = look_at(location), checkpoint.tree()
+    before, tree = inspect_target(location), checkpoint.tree()
     if specifier.kind == "to_latest":
         exact_replay = False  # what was logged and not committed is dropped
     app_id = sink.app_id or query_id
@@ -130,13 +130,13 @@ def plan_rewind(
         target, notes = _target(tree, held, checkpoint, name, progress, wanted, sink_exit, sink, history)
     replays = exact_replay and target.replays
     deletes, writes = _changes(tree, before, target, held, replays=replays)
-    if specifier.kind == "to_current" and sink_exit is not SinkExit.FORWARD:
+    if specifier.kind == "to_current" and sink_exit is not SinkPolicy.FORWARD:
         deletes, writes = (), ()
     logged = (progress.latest_logged, progress.latest_committed, target.batch_id if given else None)
     newest = max(b for b in logged if b is not None)
     # Another query has taken the place of the one in the backup: what it wrote goes as well.
     later = {progress.query_id} - {query_id, None}
-    report = look_at_sink(sink, history, app_id, target.batch_id, newest, unwritten=repartitions(tree), later=later)
+    report = inspect_sink(sink, history, app_id, target.batch_id, newest, unwritten=repartitions(tree), later=later)
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(
@@ -213,7 +213,7 @@ def _target(
     name: str,
     progress: Progress,
     specifier: Specifier,
-    sink_exit: SinkExit | None,
+    sink_exit: SinkPolicy | None,
     sink: Sink,
     history: TableHistory | None,
 ) -> tuple[RewindTarget, tuple[str, ...]]:
@@ -222,13 +222,13 @@ def _target(
     if specifier.kind in ("to_latest", "to_current"):
         only = newest
     own = targets_of_checkpoint(tree, only=only)
-    enough = only is not None and own and sink_exit is not SinkExit.FORWARD
+    enough = only is not None and own and sink_exit is not SinkPolicy.FORWARD
     backups = [] if enough else _of_backups(repository, checkpoint, name, progress)
     targets = merged(own, backups)
     if only is not None and only not in {t.batch_id for t in targets}:
         targets = merged(targets_of_checkpoint(tree), backups)  # for the range in the message
     resolved = resolve(specifier, targets, newest=newest)
-    if sink_exit is not SinkExit.FORWARD:
+    if sink_exit is not SinkPolicy.FORWARD:
         return resolved.target, resolved.notes
     target = _where_the_sink_is(sink, history, progress, merged(targets_of_checkpoint(tree), backups), resolved.target)
     moved = f"the sink stays and the checkpoint goes to batch {target.batch_id}, where the sink is"
@@ -239,7 +239,7 @@ def _where_the_sink_is(
     sink: Sink, history: TableHistory | None, progress: Progress, targets: list[RewindTarget], asked: RewindTarget
 ) -> RewindTarget:
     newest = progress.latest_logged or 0
-    report = look_at_sink(sink, history, sink.app_id or progress.query_id or "", asked.batch_id, newest)
+    report = inspect_sink(sink, history, sink.app_id or progress.query_id or "", asked.batch_id, newest)
     if report.batch_id is None or report.remembered != report.batch_id:
         raise RefusedError(
             f"{report.uri} does not tell to which batch the checkpoint would have to go forward "
@@ -297,7 +297,7 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
 
 def _check_exit(plan: RewindPlan) -> None:
     """Refuse an exit that the sink does not have."""
-    if plan.sink_exit is not SinkExit.ROLLBACK or plan.rolls_sink_back or plan.sink.verdict is Verdict.SAFE:
+    if plan.sink_exit is not SinkPolicy.ROLLBACK or plan.rolls_sink_back or plan.sink.verdict is Verdict.SAFE:
         return
     obstacle = plan.sink.obstacle or "; ".join(plan.sink.reasons)
     raise RefusedError(

@@ -26,7 +26,7 @@ RUNNING_AGAIN = "running_again"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class RewindStatus:
     """What has become of a checkpoint that was to be rewound.
 
     :param kind: ``untouched``, ``under_way``, ``sealed_by_another``, ``rewound`` or ``running_again``.
@@ -49,7 +49,7 @@ class Situation:
         return "\n".join([self.message, "", "```sh", *self.commands, "```"])
 
 
-def situation_of(checkpoint: Checkpoint, repository: Repository | None, *, since: datetime | None = None) -> Situation:
+def status_of(checkpoint: Checkpoint, repository: Repository | None, *, since: datetime | None = None) -> RewindStatus:
     """Look at a checkpoint and at the records of its rewinds. Changes nothing.
 
     :param checkpoint: the checkpoint.
@@ -57,22 +57,22 @@ def situation_of(checkpoint: Checkpoint, repository: Repository | None, *, since
     :param since: rewinds recorded before this time are of no interest; ``None``: all are.
     """
     records = repository.records() if repository else ()
-    return situation_in(checkpoint.progress(), repository, records, since=since)
+    return status_in(checkpoint.progress(), repository, records, since=since)
 
 
-def situation_in(
+def status_in(
     progress: Progress,
     repository: Repository | None,
     records: Iterable[dict[str, Any]],
     *,
     since: datetime | None = None,
-) -> Situation:
+) -> RewindStatus:
     """The same, for whoever has looked at the checkpoint and has the records already.
 
     :param progress: how far the checkpoint is.
     :param repository: where its rewinds are kept.
     :param records: audit records of that repository, newest first; those of other checkpoints are passed over.
-    :param since: as for :func:`situation_of`.
+    :param since: as for :func:`status_of`.
     """
     place = progress.uri
     if progress.seal is not None:
@@ -80,7 +80,7 @@ def situation_in(
     record = next(_rewinds(place, records, since), None)
     committed = progress.latest_committed
     if record is None:
-        return Situation(
+        return RewindStatus(
             UNTOUCHED,
             f"{place} was not changed: its newest committed batch is {committed}, and the stream can be started as it is.",
             (f"airflow-ckpt inspect {shlex.quote(place)}",),
@@ -88,14 +88,14 @@ def situation_in(
     plan_id, batch_id = str(record["plan_id"]), int(record["plan"]["batch_id"])
     undo = _undo(place, plan_id, str(record["plan"]["request"].get("sink", "")))
     if committed is not None and committed > batch_id:
-        return Situation(
+        return RewindStatus(
             RUNNING_AGAIN,
             f"{place} was rewound to batch {batch_id} by plan {plan_id}, and the stream has run since, up to batch {committed}: "
             "it cannot be taken back by undo any more.",
             (f"airflow-ckpt inspect {shlex.quote(place)}", f"airflow-ckpt rewind {shlex.quote(place)} --list"),
             plan_id,
         )
-    return Situation(
+    return RewindStatus(
         REWOUND,
         f"{place} was rewound to batch {batch_id} by plan {plan_id}, and the stream has not committed a batch since. Start the "
         "stream, or take the rewind back:",
@@ -104,17 +104,17 @@ def situation_in(
     )
 
 
-def _sealed(place: str, seal: Seal, repository: Repository | None) -> Situation:
+def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStatus:
     plan = read_plan(repository, seal.plan_id) if repository else None
     if plan is None:
-        return Situation(
+        return RewindStatus(
             SEALED_BY_ANOTHER,
             f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}), which is no rewind of this repository: "
             "no Spark can start from it until whoever set the seal lifts it.",
             (f"airflow-ckpt unseal {shlex.quote(place)} --plan {shlex.quote(seal.plan_id)}",),
             seal.plan_id,
         )
-    return Situation(
+    return RewindStatus(
         UNDER_WAY,
         f"{place} is being rewound to batch {plan.batch_id} by plan {plan.plan_id}, and that was stopped half-way. It is sealed, "
         "so that no Spark can start from it. The same rewind again completes it; undo takes it back"

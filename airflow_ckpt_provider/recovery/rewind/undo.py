@@ -17,7 +17,7 @@ from airflow_ckpt_provider.change.fail_closed_order import delete_files
 from airflow_ckpt_provider.change.plan_seal import raise_above, seal_for_plan
 from airflow_ckpt_provider.change.sealing import remove_seal, sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import expect_files, look_at
+from airflow_ckpt_provider.change.target import expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -133,11 +133,11 @@ def undo_rewind(
             remove_seal(location, mark)
         raise
     put_back = sorted(aside.sizes or {})
-    extra = [path for path in look_at(location).visible if path not in plan.before]
+    extra = [path for path in inspect_target(location).visible if path not in plan.before]
     delete_files(location, extra, workers=workers)
     aside.put_back(location, put_back, workers=workers)
     what = f"what it was before rewind {plan.plan_id}"
-    expect_files(look_at(location), plan.before.items(), plan_id=mark.plan_id, what=what)
+    expect_files(inspect_target(location), plan.before.items(), plan_id=mark.plan_id, what=what)
     facts = {"made_by": made_by, "reason": reason, "checkpoint": location.uri, "table_version": table_version}
     repository.record(undo_of(plan.plan_id), {"kind": "undo", "of": plan.plan_id, **facts})
     remove_seal(location, mark)
@@ -169,7 +169,7 @@ def _plan(repository: Repository, uri: str, plan_id: str | None) -> RewindPlan:
 
 def _check_untouched(checkpoint: Checkpoint, plan: RewindPlan, record: dict[str, Any] | None) -> str:
     """See that the rewind was carried out and the checkpoint not written to since; return its fingerprint."""
-    now = look_at(checkpoint.location)
+    now = inspect_target(checkpoint.location)
     if record is None:
         if now.fingerprint == plan.fingerprint:
             raise RefusedError(

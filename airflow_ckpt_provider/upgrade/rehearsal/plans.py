@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.checkpoint.look import list_logs
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location

@@ -7,7 +7,7 @@ import time
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.fleet.discovery import discover
-from airflow_ckpt_provider.fleet.fleet import look_at_fleet
+from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import time_left
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
@@ -32,7 +32,7 @@ def test_each_by_its_topic(kafka_broker: KafkaBroker) -> None:
             offset = offsets_log(json.dumps({topic: {"0": 5 + n}}), metadata=batch_metadata())
             plant(place / f"ck/{kind}{n}", {"metadata": metadata(), "offsets/0": offset, "commits/0": commit_log()})
     settings = GuardSettings(options={"kafka": {"config": kafka_broker.config}})
-    fleet = look_at_fleet(
+    fleet = inspect_fleet(
         discover([place / "ck"]),
         Repository.open_or_create(place / "backups"),
         limits=Limits(min_time_to_loss=86_400),

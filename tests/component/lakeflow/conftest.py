@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_ckpt_provider.lakeflow.starting import Patience
+from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
 from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
 from tests.component.lakeflow.tasks import no_waits
@@ -21,7 +21,7 @@ def workspace(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorkspace]:
     """A workspace behind the connection ``databricks_default``; nothing waits longer than milliseconds."""
     with FakeWorkspace() as running:
         monkeypatch.setenv("AIRFLOW_CONN_DATABRICKS_DEFAULT", running.airflow_connection())
-        monkeypatch.setattr(PipelineOperator, "patience", replace(Patience(), settle=0.02, interval=0.01))
+        monkeypatch.setattr(PipelineOperator, "start_retry_policy", replace(RetryPolicy(), settle=0.02, interval=0.01))
         for waiting in (PipelineOperator, PipelineUpdateSensor):
             monkeypatch.setattr(waiting, "follow_up_within", 0.05)
         no_waits(monkeypatch)

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.storage import pace
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.storage.pace import MOST, Pace, Patience
+from airflow_ckpt_provider.storage.pace import MOST, Pace, RetryPolicy
 from airflow_ckpt_provider.storage.s3_store import S3Store
 from benchmarks.sample_tree import SampleTree
 from tests.s3_gate import Gate, PerSecond, by_kind
@@ -53,10 +53,10 @@ def bucket(s3_server: S3Server) -> str:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Patience:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> RetryPolicy:
     """Like the real one, in a tenth of the time."""
-    short = Patience(refused=2.0, refused_request=60.0, first_pause=0.02, longest_pause=0.2)
-    monkeypatch.setattr(pace, "Patience", lambda: short)
+    short = RetryPolicy(refused=2.0, refused_request=60.0, first_pause=0.02, longest_pause=0.2)
+    monkeypatch.setattr(pace, "RetryPolicy", lambda: short)
     return short
 
 
@@ -121,7 +121,7 @@ def work(gate: Gate, bucket: str) -> Repository:
 
 @pytest.mark.parametrize("status", [503, pytest.param(429, marks=pytest.mark.slow)])
 def test_everything_ends_right_when_a_tenth_is_refused(
-    gate: Gate, bucket: str, impatient: Patience, status: int
+    gate: Gate, bucket: str, impatient: RetryPolicy, status: int
 ) -> None:
     gate.refuse = refuse = Randomly(0.1, status)
     with gate.watched() as requests:
@@ -136,7 +136,7 @@ def test_everything_ends_right_when_a_tenth_is_refused(
 
 # By the clock: a machine that is busy with something else is no proof.
 @pytest.mark.slow
-def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, impatient: Patience) -> None:
+def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
     """Sixty-four at once are far too many; what is refused stays a small part of what is done."""
     gate.refuse = refuse = PerSecond(60)
     repository = Repository.open_or_create(place(gate, f"{bucket}/repository"))
@@ -158,7 +158,7 @@ def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, i
 
 # By the clock: a machine that is busy with something else is no proof.
 @pytest.mark.slow
-def test_down_and_up_again(gate: Gate, bucket: str, impatient: Patience) -> None:
+def test_down_and_up_again(gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
     """A store that is busy for a moment is at full speed again soon after."""
     location = place(gate, f"{bucket}/orders")
     gate.delay = 0.005
@@ -192,7 +192,7 @@ def test_down_and_up_again(gate: Gate, bucket: str, impatient: Patience) -> None
 class TestNeverAgain:
     """The store does not recover: it is said, with the object's name, and nothing is half written."""
 
-    def test_backup(self, gate: Gate, bucket: str, impatient: Patience) -> None:
+    def test_backup(self, gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
         repository = Repository.open_or_create(place(gate, f"{bucket}/repository"))
         checkpoint = Checkpoint.at(place(gate, f"{bucket}/orders"))
         gate.refuse = Never("/objects/")
@@ -210,7 +210,7 @@ class TestNeverAgain:
         assert repository.backup_ids("orders") == ()
         assert verify_backup(repository, create_backup(checkpoint, repository).manifest).ok
 
-    def test_restore(self, gate: Gate, bucket: str, impatient: Patience) -> None:
+    def test_restore(self, gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
         repository = Repository.open_or_create(place(gate, f"{bucket}/repository"))
         manifest = create_backup(Checkpoint.at(place(gate, f"{bucket}/orders")), repository).manifest
         target = place(gate, f"{bucket}/restored")
@@ -222,7 +222,7 @@ class TestNeverAgain:
         apply_restore(plan_restore(repository, manifest, target, quiet_for=0.0))
         assert set(target.walk()) == {entry.path for entry in manifest.files}
 
-    def test_prune(self, gate: Gate, bucket: str, impatient: Patience) -> None:
+    def test_prune(self, gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
         repository = Repository.open_or_create(place(gate, f"{bucket}/repository"))
         create_backup(Checkpoint.at(place(gate, f"{bucket}/orders")), repository)
         for number in range(5):
@@ -238,13 +238,13 @@ class TestNeverAgain:
 
 class TestBrokenConnections:
     @pytest.mark.parametrize("status", [0, pytest.param(500, marks=pytest.mark.slow)])
-    def test_are_made_again(self, gate: Gate, bucket: str, impatient: Patience, status: int) -> None:
+    def test_are_made_again(self, gate: Gate, bucket: str, impatient: RetryPolicy, status: int) -> None:
         gate.refuse = Randomly(0.05, status)
         repository = work(gate, bucket)
         gate.refuse = None
         assert check_repository(repository).ok
 
-    def test_a_lost_answer_to_a_create_is_no_other_ones_file(self, s3_server: S3Server, impatient: Patience) -> None:
+    def test_a_lost_answer_to_a_create_is_no_other_ones_file(self, s3_server: S3Server, impatient: RetryPolicy) -> None:
         """The file was written and the answer got lost: asked again, it exists, and is ours."""
         bucket = s3_server.make_bucket()
         lost: list[str] = []
@@ -273,7 +273,7 @@ class TestBrokenConnections:
         gate.close()
 
 
-def test_a_listing_goes_on_where_it_was_refused(gate: Gate, s3_server: S3Server, impatient: Patience) -> None:
+def test_a_listing_goes_on_where_it_was_refused(gate: Gate, s3_server: S3Server, impatient: RetryPolicy) -> None:
     bucket = s3_server.make_bucket()
     plain = open_location(f"s3://{bucket}/many", storage_options=s3_server.options())
     with ThreadPoolExecutor(16) as pool:
@@ -288,7 +288,7 @@ def test_a_listing_goes_on_where_it_was_refused(gate: Gate, s3_server: S3Server,
 
 
 @pytest.mark.slow
-def test_s3fs_is_paced_too(gate: Gate, bucket: str, impatient: Patience) -> None:
+def test_s3fs_is_paced_too(gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
     """It repeats a refused request five times by itself; only what is refused longer than that shows."""
     options: dict[str, Any] = gate.options()
     fs = fsspec.filesystem("s3", **options, skip_instance_cache=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ckpt_provider.change.target import check_at_rest, look_at, wait_until_at_rest
+from airflow_ckpt_provider.change.target import check_at_rest, inspect_target, wait_until_at_rest
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.checkpoint.builders import logs, plant
@@ -11,18 +11,18 @@ from tests.unit.checkpoint.test_progress import seal_at
 
 
 def test_an_empty_place(place: Location) -> None:
-    target = look_at(place)
+    target = inspect_target(place)
     assert (target.is_empty, target.is_checkpoint, target.seal, target.newest_offsets) == (True, False, None, -1)
 
 
 def test_a_checkpoint(place: Location) -> None:
-    target = look_at(plant(place, logs(range(3))))
+    target = inspect_target(plant(place, logs(range(3))))
     assert (target.is_empty, target.is_checkpoint, target.seal, target.newest_offsets) == (False, True, None, 2)
     assert target.visible.keys() == logs(range(3)).keys()
 
 
 def test_hidden_files_do_not_count(place: Location) -> None:
-    target = look_at(plant(place, {".metadata.crc": b"", "offsets/.7.crc": b"", ".tmp/x": b""}))
+    target = inspect_target(plant(place, {".metadata.crc": b"", "offsets/.7.crc": b"", ".tmp/x": b""}))
     assert target.is_empty
     assert target.newest_offsets == -1
     assert len(target.files) == 3
@@ -30,42 +30,42 @@ def test_hidden_files_do_not_count(place: Location) -> None:
 
 @pytest.mark.parametrize("path", ["metadata", "offsets/3", "commits/3"])
 def test_what_is_left_of_a_checkpoint_is_one(place: Location, path: str) -> None:
-    assert look_at(plant(place, {path: b"x"})).is_checkpoint
+    assert inspect_target(plant(place, {path: b"x"})).is_checkpoint
 
 
 def test_other_files(place: Location) -> None:
-    target = look_at(plant(place, {"part-0.parquet": b"x", "metadata/x": b"x", "offsets": b"x"}))
+    target = inspect_target(plant(place, {"part-0.parquet": b"x", "metadata/x": b"x", "offsets": b"x"}))
     assert (target.is_empty, target.is_checkpoint) == (False, False)
 
 
 def test_a_seal_alone_is_an_empty_place(place: Location) -> None:
-    target = look_at(plant(place, seal_at(5)))
+    target = inspect_target(plant(place, seal_at(5)))
     assert target.seal is not None
     assert (target.is_empty, target.is_checkpoint, target.newest_offsets) == (True, False, 5)
 
 
 def test_the_seal_changes_nothing_of_the_fingerprint(place: Location) -> None:
-    before = look_at(plant(place, logs(range(3)))).fingerprint
-    assert look_at(plant(place, seal_at(3))).fingerprint == before
+    before = inspect_target(plant(place, logs(range(3)))).fingerprint
+    assert inspect_target(plant(place, seal_at(3))).fingerprint == before
     place.replace("offsets/.3.crc", b"x")
-    assert look_at(place).fingerprint == before
+    assert inspect_target(place).fingerprint == before
 
 
 @pytest.mark.parametrize("change", ["new", "gone", "grown", "replaced"])
 def test_any_change_shows_in_the_fingerprint(place: Location, change: str) -> None:
-    before = look_at(plant(place, {"offsets/0": b"v1", "x": b"12"})).fingerprint
+    before = inspect_target(plant(place, {"offsets/0": b"v1", "x": b"12"})).fingerprint
     if change == "gone":
         place.delete("x")
     else:
         plant(place, {"new": {"y": b"12"}, "grown": {"x": b"123"}, "replaced": {"x": b"13"}}[change])
-    assert look_at(place).fingerprint != before
+    assert inspect_target(place).fingerprint != before
 
 
 def test_at_rest(place: Location) -> None:
     location, store = watched(plant(place, logs(range(3))))
-    check_at_rest(look_at(location), quiet_for=0)
+    check_at_rest(inspect_target(location), quiet_for=0)
     assert store.count("walk") == 2
-    check_at_rest(look_at(place / "empty"), quiet_for=1000)
+    check_at_rest(inspect_target(place / "empty"), quiet_for=1000)
 
 
 def test_in_use(place: Location) -> None:
@@ -77,7 +77,7 @@ def test_in_use(place: Location) -> None:
 
     location, store = watched(place, write)
     with pytest.raises(RefusedError) as error:
-        check_at_rest(look_at(location), quiet_for=0.01)
+        check_at_rest(inspect_target(location), quiet_for=0.01)
     assert error.value.message == f"{place} is in use: commits/3 changed within 0.01 s (3 changes in all)"
     assert error.value.hint == "stop the query first, or have the restore seal it (seal_running / --seal-running)"
 

@@ -26,7 +26,7 @@ from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import SourceUnreachableError, StorageError
 from airflow_ckpt_provider.fleet.discovery import Discovery, discover
-from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, look_at_fleet
+from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import gauges, to_openmetrics
 from airflow_ckpt_provider.fleet.stream import Limits, Stream
 from airflow_ckpt_provider.fleet.tables import to_csv, to_markdown
@@ -59,7 +59,7 @@ def back_up(repository: Repository, checkpoint: Location, **options: Any) -> Bac
 
 
 def look(streams: Location, repository: Repository, limits: Limits | None = None, **options: Any) -> Fleet:
-    return look_at_fleet(discover([streams]), repository, limits=limits, **options)
+    return inspect_fleet(discover([streams]), repository, limits=limits, **options)
 
 
 def row(fleet: Fleet, name: str = "orders") -> Stream:
@@ -443,7 +443,7 @@ class TestLists:
             "/elsewhere/orders": "elsewhere.orders",
             "/nothing": "nothing",
         }
-        fleet = look_at_fleet(found, repository)
+        fleet = inspect_fleet(found, repository)
         assert problems(fleet, "nothing")[0].endswith(
             "is not a checkpoint: it has no offsets/, no commits/ and no metadata"
         )

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, UnknownStartError
 from airflow_ckpt_provider.lakeflow.request import StartRequest
-from airflow_ckpt_provider.lakeflow.starting import BY_ANSWER, BY_NOTE, BY_SEARCH, Patience, start_once
+from airflow_ckpt_provider.lakeflow.starting import BY_ANSWER, BY_NOTE, BY_SEARCH, RetryPolicy, start_once
 
 REQUEST = StartRequest.of({"reset_checkpoint_selection": ["f"], "refresh_selection": ["t"]})
-PATIENCE = Patience(settle=2, interval=1, sends=3, sleep=lambda _: None)
+PATIENCE = RetryPolicy(settle=2, interval=1, sends=3, sleep=lambda _: None)
 #: What may become of one start: an answer; lost before or after it took effect; another update is active; refused.
 ANSWER, LOST, LOST_BUT_DONE, BUSY, REFUSED, DIES, DIES_AFTER = (
     "answer",
@@ -88,7 +88,7 @@ class Workspace:
 
 
 def start(workspace: Workspace, memory: Memory, request: StartRequest = REQUEST) -> Any:
-    return start_once(workspace, "p", request, memory, patience=PATIENCE)  # type: ignore[arg-type]
+    return start_once(workspace, "p", request, memory, retry_policy=PATIENCE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

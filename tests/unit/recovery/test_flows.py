@@ -19,9 +19,9 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
-from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import Files, contents, logs, metadata, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
+from tests.unit.recovery.test_restore import loud_seal
 
 NEWEST = 3
 PATH = "_checkpoints/spark_catalog/default/orders/ingest"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal, unseal
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.findings import Severity
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
@@ -278,7 +278,7 @@ def test_lost_offsets_come_back_under_a_seal_above_them(tmp_path: Path) -> None:
 
     def note(operation: str, path: str) -> None:
         if operation == "replace" and path.endswith(("offsets/4", "offsets/5")):
-            mark = look_at(opened(place).location).seal
+            mark = inspect_target(opened(place).location).seal
             seals.add(mark.batch_id if mark else None)
 
     here, _ = watched(opened(place).location, note)
@@ -311,7 +311,7 @@ def test_refused_while_somebody_else_has_sealed_it(tmp_path: Path) -> None:
         plan_repair(checkpoint)
     with pytest.raises(SealedError, match="in the meantime"):
         apply_repair(plan, checkpoint, quiet_for=0)
-    left = look_at(checkpoint.location).seal
+    left = inspect_target(checkpoint.location).seal
     assert left is not None
     assert (left.plan_id, left.batch_id) == (mark.plan_id, mark.batch_id)
 
@@ -342,7 +342,7 @@ def test_refused_while_somebody_writes(place: Location) -> None:
     here, _ = watched(place, write)
     with pytest.raises(RefusedError, match="is in use"):
         apply_repair(plan, Checkpoint.at(here), quiet_for=0)
-    assert look_at(place).seal is None
+    assert inspect_target(place).seal is None
 
 
 def test_a_whole_bucket_needs_a_repository(place: Location) -> None:
@@ -395,12 +395,12 @@ def test_killed_at_every_write(case: str, monkeypatch: pytest.MonkeyPatch) -> No
                 quiet_for=0,
             )
         except Killed:
-            mark = look_at(place).seal
+            mark = inspect_target(place).seal
             assert mark is not None or contents(place) == before or not _harmful(place)
         repo = held if with_backup else None
         again = plan_repair(Checkpoint.at(place), repository=repo, name="orders")
         apply_repair(again, Checkpoint.at(place), repository=repo, quiet_for=0)
-        assert look_at(place).seal is None
+        assert inspect_target(place).seal is None
         assert not _harmful(place)
         result = contents(place)
         ended = ended or result

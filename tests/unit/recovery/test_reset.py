@@ -1,4 +1,4 @@
-"""reset: what goes and what takes its place, the verdict at the seam, stopped after every write, taken back."""
+"""reset: what goes and what takes its place, the verdict at the cutover, stopped after every write, taken back."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.recovery.rewind.undo import UndoOutcome
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
-from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import (
     QUERY_ID,
     Files,
@@ -43,6 +42,7 @@ from tests.unit.checkpoint.builders import (
 )
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
 from tests.unit.recovery.test_flows import stateless
+from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.recovery.test_rewind import append, batches_in, delta_table
 
 NEWEST = 6
@@ -199,7 +199,7 @@ class TestTheSeamOfANewCheckpoint:
     def verdict(self, orders: Location, table: Location, **options: Any) -> tuple[Verdict, str]:
         app_id = options.pop("app_id", None)
         plan = plan_of(orders, sink=Sink(place=table, app_id=app_id), **options)
-        return plan.seam.verdict, " ".join(plan.seam.reasons)
+        return plan.cutover.verdict, " ".join(plan.cutover.reasons)
 
     def test_table_and_checkpoint_agree(self, orders: Location, table: Location) -> None:
         verdict, reason = self.verdict(orders, table)
@@ -220,13 +220,13 @@ class TestTheSeamOfANewCheckpoint:
 
     def test_rows_that_the_table_has_come_twice(self, orders: Location, table: Location) -> None:
         plan = plan_of(orders, sink=Sink(place=table), batch_id=3)
-        assert plan.seam.verdict is Verdict.WILL_DUPLICATE
-        assert plan.seam.doubled == {"batches": 3, "rows": 6}
-        assert "their 6 rows (batches 4 to 6) are written again" in plan.seam.reasons[0]
+        assert plan.cutover.verdict is Verdict.WILL_DUPLICATE
+        assert plan.cutover.doubled == {"batches": 3, "rows": 6}
+        assert "their 6 rows (batches 4 to 6) are written again" in plan.cutover.reasons[0]
 
     def test_from_scratch(self, orders: Location, table: Location) -> None:
         plan = plan_of(orders, SCRATCH, sink=Sink(place=table))
-        assert plan.seam.doubled == {"batches": 7, "rows": 14}
+        assert plan.cutover.doubled == {"batches": 7, "rows": 14}
 
     def test_from_scratch_after_a_new_query_id(self, orders: Location, table: Location) -> None:
         """What the table holds under the id of before is the same query's, and comes again too."""
@@ -236,8 +236,8 @@ class TestTheSeamOfANewCheckpoint:
         assert f"but 14 rows that other query ids wrote ({QUERY_ID})" in reason
         append(table.uri, NEWEST + 1, app_id=Checkpoint.at(orders).progress().query_id)
         plan = plan_of(orders, SCRATCH, sink=Sink(place=table))
-        assert (plan.seam.verdict, plan.seam.doubled["rows"]) == (Verdict.WILL_DUPLICATE, 2)
-        assert f"but 14 rows that other query ids wrote ({QUERY_ID})" in plan.seam.reasons[0]
+        assert (plan.cutover.verdict, plan.cutover.doubled["rows"]) == (Verdict.WILL_DUPLICATE, 2)
+        assert f"but 14 rows that other query ids wrote ({QUERY_ID})" in plan.cutover.reasons[0]
 
     def test_from_scratch_into_a_table_with_rows_of_nobody_knows_whom(self, orders: Location, tmp_path: Path) -> None:
         for batch in range(3):
@@ -269,15 +269,15 @@ class TestTheSeamOfANewCheckpoint:
 
     def test_a_file_sink_skips_by_number(self, orders: Location, tmp_path: Path) -> None:
         plan = plan_of(orders, sink=Sink(place=file_sink(tmp_path / "out", NEWEST)))
-        assert (plan.seam.verdict, plan.seam.skipped) == (Verdict.WILL_SKIP, 7)
+        assert (plan.cutover.verdict, plan.cutover.skipped) == (Verdict.WILL_SKIP, 7)
         with pytest.raises(RefusedError, match="the new checkpoint's batches 0 to 6 are skipped without a word"):
             apply_reset(plan, orders, repository(orders), quiet_for=0)
 
     def test_a_sink_without_memory(self, orders: Location) -> None:
-        assert plan_of(orders).seam.verdict is Verdict.SAFE
+        assert plan_of(orders).cutover.verdict is Verdict.SAFE
         orders.delete(f"commits/{NEWEST}")
-        seam = plan_of(orders).seam
-        assert (seam.verdict, seam.doubled) == (Verdict.WILL_DUPLICATE, {"batches": 1})
+        cutover = plan_of(orders).cutover
+        assert (cutover.verdict, cutover.doubled) == (Verdict.WILL_DUPLICATE, {"batches": 1})
 
     def test_a_sink_nobody_named(self, orders: Location) -> None:
         assert plan_of(orders, sink=Sink()).verdict is Verdict.UNKNOWN
@@ -314,7 +314,7 @@ class TestANewQueryId:
     def test_where_the_table_has_more(self, orders: Location, table: Location) -> None:
         orders.delete(f"commits/{NEWEST}")
         plan = plan_of(orders, RENAME, sink=Sink(place=table))
-        assert (plan.verdict, plan.seam.doubled) == (Verdict.WILL_DUPLICATE, {"batches": 1, "rows": 2})
+        assert (plan.verdict, plan.cutover.doubled) == (Verdict.WILL_DUPLICATE, {"batches": 1, "rows": 2})
 
     def test_of_no_use_to_other_sinks(self, orders: Location, tmp_path: Path) -> None:
         orders.delete(f"commits/{NEWEST}")
@@ -573,7 +573,7 @@ def test_a_seal_of_somebody_else_is_no_permission_to_go_on(orders: Location) -> 
 
     def rewind(under: str | None) -> RewindPlan:
         back = Specifier("to_batch", "4")
-        return plan_rewind(checkpoint, back, sink=sink, sink_exit=SinkExit.ACCEPT, under=under)
+        return plan_rewind(checkpoint, back, sink=sink, sink_exit=SinkPolicy.ACCEPT, under=under)
 
     with pytest.raises(SealedError, match="sealed by plan beef"):
         stop_plan_and_apply(checkpoint, held, rewind, sink=sink, stop_running=True, quiet_for=0.01)

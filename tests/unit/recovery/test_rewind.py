@@ -22,15 +22,15 @@ from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachabl
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import repartitions
 from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
-from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import QUERY_ID, ROCKSDB, Files, batch_metadata, contents, offsets_log, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
+from tests.unit.recovery.test_restore import loud_seal
 
 NEWEST = 6
 
@@ -77,7 +77,7 @@ def rewind(
     orders: Location, kind: str, value: object = "", *, table: Location | None = None, **options: Any
 ) -> RewindOutcome:
     sink = Sink(place=table) if table else Sink(kind="foreachBatch")
-    options.setdefault("sink_exit", SinkExit.ROLLBACK if table else SinkExit.ACCEPT)
+    options.setdefault("sink_exit", SinkPolicy.ROLLBACK if table else SinkPolicy.ACCEPT)
     options.setdefault("guards", ())  # its input files are not real
     plan = plan_rewind(Checkpoint.at(orders), Specifier(kind, str(value)), sink=sink, **options)
     return apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=sink, quiet_for=0)
@@ -161,9 +161,9 @@ class TestTheTable:
     def test_forward_to_where_the_table_is(self, orders: Location, table: Location) -> None:
         """The checkpoint was restored to an older batch; the table stays."""
         create_backup(Checkpoint.at(orders), repository(orders))
-        rewind(orders, "to_batch", 3, table=table, sink_exit=SinkExit.ACCEPT)
+        rewind(orders, "to_batch", 3, table=table, sink_exit=SinkPolicy.ACCEPT)
         version = DeltaTable(table.uri).version()
-        outcome = rewind(orders, "to_current", table=table, sink_exit=SinkExit.FORWARD)
+        outcome = rewind(orders, "to_current", table=table, sink_exit=SinkPolicy.FORWARD)
         assert outcome.batch_id == Checkpoint.at(orders).progress().latest_committed == NEWEST
         assert DeltaTable(table.uri).version() == version
 
@@ -172,7 +172,7 @@ class TestTheTable:
         with pytest.raises(
             RefusedError, match="the sink is at batch 9, which the checkpoint cannot go to; reachable: 0 to 6"
         ):
-            rewind(orders, "to_batch", 3, table=table, sink_exit=SinkExit.FORWARD)
+            rewind(orders, "to_batch", 3, table=table, sink_exit=SinkPolicy.FORWARD)
 
     def test_by_the_version_of_the_table(self, orders: Location, table: Location) -> None:
         assert rewind(orders, "to_table_version", 3, table=table).batch_id == 3
@@ -187,7 +187,7 @@ class TestTheTable:
     def test_somebody_writes_between_plan_and_apply(self, orders: Location, table: Location) -> None:
         sink = Sink(place=table)
         checkpoint = Checkpoint.at(orders)
-        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ROLLBACK, guards=())
+        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=())
         append(table.uri, 99, app_id=None)
         with pytest.raises(RefusedError, match="is at version 7, and the plan was made at version 6"):
             apply_rewind(plan, checkpoint, repository(orders), sink=sink, quiet_for=0)
@@ -254,7 +254,7 @@ class TestRefused:
     def test_a_stream_that_went_on(self, orders: Location) -> None:
         checkpoint = Checkpoint.at(orders)
         sink = Sink(kind="foreachBatch")
-        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ACCEPT, guards=())
+        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkPolicy.ACCEPT, guards=())
         plant(orders, stream(NEWEST + 1))
         with pytest.raises(RefusedError, match=r"is not any more what plan .* nothing was changed"):
             apply_rewind(plan, checkpoint, repository(orders), sink=sink, quiet_for=0)
@@ -300,7 +300,11 @@ class TestStoppedAnywhere:
             try:
                 repository(orders)
                 plan = plan_rewind(
-                    Checkpoint.at(dying), Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ROLLBACK, guards=()
+                    Checkpoint.at(dying),
+                    Specifier("to_batch", "4"),
+                    sink=sink,
+                    sink_exit=SinkPolicy.ROLLBACK,
+                    guards=(),
                 )
                 apply_rewind(plan, Checkpoint.at(dying), Repository.open(held), sink=sink, quiet_for=0)
                 assert writes > 10
@@ -362,7 +366,7 @@ class TestStoppedAnywhere:
             sink = Sink(kind="foreachBatch")
 
             def again(at: Location, kept: Repository, sink: Sink = sink) -> RewindOutcome:
-                to, accept = Specifier("to_batch", "3"), SinkExit.ACCEPT
+                to, accept = Specifier("to_batch", "3"), SinkPolicy.ACCEPT
                 plan = plan_rewind(
                     Checkpoint.at(at), to, sink=sink, sink_exit=accept, repository=kept.location, guards=()
                 )
@@ -518,7 +522,7 @@ def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
             Checkpoint.at(orders),
             Specifier("shift_by", "-1"),
             sink=sink,
-            sink_exit=SinkExit.ACCEPT,
+            sink_exit=SinkPolicy.ACCEPT,
             under=under,
             guards=(),
         )

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, kafka_offsets
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -113,7 +113,7 @@ def test_of_an_older_batch_of_a_backup_its_own_offsets_are_judged(orders: Locati
     for target in (2, 3, 4):
         guard = NotingGuard()
         sink, to = Sink(kind="foreachBatch"), Specifier("to_batch", str(target))
-        plan = plan_rewind(Checkpoint.at(orders), to, sink=sink, sink_exit=SinkExit.ACCEPT, guards=(guard,))
+        plan = plan_rewind(Checkpoint.at(orders), to, sink=sink, sink_exit=SinkPolicy.ACCEPT, guards=(guard,))
         assert plan.source_of_state != "checkpoint"
         assert guard.starts == [{"orders": {0: 10 * target + 10, 1: 5 * target + 5}}]
 
@@ -122,7 +122,7 @@ def test_of_an_older_batch_of_a_backup_its_own_offsets_are_judged(orders: Locati
 def test_what_spark_asks_for_once_more(orders: Location, target: int, asked_again: tuple[int | None]) -> None:
     guard = NotingGuard()
     sink, to = Sink(kind="foreachBatch"), Specifier("to_batch", str(target))
-    plan_rewind(Checkpoint.at(orders), to, sink=sink, sink_exit=SinkExit.ACCEPT, exact_replay=False, guards=(guard,))
+    plan_rewind(Checkpoint.at(orders), to, sink=sink, sink_exit=SinkPolicy.ACCEPT, exact_replay=False, guards=(guard,))
     (source,) = guard.asked
     found = tuple(o.partitions["orders"][0] if isinstance(o, KafkaOffset) else o for o in source.reread)
     assert found == asked_again
@@ -149,7 +149,7 @@ def test_readers_of_the_table_are_told_of(place: Location, readers: tuple[Locati
     table, folder = readers
     orders = plant(place / "orders", stream(NEWEST))
     sink = Sink(place=table)
-    settings = {"sink": sink, "sink_exit": SinkExit.ROLLBACK, "guards": (), "downstream": [folder]}
+    settings = {"sink": sink, "sink_exit": SinkPolicy.ROLLBACK, "guards": (), "downstream": [folder]}
     plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings)  # type: ignore[arg-type]
     ahead, behind = sorted(plan.downstream)
     assert ahead == (

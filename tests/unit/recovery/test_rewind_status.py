@@ -14,9 +14,9 @@ from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.rewind.status import Situation, situation_of
+from airflow_ckpt_provider.recovery.rewind.status import RewindStatus, status_of
 from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -31,8 +31,8 @@ def orders(tmp_path: Path) -> Location:
     return plant(open_location(str(tmp_path / "orders")), stream(NEWEST))
 
 
-def found(orders: Location, since: datetime | None = None) -> Situation:
-    return situation_of(Checkpoint.at(orders), repository(orders), since=since)
+def found(orders: Location, since: datetime | None = None) -> RewindStatus:
+    return status_of(Checkpoint.at(orders), repository(orders), since=since)
 
 
 def run(command: str) -> int:
@@ -42,7 +42,7 @@ def run(command: str) -> int:
 
 
 def test_nothing_was_changed(orders: Location) -> None:
-    situation = situation_of(Checkpoint.at(orders), None)
+    situation = status_of(Checkpoint.at(orders), None)
     assert (situation.kind, situation.plan_id) == ("untouched", None)
     assert f"its newest committed batch is {NEWEST}" in situation.message
     assert run(situation.commands[0]) == 0
@@ -117,7 +117,7 @@ def test_the_command_names_all_that_was_asked_for(orders: Location, tmp_path: Pa
         append(place, batch, app_id="my app")
     dying, _ = watched(orders, Life(6).before)
     sink = Sink(place=open_location(str(place)), app_id="my app")
-    about = {"sink": sink, "sink_exit": SinkExit.ROLLBACK, "exact_replay": False, "guards": ()}
+    about = {"sink": sink, "sink_exit": SinkPolicy.ROLLBACK, "exact_replay": False, "guards": ()}
     plan = plan_rewind(Checkpoint.at(dying), Specifier("shift_by", "-1"), **about)
     with pytest.raises(Killed):
         apply_rewind(plan, Checkpoint.at(dying), repository(dying), sink=sink, quiet_for=0)

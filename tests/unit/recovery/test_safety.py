@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.target import look_at
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.recovery.restore.safety import keep_what_is_there, kept_for
 from airflow_ckpt_provider.storage.location import Location
@@ -18,7 +18,7 @@ from tests.unit.checkpoint.test_progress import seal_at
 
 
 def keep(place: Location, repo: Repository | None = None, plan_id: str = "7f3a") -> str:
-    target = look_at(place / "orders")
+    target = inspect_target(place / "orders")
     return keep_what_is_there(repo or repository(place), target, name="orders", plan_id=plan_id, made_by="me")
 
 
@@ -56,7 +56,9 @@ def test_a_broken_one_is_kept_whatever_it_is(place: Location, name: str) -> None
     kept = keep(place)
     if kept == "set-aside/orders/7f3a":
         aside = contents(place / "backups" / kept / "files")
-        assert aside == {p: d for p, d in visible(place / "orders").items() if p in look_at(place / "orders").visible}
+        assert aside == {
+            p: d for p, d in visible(place / "orders").items() if p in inspect_target(place / "orders").visible
+        }
         marker = json.loads(place.read(f"backups/{kept}/COMPLETE"))
         assert marker == {"from": (place / "orders").uri, "files": {path: len(data) for path, data in aside.items()}}
     else:

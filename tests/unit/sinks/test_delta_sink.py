@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import commit_path
-from airflow_ckpt_provider.sinks.delta import look_at_delta
+from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.sinks.report import SinkReport
@@ -76,7 +76,7 @@ class Table:
         remembered = None
         if history.remembered(query) is None and not history.is_whole:
             remembered = delta_client.remembered(self.place, query, storage_options={})
-        return look_at_delta(history, query, batch, remembered=remembered)
+        return inspect_delta(history, query, batch, remembered=remembered)
 
     def _remembered(self, query: str) -> int:
         if not (Path(self.path) / "_delta_log").exists():

@@ -14,8 +14,8 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
-from airflow_ckpt_provider.sinks.file_sink import look_at_file_sink
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -48,7 +48,7 @@ def file_sink(place: Location, newest: int = NEWEST, *, compact: int | None = No
 @pytest.mark.parametrize("batch", [3, 5])
 def test_what_goes(place: Location, compact: int | None, batch: int) -> None:
     sink = file_sink(place / "out", compact=compact, purged=True)
-    report = look_at_file_sink(sink, batch)
+    report = inspect_file_sink(sink, batch)
     assert (report.verdict, report.batch_id, report.remembered) == (Verdict.WILL_SKIP, NEWEST, NEWEST)
     assert report.rollback is not None
     log = [path for path in report.rollback.paths if path.startswith("_spark_metadata/")]
@@ -62,19 +62,19 @@ def test_a_batch_that_only_repartitioned_the_state(place: Location) -> None:
     sink.delete("_spark_metadata/4")
     sink.delete("part 4.json")
     for batch in (3, 4):
-        assert look_at_file_sink(sink, batch).obstacle is not None
-        rollback = look_at_file_sink(sink, batch, unwritten=frozenset({4})).rollback
+        assert inspect_file_sink(sink, batch).obstacle is not None
+        rollback = inspect_file_sink(sink, batch, unwritten=frozenset({4})).rollback
         assert rollback is not None
         assert rollback.paths == ("_spark_metadata/6", "_spark_metadata/5", "part 5.json", "part 6.json")
 
 
 def test_nothing_beyond(place: Location) -> None:
-    assert look_at_file_sink(file_sink(place / "out"), NEWEST).verdict is Verdict.SAFE
+    assert inspect_file_sink(file_sink(place / "out"), NEWEST).verdict is Verdict.SAFE
 
 
 def test_purged_beyond_the_target(place: Location) -> None:
     """The compacted entry does not say which batch a file belongs to."""
-    report = look_at_file_sink(file_sink(place / "out", compact=5, purged=True), 3)
+    report = inspect_file_sink(file_sink(place / "out", compact=5, purged=True), 3)
     assert report.verdict is Verdict.WILL_SKIP
     assert report.rollback is None
     assert report.obstacle is not None
@@ -82,7 +82,7 @@ def test_purged_beyond_the_target(place: Location) -> None:
 
 
 def test_compacted_and_not_yet_purged(place: Location) -> None:
-    report = look_at_file_sink(file_sink(place / "out", compact=5), 3)
+    report = inspect_file_sink(file_sink(place / "out", compact=5), 3)
     assert report.rollback is not None
     assert "_spark_metadata/5.compact" in report.rollback.paths
     assert {"part 4.json", "part 5.json", "part 6.json"} <= set(report.rollback.paths)
@@ -91,7 +91,7 @@ def test_compacted_and_not_yet_purged(place: Location) -> None:
 def test_a_sink_that_was_moved(place: Location) -> None:
     sink = file_sink(place / "out")
     sink.replace("_spark_metadata/6", f"v1\n{entry(place / 'elsewhere', 6)}".encode())
-    obstacle = look_at_file_sink(sink, 3).obstacle
+    obstacle = inspect_file_sink(sink, 3).obstacle
     assert obstacle is not None
     assert "the sink was moved" in obstacle
 
@@ -103,7 +103,7 @@ class TestRewound:
 
     def rewind(self, orders: Location, sink: Sink, repository: Repository | None = None) -> None:
         checkpoint = Checkpoint.at(orders)
-        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkExit.ROLLBACK, guards=())
+        plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=())
         held = repository or Repository.open_or_create(default_repository(orders))
         apply_rewind(plan, checkpoint, held, sink=sink, quiet_for=0)
 

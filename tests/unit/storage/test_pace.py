@@ -11,9 +11,9 @@ import pytest
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.failures import is_passing, says_slow_down
-from airflow_ckpt_provider.storage.pace import MOST, Pace, Patience
+from airflow_ckpt_provider.storage.pace import MOST, Pace, RetryPolicy
 
-QUICK = Patience(refused=0.2, refused_request=5.0, failures=3, first_pause=0.001, longest_pause=0.01)
+QUICK = RetryPolicy(refused=0.2, refused_request=5.0, failures=3, first_pause=0.001, longest_pause=0.01)
 
 
 class GenericError(Exception):
@@ -89,7 +89,7 @@ def test_of_many_at_once_half_go_on() -> None:
 
 
 def test_everybody_waits_after_a_refusal() -> None:
-    pace = Pace("s3://b", Patience(refused=10, first_pause=0.2, longest_pause=0.2))
+    pace = Pace("s3://b", RetryPolicy(refused=10, first_pause=0.2, longest_pause=0.2))
     with ThreadPoolExecutor(2) as pool:
         began = time.monotonic()
         refused = pool.submit(pace.ask, "read it", failing(SLOW_DOWN))
@@ -124,7 +124,7 @@ def test_a_store_that_only_refuses_is_given_up_by_all_at_once() -> None:
 
 
 def test_one_request_is_given_up_while_others_are_answered() -> None:
-    pace = Pace("s3://b", Patience(refused=10, refused_request=0.1, first_pause=0.001, longest_pause=0.001))
+    pace = Pace("s3://b", RetryPolicy(refused=10, refused_request=0.1, first_pause=0.001, longest_pause=0.001))
 
     def refuse() -> None:
         raise SLOW_DOWN

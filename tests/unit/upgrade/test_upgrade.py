@@ -12,7 +12,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, SealedError
-from airflow_ckpt_provider.sinks.report import SinkExit
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.upgrade.fence import begin, fence, release
@@ -29,9 +29,9 @@ from airflow_ckpt_provider.upgrade.record import (
     upgrade_of,
 )
 from tests.unit.backup.backups import stream
-from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
+from tests.unit.recovery.test_restore import loud_seal
 from tests.unit.recovery.test_rewind import append, batches_in, delta_table
 
 DRAINED = 3
@@ -100,7 +100,7 @@ def way_back(orders: Location, kept: Repository, table: Location | None, run: st
         kept,
         upgrade_of(kept, "orders", run),
         sink=Sink(place=table) if table else Sink(kind="foreachBatch"),
-        sink_exit=SinkExit.ROLLBACK if table else SinkExit.ACCEPT,
+        sink_exit=SinkPolicy.ROLLBACK if table else SinkPolicy.ACCEPT,
         quiet_for=0,
         **options,
     )
