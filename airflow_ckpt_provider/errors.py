@@ -19,6 +19,14 @@ class CkptError(Exception):
         self.hint = hint
         super().__init__(f"{message}\nHINT: {hint}" if hint else message)
 
+    def add_hint(self, more: str) -> None:
+        """Add a next step that only a caller further up knows.
+
+        :param more: what else can be done.
+        """
+        self.hint = f"{self.hint}; {more}" if self.hint else more
+        self.args = (f"{self.message}\nHINT: {self.hint}",)
+
 
 class RefusedError(CkptError):
     """A guardrail said no. Nothing was changed; trying again without a change of input will be refused again."""
@@ -72,6 +80,10 @@ class BackupRunningError(RefusedError):
     """Another backup of the same stream into the same repository is running."""
 
 
+class ChangeRunningError(RefusedError):
+    """Another attempt is changing the same checkpoint; it passes by itself, so a retry may succeed."""
+
+
 class DamagedBackupError(RefusedError):
     """Objects of a backup are missing or not what its manifest says.
 
@@ -85,6 +97,10 @@ class DamagedBackupError(RefusedError):
 
 class StorageError(CkptError):
     """The store could not be read or written: credentials, missing bucket, read-only, full, unreachable."""
+
+
+class LeaseLostError(StorageError):
+    """An attempt at a change may not write any more: its lease has run out, or another attempt took over."""
 
 
 class SourceError(StorageError):

@@ -1,19 +1,23 @@
-"""Deleting and writing files of a checkpoint in the order that is loud by itself.
+"""In which order files of a checkpoint are removed and written, so that Spark refuses to start from whatever is there in between.
 
-The seal is what keeps Spark from starting. This is the second belt, should somebody lift it half-way: without the entry of
-``offsets/`` before the newest one no Spark starts, so that one goes first; and the newest one goes last.
+The seal is what keeps Spark from starting. This is the second safeguard, should somebody lift it half-way: no Spark starts
+without the entry of ``offsets/`` before the newest one. So that one is removed first, and written last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
+from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.operators import STATE
-from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.storage.store import StoredFile
+
+#: Paths that are written one after the other, before and after the rest.
+_LOGS = (f"{OFFSETS}/", f"{COMMITS}/")
 
 
 def highest_offsets(paths: Iterable[str]) -> int:
@@ -27,58 +31,36 @@ def newest_offsets_first(paths: Iterable[str]) -> list[str]:
     return [path for _, path in sorted(numbered, reverse=True)]
 
 
-def delete_files(location: Location, paths: Iterable[str], *, workers: int = WORKERS) -> None:
-    """Delete files: entries of ``offsets/`` but the newest downwards, state, the rest, last the newest entry.
+def removal_groups(removes: FileSet) -> Iterator[tuple[bool, Iterable[StoredFile]]]:
+    """Files to remove, in groups that follow each other: ``offsets/`` but for its newest entry, state, the rest, that entry.
 
-    :param location: the checkpoint.
-    :param paths: what goes; a missing file is fine.
-    :param workers: requests under way at once.
+    :param removes: the files, as they were listed.
+    :return: whether the files of a group may go side by side, and the files.
     """
-    going = set(paths)
-    offsets = newest_offsets_first(going)
-    for path in offsets[1:]:
-        delete_file(location, path)
-    state = {path for path in going if path.startswith(f"{STATE}/")}
-    for group in (state, going - state - set(offsets)):
-        in_parallel(lambda path: delete_file(location, path), sorted(group, reverse=True), workers=workers)
-    for path in offsets[:1]:
-        delete_file(location, path)
+    entries = newest_offsets_first(removes)
+    gates = set(entries)
+    yield False, [removes[path] for path in entries[1:]]
+    yield True, (file for file in removes.values() if file.path.startswith(f"{STATE}/"))
+    yield True, (f for f in removes.values() if f.path not in gates and not f.path.startswith(f"{STATE}/"))
+    yield False, [removes[path] for path in entries[:1]]
 
 
-def clear(location: Location, mark: Seal, *, keep: Collection[str] = (), workers: int = WORKERS) -> None:
-    """Delete all that is there but the seal, hidden files too: ``offsets/`` first, its newest entry last of these.
+def write_order(paths: Callable[[], Iterable[str]]) -> tuple[list[str], list[str]]:
+    """Which files are written one by one before all others, and which after them.
 
-    :param location: the checkpoint.
-    :param mark: its seal.
-    :param keep: what stays; nothing of the logs.
-    :param workers: requests under way at once.
+    :param paths: makes the paths of all files to write.
+    :return: first the newest entry of ``offsets/``, the query's id and its commit; last the other entries, newest first.
     """
-    going = {path for path in location.walk() if path != mark.path and path not in keep}
-    entries = newest_offsets_first(going)
-    hidden = sorted(path for path in going - set(entries) if path.startswith(f"{OFFSETS}/"))
-    for path in (*entries[1:], *hidden, *entries[:1]):
-        location.delete(path)
-    in_parallel(location.delete, sorted(going - set(entries) - set(hidden)), workers=workers)
-    location.remove_empty_directories()
+    entries = newest_offsets_first(paths())
+    newest = entries[0].rpartition("/")[2] if entries else None
+    wanted = [METADATA_FILE, f"{COMMITS}/{newest}"]
+    there = {path for path in paths() if path in wanted}
+    return [*entries[:1], *(path for path in wanted if path in there)], entries[1:]
 
 
-def delete_file(location: Location, path: str) -> None:
-    """Delete a file and Hadoop's own checksum of it; a missing one is fine."""
-    location.delete(path)
-    delete_hidden_checksum(location, path)
-
-
-def write_file(location: Location, path: str, content: bytes) -> None:
-    """Write a file over whatever is there."""
-    delete_hidden_checksum(location, path)
-    location.replace(path, content)
-
-
-def delete_hidden_checksum(location: Location, path: str) -> None:
-    """Delete Hadoop's own checksum of a local file, which would speak of the content that the file had."""
-    if location.store.protocol == "file":
-        directory, _, name = path.rpartition("/")
-        location.delete(f"{directory}/.{name}.crc" if directory else f".{name}.crc")
+def is_log(path: str) -> bool:
+    """Whether a file is one of the logs, whose order of writes keeps Spark from starting half-way."""
+    return path == METADATA_FILE or path.startswith(_LOGS)
 
 
 def _number(path: str) -> int | None:

@@ -7,15 +7,13 @@ nobody writes; seal; look again. A run that was killed finds its own seal and go
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from datetime import UTC, datetime
 
-from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
-from airflow_ckpt_provider.change.sealing import TRIES, put_seal, remove_seal, seal
-from airflow_ckpt_provider.change.target import check_at_rest, inspect_target, wait_until_at_rest
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.change.sealing import TRIES, put_seal, remove_seal
+from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
@@ -23,12 +21,6 @@ from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
-
-#: How long a sealed query may take to finish its batch, seconds.
-STOP_WITHIN = 600.0
-_STOPPING = "stopping the query for a "
-
-Result = TypeVar("Result")
 
 
 def seal_for_plan(
@@ -38,8 +30,8 @@ def seal_for_plan(
     reason: str,
     made_by: str,
     fingerprint: str | None,
+    attempt: int | None = None,
     begun: bool = False,
-    quiet_for: float | None = None,
     above: Iterable[str] = (),
     own: Collection[str] = (),
     hint: str = "stop the query, then make a new plan",
@@ -51,8 +43,8 @@ def seal_for_plan(
     :param reason: why; Spark's own error will show it.
     :param made_by: the run or user that carries the plan out.
     :param fingerprint: of the place when the plan was made; ``None`` where a running query may have moved on since.
+    :param attempt: number of the attempt that carries the plan out; a seal of an earlier attempt is replaced.
     :param begun: a run before this one may have changed files already: the fingerprint says nothing any more.
-    :param quiet_for: seconds without a change after which the place counts as at rest; ``None``: not looked at.
     :param above: paths that are going to be written. An empty place is sealed above them at once; another at its next
         number, which stops a running query: there :func:`raise_above` follows.
     :param own: other plans whose seal does as well.
@@ -70,15 +62,14 @@ def seal_for_plan(
         )
     if mark:
         _remove_lower_seals(location, mark)
+        mark = _taken_over(now, mark, plan_id=plan_id, attempt=attempt, reason=reason, made_by=made_by)
     else:
-        if fingerprint is not None and now.fingerprint != fingerprint:
+        if fingerprint is not None and not begun and now.fingerprint != fingerprint:
             raise _moved_on(location, plan_id, hint)
-        if quiet_for is not None:
-            check_at_rest(now, quiet_for=quiet_for)
         number = max(now.newest_offsets, highest_offsets(above) if now.is_empty else -1) + 1
         for candidate in range(number, number + (TRIES if fingerprint is None else 1)):
             with suppress(FileExistsError):
-                mark = put_seal(location, candidate, plan_id=plan_id, reason=reason, made_by=made_by)
+                mark = put_seal(location, candidate, plan_id=plan_id, reason=reason, made_by=made_by, attempt=attempt)
                 break
             log.info("%s/%s/%d appeared: the stream was faster", location, OFFSETS, candidate)
         else:
@@ -102,7 +93,9 @@ def raise_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by
     if mark.batch_id >= number:
         return mark
     try:
-        higher = put_seal(location, number, plan_id=mark.plan_id, reason=mark.reason, made_by=made_by)
+        higher = put_seal(
+            location, number, plan_id=mark.plan_id, reason=mark.reason, made_by=made_by, attempt=mark.attempt
+        )
     except FileExistsError:
         raise StorageError(
             f"{location}/{OFFSETS}/{number} appeared beyond the seal {mark.path}: somebody else writes there",
@@ -112,53 +105,13 @@ def raise_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by
     return higher
 
 
-def with_query_stopped(
-    location: Location,
-    repository: Repository,
-    work: Callable[[str | None], Result],
-    *,
-    change: str,
-    stop_running: bool,
-    quiet_for: float,
-    made_by: str,
-) -> Result:
-    """Do ``work``, after a query that still runs was stopped by the seal at its batch boundary, where that is allowed.
-
-    :param location: the checkpoint.
-    :param repository: keeps the plan of ``work``, once it has begun.
-    :param work: plans and carries out, given the id under which the checkpoint was sealed to stop its query; ``None`` where
-        it was not, or another seal is there: planning says whose it is, or goes on with it. Where it is refused or has nothing
-        to do before a plan was kept, the seal is lifted: nothing was changed, and the query may be started again.
-    :param change: what it is stopped for, in a word: ``rewind``, ``reset``.
-    :param stop_running: whether it may be stopped.
-    :param quiet_for: seconds without a change after which it counts as stopped.
-    :raises RefusedError: it is still written to after ten minutes; or what ``work`` raises.
-    """
-    under = _stop_query(location, _STOPPING + change, quiet_for=quiet_for, made_by=made_by) if stop_running else None
-    try:
-        result = work(under)
-    except RefusedError:
-        _lift_unused(location, repository, under)
-        raise
-    _lift_unused(location, repository, under)  # there was nothing to do
-    return result
-
-
-def _lift_unused(location: Location, repository: Repository, under: str | None) -> None:
-    if under is None or repository.kept_plan(under) is not None:
-        return
-    mark = inspect_target(location).seal
-    if mark and mark.plan_id == under:
-        remove_seal(location, mark)
-
-
-def _stop_query(location: Location, reason: str, *, quiet_for: float, made_by: str) -> str | None:
-    """Seal, and wait; a second call finds the seal of the first one."""
-    mark = inspect_target(location).seal or seal(Checkpoint.at(location), reason=reason, made_by=made_by)
-    if mark.reason != reason:
-        return None
-    wait_until_at_rest(location, quiet_for=quiet_for, at_most=STOP_WITHIN)
-    return mark.plan_id
+def _taken_over(now: Target, mark: Seal, *, plan_id: str, attempt: int | None, reason: str, made_by: str) -> Seal:
+    """Put our own words into a seal of an earlier attempt, or of the plan that is undone."""
+    if (mark.plan_id, mark.attempt) == (plan_id, attempt):
+        return mark
+    ours = Seal(mark.batch_id, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0), attempt)
+    now.location.replace_listed(now.files[mark.path], ours.sentence.encode())
+    return ours
 
 
 def _remove_lower_seals(location: Location, mark: Seal) -> None:

@@ -53,13 +53,16 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
     )
 
 
-def put_seal(location: Location, number: int, *, plan_id: str, reason: str, made_by: str) -> Seal:
+def put_seal(
+    location: Location, number: int, *, plan_id: str, reason: str, made_by: str, attempt: int | None = None
+) -> Seal:
     """Write the seal as ``offsets/<number>``, only if nothing is there.
 
+    :param attempt: number of the attempt that carries the plan out; ``None`` where no change is under way.
     :raises FileExistsError: something is there.
     :raises StorageError: the store cannot create exclusively, and somebody else wrote at the same moment.
     """
-    mark = Seal(number, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0))
+    mark = Seal(number, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0), attempt)
     location.create(mark.path, mark.sentence.encode())
     if not location.store.creates_if_absent:
         log.warning("%s cannot create a file only if absent: looking before and after instead", location.store.protocol)
@@ -104,17 +107,29 @@ def unseal(checkpoint: Checkpoint, *, plan_id: str | None = None, force: bool = 
 
 
 def remove_seal(location: Location, mark: Seal) -> None:
-    """Delete the file of a seal, after a look that it is still one."""
+    """Delete the file of a seal, after seeing that it is still the same seal.
+
+    :raises RefusedError: it is not a seal any more, or that of another plan or attempt.
+    """
+    listed = location.list(OFFSETS).files
+    file = next((f for f in listed if f.path == mark.path), None)
     try:
         still = parse_seal(location.read(mark.path), batch_id=mark.batch_id)
     except FileNotFoundError:
         return
     if still is None:
         raise RefusedError(
-            f"{location}/{mark.path} is not a seal any more", hint="somebody else changes this checkpoint: look first"
+            f"{location}/{mark.path} is not a seal any more",
+            hint="somebody else changes this checkpoint: inspect it first",
         )
-    location.delete(mark.path)
-    location.delete(f"{OFFSETS}/.{mark.batch_id}.crc")
+    if (still.plan_id, still.attempt) != (mark.plan_id, mark.attempt):
+        raise sealed_by_another(location.uri, still)
+    if file is None:  # appeared since it was listed: not the one that we know
+        raise RefusedError(f"{location}/{mark.path} was replaced just now", hint="run the same command again")
+    location.delete_listed(file)
+    checksum = next((f for f in listed if f.path == f"{OFFSETS}/.{mark.batch_id}.crc"), None)
+    if checksum is not None:
+        location.delete_listed(checksum)
 
 
 def sealed_by_another(uri: str, mark: Seal) -> SealedError:

@@ -7,13 +7,12 @@ written last: until it is there, nothing may be deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
-from airflow_ckpt_provider.change.fail_closed_order import delete_hidden_checksum
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
@@ -52,8 +51,39 @@ class SetAside:
         sizes: dict[str, int] = load_json(marker)["files"]
         return sizes
 
-    def keep(self, source: Location, files: Iterable[StoredFile], *, workers: int = WORKERS) -> None:
+    @property
+    def left(self) -> dict[str, str | None] | None:
+        """Path -> identity of the files that were there and were not to be touched; ``None`` where it was not noted."""
+        try:
+            marker = self.repository.location.read(f"{self.place}/{_COMPLETE}")
+        except FileNotFoundError:
+            return None
+        left: dict[str, str | None] | None = load_json(marker).get("left")
+        return left
+
+    def read(self, path: str) -> bytes:
+        """Content of a file that was kept.
+
+        :raises FileNotFoundError: it was not.
+        """
+        return self.repository.location.read(f"{self.place}/files/{path}")
+
+    @property
+    def files(self) -> Location:
+        """The place of the files that are kept."""
+        return self.repository.location / f"{self.place}/files"
+
+    def keep(
+        self,
+        source: Location,
+        files: Iterable[StoredFile],
+        *,
+        left: Mapping[str, str | None] | None = None,
+        workers: int = WORKERS,
+    ) -> None:
         """Copy files here; does nothing when all was copied before.
+
+        :param left: path -> identity of the other files of the place, by which an undo tells whether somebody has written since.
 
         :raises FileNotFoundError: a file is not there any more: somebody else changes the place.
         :raises StorageError: what arrived is not what was read.
@@ -75,22 +105,8 @@ class SetAside:
                 hint="nothing was deleted; see who else writes there, then run the same command again",
             )
         sizes = {file.path: file.size for file in kept}
-        marker = {"from": source.uri, "files": sizes}
+        marker = {"from": source.uri, "files": sizes, **({} if left is None else {"left": dict(left)})}
         self.repository.location.replace(f"{self.place}/{_COMPLETE}", json.dumps(marker).encode())
-
-    def put_back(self, target: Location, paths: Iterable[str], *, workers: int = WORKERS) -> None:
-        """Write files to where they were, several at once.
-
-        :raises FileNotFoundError: a file was not kept.
-        """
-        sizes = self.sizes or {}
-        here = self.repository.location / f"{self.place}/files"
-
-        def copy(path: str) -> None:
-            delete_hidden_checksum(target, path)
-            _copy(here, path, target, sizes[path])
-
-        in_parallel(copy, list(paths), workers=workers)
 
 
 def _copy(source: Location, path: str, target: Location, size: int) -> None:

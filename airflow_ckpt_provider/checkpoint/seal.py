@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 
 SEAL_PREFIX = b"airflow-ckpt: sealed"
 _SENTENCE = re.compile(
-    r"airflow-ckpt: sealed by plan (?P<plan>\S+) \((?P<reason>.*), (?P<by>[^,]*), (?P<since>\S+)\); Spark must not start"
+    r"airflow-ckpt: sealed by plan (?P<plan>\S+)(?: attempt (?P<attempt>\d+))? "
+    r"\((?P<reason>.*), (?P<by>[^,]*), (?P<since>\S+)\); Spark must not start"
 )
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -28,6 +29,7 @@ class Seal:
     :param reason: why, in words.
     :param made_by: the run or user that set it.
     :param since: when, in UTC; ``None`` where the sentence cannot be read in full.
+    :param attempt: number of the attempt that carries the plan out; ``None`` where no change is under way.
     """
 
     batch_id: int
@@ -35,6 +37,7 @@ class Seal:
     reason: str
     made_by: str
     since: datetime | None
+    attempt: int | None = None
 
     @property
     def path(self) -> str:
@@ -48,7 +51,8 @@ class Seal:
         # One line, or Spark's message would show only a part of it.
         reason = " ".join(self.reason.split())
         by = " ".join(self.made_by.replace(",", ";").split()) or "unknown"
-        return f"airflow-ckpt: sealed by plan {self.plan_id} ({reason}, {by}, {since}); Spark must not start"
+        attempt = "" if self.attempt is None else f" attempt {self.attempt}"
+        return f"airflow-ckpt: sealed by plan {self.plan_id}{attempt} ({reason}, {by}, {since}); Spark must not start"
 
 
 def parse_seal(data: bytes, *, batch_id: int) -> Seal | None:
@@ -65,4 +69,5 @@ def parse_seal(data: bytes, *, batch_id: int) -> Seal | None:
         since = datetime.strptime(match["since"], _TIME).replace(tzinfo=UTC)
     except ValueError:
         since = None
-    return Seal(batch_id, match["plan"], match["reason"], match["by"], since)
+    attempt = int(match["attempt"]) if match["attempt"] else None
+    return Seal(batch_id, match["plan"], match["reason"], match["by"], since, attempt)

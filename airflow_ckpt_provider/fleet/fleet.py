@@ -30,7 +30,7 @@ from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss, not_known, time
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport
-from airflow_ckpt_provider.recovery.rewind.status import (
+from airflow_ckpt_provider.recovery.status import (
     REWOUND,
     UNDER_WAY,
     UNTOUCHED,

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.fleet.backups import LastBackup
 from airflow_ckpt_provider.fleet.discovery import Found, State
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss
 from airflow_ckpt_provider.guards.durations import in_words
-from airflow_ckpt_provider.recovery.rewind.status import UNDER_WAY, RewindStatus
+from airflow_ckpt_provider.recovery.status import UNDER_WAY, RewindStatus
 from airflow_ckpt_provider.verdict import Verdict
 
 

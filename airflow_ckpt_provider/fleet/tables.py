@@ -10,7 +10,7 @@ from airflow_ckpt_provider.fleet.discovery import State
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.guards.durations import in_words
-from airflow_ckpt_provider.recovery.rewind.status import RUNNING_AGAIN, UNTOUCHED
+from airflow_ckpt_provider.recovery.status import RUNNING_AGAIN, UNTOUCHED
 
 UNKNOWN = "UNKNOWN"
 

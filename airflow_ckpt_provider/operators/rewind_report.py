@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.rewind.status import status_of
+from airflow_ckpt_provider.recovery.status import status_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

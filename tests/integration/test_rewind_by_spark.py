@@ -18,7 +18,7 @@ from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
-from airflow_ckpt_provider.recovery.rewind.status import status_of
+from airflow_ckpt_provider.recovery.status import status_of
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.spark_host import SparkHost, coordinates
 from tests.unit.checkpoint.stores import Killed, Life, watched

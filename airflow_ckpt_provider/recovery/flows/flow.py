@@ -54,6 +54,14 @@ class Flow:
         """The version that the next run uses; ``None`` where there is none yet."""
         return self.versions[-1] if self.versions else None
 
+    @property
+    def storage(self) -> Location:
+        """The pipeline's ``storage``, which holds the checkpoints of all its flows."""
+        root = self.place.root.rstrip("/")
+        for _ in range(FLOW_DEPTH + 1):
+            root = root.rpartition("/")[0]
+        return Location(self.place.store, root)
+
     def version(self, number: int) -> Location:
         """The checkpoint of a version."""
         return self.place / str(number)

@@ -15,15 +15,17 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.fail_closed_order import highest_offsets, write_file
-from airflow_ckpt_provider.change.plan_seal import seal_for_plan
-from airflow_ckpt_provider.change.sealing import put_seal, remove_seal
-from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.change.engine import Change
+from airflow_ckpt_provider.change.plan import Edits, Plan, Risk, accept_block, literal_writes, plan_page
+from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
@@ -38,9 +40,12 @@ from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
+#: What new query ids are made of, beside the plan's id.
+_NEW_IDS = uuid.UUID("f10ec0de-0000-4000-8000-726573657400")
+
 
 @dataclass(frozen=True, slots=True)
-class FlowReset:
+class FlowReset(Plan):
     """What the reset of a flow would do.
 
     :param plan_id: its id; the seals carry it.
@@ -48,7 +53,9 @@ class FlowReset:
     :param base: the version whose position and history count: the newest one with a batch.
     :param version: the version that becomes the live one.
     :param reset: the same for a checkpoint of its own: positions, contents, the verdict at the cutover.
+    :param fingerprint: of the version that becomes the live one, when the plan was made.
     :param already_done: the live version is a new checkpoint that was not started yet, and just what is wanted.
+    :param continued: it was begun before, and is resumed.
     """
 
     plan_id: str
@@ -56,7 +63,62 @@ class FlowReset:
     base: int
     version: int
     reset: ResetPlan
+    fingerprint: str = ""
     already_done: bool = False
+    continued: bool = False
+
+    kind: ClassVar[str] = "flow-reset"
+
+    @property
+    def name(self) -> str:
+        """Name of the flow in the repository."""
+        return checked_name(self.flow.path.replace("/", "."))
+
+    @property
+    def checkpoint(self) -> str:
+        """URI of the version that becomes the live one."""
+        return self.path
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, in words."""
+        return self.reset.reasons
+
+    @property
+    def risks(self) -> tuple[Risk, ...]:
+        """What has to be accepted: whatever is not ``SAFE`` at the sink or at a source."""
+        return self.reset.risks
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """What the new version begins with. Its query id follows from the plan: resumed, it is the same."""
+        own = new_metadata(str(uuid.uuid5(_NEW_IDS, self.plan_id)))
+        return {path: content.encode() for path, content in {METADATA_FILE: own, **self.reset.contents}.items()}
+
+    @property
+    def writes_offsets(self) -> Collection[str]:
+        """Paths in ``offsets/`` that will be written."""
+        return [path for path in self.reset.contents if path.startswith("offsets/")]
+
+    def edits(self, there: Target, repository: Repository) -> Edits:
+        """Write what the new version begins with."""
+        return Edits(writes=lambda: literal_writes(self.contents))
+
+    def check(self, there: Target) -> None:
+        """See that exactly what was planned is there."""
+        expect_files(there, {p: len(c) for p, c in self.contents.items()}.items(), plan_id=self.plan_id)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as it is kept in the repository: what an undo needs. Resuming makes it anew."""
+        return {
+            **self.to_json(),
+            "name": self.name,
+            "checkpoint": self.path,
+            "observed": self.flow.version(self.base).uri,
+            "before": {},
+            "checkpoint_fingerprint": self.fingerprint,
+            "written": {path: len(content) for path, content in self.contents.items()},
+        }
 
     @property
     def path(self) -> str:
@@ -88,7 +150,7 @@ class FlowReset:
         )
 
     @property
-    def fingerprint(self) -> str:
+    def plan_fingerprint(self) -> str:
         """Changes with the request, the live checkpoint, the positions or the sink: what an approval is given for."""
         return hashlib.sha256(f"{self.version} {self.reset.plan_fingerprint}".encode()).hexdigest()[:16]
 
@@ -107,7 +169,8 @@ class FlowReset:
             "path": self.path,
             **{key: of_reset[key] for key in shared},
             "steps": list(self.steps),
-            "fingerprint": self.fingerprint,
+            "accept": [risk.word for risk in self.risks],
+            "fingerprint": self.plan_fingerprint,
             "already_done": self.already_done,
         }
 
@@ -121,14 +184,14 @@ class FlowReset:
             ("sink", f"`{self.reset.cutover.uri}` ({self.reset.cutover.kind})"),
             ("verdict", f"**{self.verdict.value}**"),
         ]
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-        reasons = "\n".join(f"* {reason}" for reason in self.reset.reasons)
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        snippet = f"In the flow's definition:\n\n```python\n{self.reset.snippet}\n```\n\n" if self.reset.sources else ""
-        if self.already_done:
-            steps = f"Nothing to do: version {self.version} is there and was not started yet."
-        head = f"### Reset of a flow, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}"
-        return f"{head}\n\n{reasons}\n\n{snippet}{steps}\n".replace("\n\n\n", "\n\n")
+        snippet = f"In the flow's definition:\n\n```python\n{self.reset.snippet}\n```" if self.reset.sources else ""
+        nothing = (
+            f"Nothing to do: version {self.version} is there and was not started yet." if self.already_done else ""
+        )
+        accept = accept_block(self.risks)
+        return plan_page(
+            "Reset of a flow", self.plan_id, rows, self.reasons, snippet, accept, nothing, steps=self.steps
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +248,29 @@ def plan_flow_reset(
         )
     live = flow.versions[-1]
     marks = [target.seal for target in looked.values() if target.seal]
-    under = _own_seal(flow, marks)
-    reset = plan_reset(flow.version(base), way, sink=sink, continue_numbers=continue_numbers, under=under)
+    seal_id = _own_seal(flow, marks)
+    reset = plan_reset(flow.version(base), way, sink=sink, continue_numbers=continue_numbers, seal_id=seal_id)
     version = live if live > base else base + 1
-    plan = FlowReset(under or reset.plan_id, flow, base, version, reset)
-    if live > base and not under:
+    plan = FlowReset(
+        plan_id=seal_id or reset.plan_id,
+        flow=flow,
+        base=base,
+        version=version,
+        reset=reset,
+        fingerprint=inspect_target(flow.version(version)).fingerprint,
+        continued=seal_id is not None,
+    )
+    if live > base and not seal_id:
         # Made by a reset before this one, or by a full refresh, and not started yet.
         there = {path: flow.version(live).read(path) for path in looked[live].visible if path != METADATA_FILE}
         wanted = {path: content.encode() for path, content in reset.contents.items() if path != METADATA_FILE}
         if there == wanted:
             return replace(plan, already_done=True)
-        return replace(plan, version=live + 1)
-    if under and marks[0].reason != plan.seal_reason:
+        empty = inspect_target(flow.version(live + 1)).fingerprint
+        return replace(plan, version=live + 1, fingerprint=empty)
+    if seal_id and marks[0].reason != plan.seal_reason:
         raise SealedError(
-            f"flow {flow.name} is sealed by plan {under} ({marks[0].reason}), which was not ended",
+            f"flow {flow.name} is sealed by plan {seal_id} ({marks[0].reason}), which was not ended",
             hint="run that one again, which goes on with it",
         )
     return plan
@@ -207,72 +279,41 @@ def plan_flow_reset(
 def apply_flow_reset(
     plan: FlowReset,
     *,
-    accept: Verdict | None = None,
+    accept: Collection[str] = (),
+    fingerprint: str | None = None,
     repository: Repository | None = None,
-    quiet_for: float = 5.0,
+    rest: RestRule | None = None,
     made_by: str = "",
     reason: str = "",
 ) -> FlowOutcome:
-    """Carry the reset of a flow out.
+    """Carry the reset of a flow out, or resume it.
 
     :param plan: from :func:`plan_flow_reset`.
-    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same.
-    :param repository: gets the audit record, where one is given.
-    :param quiet_for: seconds without a change after which the flow counts as at rest.
+    :param accept: words of the risks that somebody accepts, as the plan names them.
+    :param fingerprint: of the plan that was approved; ``None``: not compared.
+    :param repository: keeps the plan and the audit record; by default one beside the storage of the pipeline.
+    :param rest: how the pipeline's run is known to have ended.
     :param made_by: the run or user that resets.
     :param reason: why, for the audit record.
-    :raises RefusedError: the flow runs, or went on since the plan was made, or the verdict was not accepted; nothing was changed.
-    :raises StorageError: reading or writing failed; the flow stays sealed, and the same command again finishes.
+    :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
     began = time.monotonic()
     old, new = plan.flow.version(plan.base), plan.flow.version(plan.version)
     if plan.already_done:
         return _outcome(plan, new, began)
-    marks = [place for place in (old, new) if inspect_target(place).seal]
-    if not marks:
-        if plan.verdict not in (Verdict.SAFE, accept):
-            raise RefusedError(
-                f"the reset's verdict is {plan.verdict.value}: {'; '.join(plan.reset.reasons)}",
-                hint=f"put that right first, or accept it in so many words: --accept {plan.verdict.value}",
-            )
-        _seal_live(plan, old, quiet_for=quiet_for, made_by=made_by)
-    if inspect_target(old).seal:
-        _make(plan, new, made_by)
-    lifted = inspect_target(new).seal
-    if lifted:
-        remove_seal(new, lifted)
-    if repository:
-        facts = {"made_by": made_by, "reason": reason, "checkpoint": new.uri}
-        repository.record(plan.plan_id, {"kind": "flow-reset", **facts, "plan": plan.to_json()})
-    if mark := inspect_target(old).seal:
-        remove_seal(old, mark)
+    change = Change(
+        plan,
+        new,
+        repository or Repository.open_or_create(default_repository(plan.flow.storage)),
+        observed=old,
+        observed_fingerprint=plan.reset.fingerprint,
+        rest=rest or RestRule(),
+        made_by=made_by,
+        reason=reason,
+    )
+    change.apply(accept=accept, fingerprint=fingerprint)
     log.info("flow %s begins in %s at the next run of its pipeline", plan.flow.name, new)
     return _outcome(plan, new, began)
-
-
-def _seal_live(plan: FlowReset, old: Location, *, quiet_for: float, made_by: str) -> None:
-    seal_for_plan(
-        old,
-        plan_id=plan.plan_id,
-        reason=plan.seal_reason,
-        made_by=made_by,
-        fingerprint=plan.reset.fingerprint,
-        quiet_for=quiet_for,
-        hint="wait until the pipeline's run has ended, then make a new plan",
-    )
-
-
-def _make(plan: FlowReset, new: Location, made_by: str) -> None:
-    """Fill the new version: under a seal of its own, for it is the live one from its first file on."""
-    there = inspect_target(new)
-    contents = {METADATA_FILE: new_metadata(str(uuid.uuid4())), **plan.reset.contents}
-    if not there.seal:
-        if all(path in there.visible for path in contents):
-            return  # killed before the other seal was lifted
-        number = highest_offsets(contents) + 1
-        put_seal(new, number, plan_id=plan.plan_id, reason=plan.seal_reason, made_by=made_by)
-    for path, content in contents.items():
-        write_file(new, path, content.encode())
 
 
 def _outcome(plan: FlowReset, new: Location, began: float) -> FlowOutcome:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.target import check_at_rest, inspect_target
+from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.sealing import sealed_by_another
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.flows.flow import Flow
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
@@ -99,47 +102,54 @@ def plan_flow_restore(
         start=chosen,
         newest=chosen if newest is None else max(newest, chosen),
     )
-    told = (cutover.verdict, cutover.reasons)
-    begun = (
-        inspect_target(live).seal is not None
-    )  # by this restore, stopped half-way; or by somebody else, which is refused
-    try:
-        here = plan_restore(repository, manifest, live, batch=batch, sink=told)
-        if begun or here.already_done:
+    how: dict[str, Any] = {"batch": batch, "sink": (cutover.verdict, cutover.reasons), "strict": True}
+    mark = inspect_target(live).seal
+    if mark is None:
+        try:
+            here = plan_restore(repository, manifest, live, **how)
+        except RefusedError:  # it holds another history, which stays as it is
+            here = None
+        if here and here.already_done:
             return FlowRestore(flow, flow.live, here, cutover)
-    except RefusedError:
-        if begun:
-            raise
-    version = flow.live + 1
-    restore = plan_restore(repository, manifest, flow.version(version), batch=batch, sink=told)
-    return FlowRestore(flow, version, restore, cutover)
+    version = flow.live
+    if mark is None or (repository.kept_plan(mark.plan_id) or {}).get("target") not in (None, live.uri):
+        version += 1  # not sealed, or by a restore that was stopped before it had begun the next version
+    restore = plan_restore(repository, manifest, flow.version(version), seal_id=mark.plan_id if mark else None, **how)
+    if mark and mark.reason != restore.seal_reason:
+        raise sealed_by_another(live.uri, mark)
+    former = [n for n in flow.versions if n < version]
+    observed = flow.version(former[-1]).uri if former else ""
+    return FlowRestore(flow, version, replace(restore, observed=observed, continued=mark is not None), cutover)
 
 
 def apply_flow_restore(
     plan: FlowRestore,
     *,
-    accept: Verdict | None = None,
-    quiet_for: float = 5.0,
+    accept: Collection[str] = (),
+    fingerprint: str | None = None,
+    rest: RestRule | None = None,
     made_by: str = "",
     reason: str = "",
 ) -> RestoreOutcome:
-    """Carry it out.
+    """Carry it out, or resume it.
 
     :param plan: from :func:`plan_flow_restore`.
-    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same.
-    :param quiet_for: seconds without a change after which the flow counts as at rest.
+    :param accept: words of the risks that somebody accepts, as the plan names them.
+    :param fingerprint: of the plan that was approved; ``None``: not compared.
+    :param rest: how the pipeline's run is known to have ended.
     :param made_by: the run or user that restores.
     :param reason: why, for the audit record.
-    :raises RefusedError: the flow runs, or the verdict was not accepted; nothing was changed.
-    :raises StorageError: reading or writing failed; the new version stays sealed, and the same command again finishes.
+    :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
-    if not plan.already_done and plan.restore.target.seal is None:
-        if plan.verdict not in (Verdict.SAFE, accept):
-            raise RefusedError(
-                f"the sink says {plan.verdict.value}: {'; '.join(plan.cutover.reasons)}",
-                hint=f"accept it in so many words: --accept {plan.verdict.value}",
-            )
-        if plan.flow.live is not None:
-            check_at_rest(inspect_target(plan.flow.version(plan.flow.live)), quiet_for=quiet_for)
-    # What the sink does was accepted above, and a restore that is gone on with was accepted when it began.
-    return apply_restore(plan.restore, made_by=made_by, reason=reason, accept_sink=True)
+    former = [n for n in plan.flow.versions if n < plan.version]
+    observed = plan.flow.version(former[-1]) if former and not plan.already_done else None
+    return apply_restore(
+        plan.restore,
+        observed=observed,
+        observed_fingerprint=inspect_target(observed).fingerprint if observed else None,
+        accept=accept,
+        fingerprint=fingerprint,
+        rest=rest,
+        made_by=made_by,
+        reason=reason,
+    )

@@ -5,19 +5,33 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.plan import (
+    Edits,
+    Plan,
+    Write,
+    entry_writes,
+    listed_files,
+    literal_writes,
+    plan_page,
+    some,
+)
+from airflow_ckpt_provider.change.target import Target
+from airflow_ckpt_provider.checkpoint.doctor import check
+from airflow_ckpt_provider.checkpoint.doctor.examination import examine
+from airflow_ckpt_provider.checkpoint.findings import Severity
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.verdict import Verdict
-
-#: Paths that Markdown names of each kind; the JSON has them all.
-_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class RepairPlan:
+class RepairPlan(Plan):
     """What a repair would do.
 
     :param plan_id: its id; the seal carries it.
@@ -33,6 +47,7 @@ class RepairPlan:
     :param reasons: why, in words.
     :param findings: what the doctor found, as plain JSON.
     :param fingerprint: of the checkpoint when the plan was made.
+    :param before: path -> size of all visible files when the plan was made; empty in plans of earlier versions.
     :param continued: it was begun before and is gone on with.
     """
 
@@ -49,7 +64,10 @@ class RepairPlan:
     reasons: tuple[str, ...]
     findings: tuple[Mapping[str, Any], ...]
     fingerprint: str
+    before: Mapping[str, int] = field(default_factory=dict)
     continued: bool = field(default=False, compare=False)
+
+    kind: ClassVar[str] = "repair"
 
     @property
     def repairable(self) -> bool:
@@ -72,6 +90,31 @@ class RepairPlan:
         return f"repair to batch {self.batch_id}"
 
     @property
+    def writes_offsets(self) -> Collection[str]:
+        """Paths in ``offsets/`` that will be written."""
+        return [entry.path for entry, _ in self.fetches if entry.path.startswith("offsets/")]
+
+    def edits(self, there: Target, repository: Repository) -> Edits:
+        """Remove what stands in the way; write what comes from backups, and what is written anew."""
+
+        def writes() -> Iterator[Write]:
+            yield from entry_writes(repository, (entry for entry, _ in self.fetches), right_when="the plan was made")
+            yield from literal_writes(self.rewrites)
+
+        return Edits(listed_files(there, self.deletes), writes)
+
+    def check(self, there: Target) -> None:
+        """See that nothing is left that would stop or mislead Spark."""
+        seen = examine(Tree.of(there.location, files=there.visible.values()))
+        left = [f for f in check(seen) if f.severity in (Severity.SILENT, Severity.ERROR)]
+        if left:
+            raise StorageError(
+                f"{there.location} is not whole after the repair: {left[0].message}",
+                hint=f"it stays sealed by plan {self.plan_id}; see who else writes there, then run the same command again, or "
+                f"take it back: `airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}`",
+            )
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """What ``apply`` does, in order."""
         if not self.repairable or self.already_done:
@@ -81,11 +124,11 @@ class RepairPlan:
         if self.fetches:
             backups = ", ".join(sorted({backup for _, backup in self.fetches}))
             paths = tuple(entry.path for entry, _ in self.fetches)
-            steps.append(f"fetch {_count(self.fetches)} from backup {backups}: {_some(paths)}")
+            steps.append(f"fetch {_count(self.fetches)} from backup {backups}: {some(paths)}")
         if self.rewrites:
-            steps.append(f"write {_some(tuple(self.rewrites))} anew")
+            steps.append(f"write {some(tuple(self.rewrites))} anew")
         if self.deletes:
-            steps.append(f"delete {_count(self.deletes)}: {_some(self.deletes)}")
+            steps.append(f"delete {_count(self.deletes)}: {some(self.deletes)}")
         whole = "that it is whole" if self.batch_id == -1 else f"that batch {self.batch_id} is whole"
         return (*steps, f"check {whole}", "write the audit record", "lift the seal")
 
@@ -127,6 +170,7 @@ class RepairPlan:
             "rewrites": {path: base64.b64encode(content).decode() for path, content in self.rewrites.items()},
             "findings": [dict(finding) for finding in self.findings],
             "checkpoint_fingerprint": self.fingerprint,
+            "before": dict(self.before),
         }
 
     @classmethod
@@ -146,6 +190,7 @@ class RepairPlan:
             reasons=tuple(value["reasons"]),
             findings=tuple(value["findings"]),
             fingerprint=value["checkpoint_fingerprint"],
+            before=value.get("before", {}),
             continued=True,
         )
 
@@ -155,11 +200,7 @@ class RepairPlan:
         if self.repairable:
             rows += [("batch", self._batch_in_words()), ("run again", _batches(self.replayed))]
         rows.append(("verdict", f"**{self.verdict.value}**"))
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-        reasons = "\n".join(f"* {reason}" for reason in self.reasons)
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        parts = [f"### Repair, plan {self.plan_id}", f"| | |\n|---|---|\n{table}", reasons, steps]
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return plan_page("Repair", self.plan_id, rows, self.reasons, steps=self.steps)
 
     def _findings_in_words(self) -> str:
         codes = dict.fromkeys(str(finding["code"]) for finding in self.findings)
@@ -178,8 +219,3 @@ def _batches(number: int) -> str:
 
 def _count(items: tuple[Any, ...]) -> str:
     return f"{len(items)} file{'' if len(items) == 1 else 's'}"
-
-
-def _some(paths: tuple[str, ...]) -> str:
-    more = f", and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(paths[:_SHOWN]) + more

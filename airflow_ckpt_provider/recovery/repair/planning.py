@@ -37,6 +37,7 @@ from airflow_ckpt_provider.verdict import Verdict
 #: A repair without a repository keeps what it takes away beside the checkpoint, in one made for it.
 BESIDE = ".repairs"
 _SEAL = "repair to batch "
+_NOTHING_WRONG = "nothing is wrong with it"
 _LEFT = ("Else only a restore of an older backup is left, or a reset: a new checkpoint and a decision where to begin.",)
 #: What no cut mends, as there is nothing to go by.
 _HOPELESS = frozenset({kinds.TWO_WRITERS.code, kinds.STATE_WITHOUT_LOGS.code, kinds.FORMAT_UNKNOWN.code})
@@ -49,10 +50,11 @@ def plan_repair(
     name: str | None = None,
     query_id: str | None = None,
     contents: bool = True,
+    seal_id: str | None = None,
 ) -> RepairPlan:
     """Find the minimal cut; reads only.
 
-    A repair that was killed is found by its seal, and gone on with.
+    A repair that was killed is found by its seal, and resumed.
 
     :param checkpoint: the checkpoint.
     :param repository: where missing files may be fetched from, and where what is taken away is kept; by default nothing is
@@ -60,13 +62,14 @@ def plan_repair(
     :param name: name of the stream in the repository; by default the last part of the checkpoint's path.
     :param query_id: the query's id, where ``metadata`` is lost.
     :param contents: read state files to find damage in them.
+    :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
     :raises SealedError: something else has sealed it.
     :raises RefusedError: the query id is no UUID; it is sealed by a repair that was begun with another repository.
     """
     location = checkpoint.location
     there = inspect_target(location)
-    if there.seal:
+    if there.seal and there.seal.plan_id != seal_id:
         return _continued(there.seal, location, repository)
     tree = Tree.of(location)
     if not {"offsets", "commits", "metadata", "state"} & {*tree.directories(), *tree.files()}:
@@ -75,7 +78,7 @@ def plan_repair(
     findings = check(seen)
     backups = backups_of_same_history(repository, seen, name=name) if repository else None
     plan = RepairPlan(
-        plan_id=new_plan_id(),
+        plan_id=seal_id or new_plan_id(),
         name=checked_name(name or location.name),
         checkpoint=location.uri,
         batch_id=None,
@@ -88,7 +91,11 @@ def plan_repair(
         reasons=(),
         findings=tuple(finding.to_json() for finding in findings),
         fingerprint=there.fingerprint,
+        before={path: file.size for path, file in there.visible.items()},
     )
+    if not findings:
+        # What nobody finds fault with is left as it is, whatever a search for a cut would prefer.
+        return replace(plan, batch_id=_stands_at(seen), verdict=Verdict.SAFE, reasons=(_NOTHING_WRONG,))
     hopeless = [f for f in findings if f.kind.code in _HOPELESS and f.severity in (Severity.SILENT, Severity.ERROR)]
     if hopeless:
         return replace(
@@ -97,11 +104,30 @@ def plan_repair(
     return _planned(plan, seen, findings, backups, query_id)
 
 
+def _stands_at(seen: Examination) -> int:
+    """The batch after which Spark continues, as the logs say; -1 before the first."""
+    return max(seen.committed, default=-1)
+
+
 def _planned(
     plan: RepairPlan, seen: Examination, findings: tuple[Finding, ...], backups: Backups | None, query_id: str | None
 ) -> RepairPlan:
     elsewhere = backups.files() if backups else []
     known = {file.path for file, _ in elsewhere}
+    debris = tuple(file.path for file in abandoned_files(seen.tree))
+    bad = [f for f in findings if f.severity in (Severity.SILENT, Severity.ERROR)]
+    if not bad:
+        # Spark continues from it rightly: no batch is given up for what is only untidy.
+        entries = backups.entries if backups else {}
+        holes = tuple(entries[p] for p in sorted(_holes_that_can_be_filled(findings, known)) if p in entries)
+        return replace(
+            plan,
+            batch_id=_stands_at(seen),
+            deletes=tuple(sorted(set(debris) - {entry.path for entry, _ in holes})),
+            fetches=holes,
+            verdict=Verdict.SAFE,
+            reasons=("The query continues where it was.",),
+        )
     identity = _metadata(query_id) if query_id else None
     if identity is not None and METADATA_FILE not in known:
         elsewhere.append((StoredFile(METADATA_FILE, len(identity), identity="given"), lambda: identity))
@@ -115,11 +141,9 @@ def _planned(
     rewrites = _rewrites(seen, cut, fetches, backups)
     if METADATA_FILE in wanted and identity is not None and METADATA_FILE not in known:
         rewrites[METADATA_FILE] = identity
-    bad = [f for f in findings if f.severity in (Severity.SILENT, Severity.ERROR)]
-    if bad and not (cut.deletes or fetches or rewrites):
+    if not (cut.deletes or fetches or rewrites):
         reasons = tuple(f"{finding.message}. No change of files mends it." for finding in bad)
         return replace(plan, verdict=Verdict.WILL_FAIL, reasons=(*reasons, *_LEFT))
-    debris = tuple(file.path for file in abandoned_files(seen.tree))
     given_up = any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings)  # it is not run again, by nobody
     newest = max((*seen.logged, *seen.committed), default=-1) - given_up
     return replace(
@@ -193,8 +217,6 @@ def _is_repartition(seen: Examination, batch_id: int) -> bool:
 
 
 def _reasons(seen: Examination, cut: Cut, search: Search, findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    if not findings:
-        return ("nothing is wrong with it",)
     after = cut.batch_id
     reasons = [f"batch {batch} is no target: {why}" for batch, why in sorted(search.failures.items(), reverse=True)[:5]]
     if cut.elsewhere and not cut.moved:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
+from airflow_ckpt_provider.change.plan import (
+    Edits,
+    Plan,
+    Risk,
+    accept_block,
+    expect_edited,
+    literal_writes,
+    plan_page,
+    sink_risk,
+    source_risk,
+)
+from airflow_ckpt_provider.change.target import Target
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.sinks.cutover import Cutover
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -102,7 +117,7 @@ class NewSource:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetPlan:
+class ResetPlan(Plan):
     """What a reset would do.
 
     :param plan_id: its id; the seal carries it.
@@ -139,8 +154,58 @@ class ResetPlan:
     cautions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     repository: str = ""
-    #: Where the plan comes from: a killed run of the same request is gone on with.
+    #: Whether it was begun before: a killed run of the same request is resumed.
     continued: bool = field(default=False, compare=False)
+
+    kind: ClassVar[str] = "reset"
+
+    @property
+    def already_done(self) -> bool:
+        """A reset always makes something new."""
+        return False
+
+    @property
+    def risks(self) -> tuple[Risk, ...]:
+        """What has to be accepted: whatever is not ``SAFE`` at the sink or at a source."""
+        found = {}
+        if word := sink_risk(self.cutover.verdict):
+            found[word] = "; ".join(self.cutover.reasons)
+        for source in self.sources:
+            if word := source_risk(source.verdict):
+                why = f"source {source.source}: {'; '.join(source.reasons)}"
+                found[word] = f"{found[word]}; {why}" if word in found else why
+        return tuple(Risk(word, why) for word, why in found.items())
+
+    @property
+    def seal_reason(self) -> str:
+        """What the seal says."""
+        return f"reset, {self.way.value}"
+
+    @property
+    def writes_offsets(self) -> Collection[str]:
+        """Paths in ``offsets/`` that will be written."""
+        return [path for path in self.contents if path.startswith("offsets/")]
+
+    @property
+    def wanted(self) -> dict[str, bytes]:
+        """What is written."""
+        if self.way is ResetWay.NEW_QUERY_ID:
+            return {METADATA_FILE: new_metadata(str(self.new_query_id)).encode()}
+        return {path: content.encode() for path, content in self.contents.items()}
+
+    def edits(self, there: Target, repository: Repository) -> Edits:
+        """Remove all of the old checkpoint, hidden files too; write what the new one begins with."""
+        wanted = self.wanted
+        if self.way is ResetWay.NEW_QUERY_ID:
+            return Edits(writes=lambda: literal_writes(wanted))
+        seal = there.seal.path if there.seal else None
+        return Edits(there.files.without(lambda path: path == seal or path in wanted), lambda: literal_writes(wanted))
+
+    def check(self, there: Target) -> None:
+        """See that exactly what was planned is there."""
+        removed = () if self.way is ResetWay.NEW_QUERY_ID else self.before
+        written = {path: len(content) for path, content in self.wanted.items()}
+        expect_edited(there, self.before, removed, written, plan_id=self.plan_id)
 
     @property
     def way(self) -> ResetWay:
@@ -262,6 +327,7 @@ class ResetPlan:
             "repository": self.repository,
             "deletes": list(self.deletes),
             "take_back": self.take_back,
+            "accept": [risk.word for risk in self.risks],
             "fingerprint": self.plan_fingerprint,
         }
 
@@ -271,6 +337,7 @@ class ResetPlan:
             "before": dict(self.before),
             "checkpoint_fingerprint": self.fingerprint,
             "contents": dict(self.contents),
+            "written": {path: len(content) for path, content in self.wanted.items()},
         }
         return {**self.to_json(), **more}
 
@@ -307,12 +374,9 @@ class ResetPlan:
             ("verdict", f"**{self.verdict.value}**"),
             ("take back", f"`{self.take_back}`"),
         ]
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-        reasons = "\n".join(f"* {reason}" for reason in self.reasons)
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        snippet = f"For the first start of the new query:\n\n```python\n{self.snippet}\n```\n\n" if self.sources else ""
-        head = f"### Reset, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}"
-        return f"{head}\n\n{reasons}\n\n{snippet}{steps}\n".replace("\n\n\n", "\n\n")
+        snippet = f"For the first start of the new query:\n\n```python\n{self.snippet}\n```" if self.sources else ""
+        accept = accept_block(self.risks)
+        return plan_page("Reset", self.plan_id, rows, self.reasons, snippet, accept, steps=self.steps)
 
     def _start_in_words(self) -> str:
         if self.way is ResetWay.NEW_QUERY_ID:

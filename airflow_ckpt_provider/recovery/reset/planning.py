@@ -59,7 +59,7 @@ def plan_reset(
     name: str | None = None,
     kafka_partitions: Mapping[str, int] | None = None,
     rows_before: Mapping[str, RowsBefore] | None = None,
-    under: str | None = None,
+    seal_id: str | None = None,
 ) -> ResetPlan:
     """Plan a reset; reads only.
 
@@ -77,7 +77,7 @@ def plan_reset(
     :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
     :param kafka_partitions: topic -> how many partitions it has now.
     :param rows_before: source -> counts what a Delta position repeats.
-    :param under: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
+    :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: no way was chosen; no position can be told; the sink is not one.
     :raises SealedError: the checkpoint is sealed by something else.
@@ -105,7 +105,7 @@ def plan_reset(
     if before.seal:
         held = Repository.open_if_there(repository or default_repository(checkpoint))
         plan = read_reset(held, before.seal.plan_id) if held else None
-        if plan or before.seal.plan_id != under:
+        if plan or before.seal.plan_id != seal_id:
             return _continued(before, plan, name, request)
     if not before.is_checkpoint and not any(path.startswith("sources/") for path in before.visible):
         raise NotACheckpointError(
@@ -115,7 +115,7 @@ def plan_reset(
     known = Known.of(sink)
     newest = max((*logs.logged, *logs.committed), default=NOTHING_READ)
     plan = ResetPlan(
-        plan_id=under or new_plan_id(),
+        plan_id=seal_id or new_plan_id(),
         request=request,
         name=name,
         checkpoint=checkpoint.uri,

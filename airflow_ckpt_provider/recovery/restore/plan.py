@@ -6,22 +6,39 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace as replace_fields
+from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
-from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.backup.verify import check_structure, content_damage, refuse_damage
-from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.backup.transfer import in_order, in_parallel
+from airflow_ckpt_provider.backup.verify import check_contents, check_structure, content_damage, refuse_damage
+from airflow_ckpt_provider.change.fail_closed_order import is_log
+from airflow_ckpt_provider.change.plan import (
+    Edits,
+    Plan,
+    Risk,
+    Write,
+    accept_block,
+    entry_writes,
+    literal_writes,
+    plan_page,
+    sink_risk,
+)
+from airflow_ckpt_provider.change.set_aside import SetAside
+from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
+from airflow_ckpt_provider.checkpoint.closure import resolve_closure
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
-from airflow_ckpt_provider.recovery.restore.safety import kept_for
-from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
+from airflow_ckpt_provider.storage.file_set import FEW, FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
@@ -33,7 +50,7 @@ _REPLACING = "replacing what was there"
 
 
 @dataclass(frozen=True, slots=True)
-class RestorePlan:
+class RestorePlan(Plan):
     """What a restore would do.
 
     :param plan_id: its id; the seal carries it.
@@ -44,10 +61,12 @@ class RestorePlan:
     :param rewritten: contents that differ from the backup's because they name absolute places, by path.
     :param replace: whether what is there may be replaced.
     :param replacing: whether there was something to replace when the restore began.
-    :param seal_running: whether a running query may be stopped by the seal.
-    :param quiet_for: seconds without a change after which the target counts as at rest.
     :param already_done: the target is exactly what the plan wants.
-    :param sink: what the sink says to a start after the batch, and why; ``None`` where it was not looked at.
+    :param sink: what the sink says to a start after the batch, and why; ``None`` where it was not asked.
+    :param strict: an unknown sink has to be accepted, too.
+    :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
+    :param continued: it was begun before, and is resumed.
+    :param observed: URI of the former version of a flow, where the target is its next one; else empty.
     """
 
     plan_id: str
@@ -59,10 +78,151 @@ class RestorePlan:
     rewritten: dict[str, bytes]
     replace: bool
     replacing: bool
-    seal_running: bool
-    quiet_for: float
     already_done: bool
     sink: tuple[Verdict, tuple[str, ...]] | None = None
+    strict: bool = False
+    kept_before: str | None = None
+    continued: bool = False
+    observed: str = ""
+
+    kind: ClassVar[str] = "restore"
+
+    @property
+    def name(self) -> str:
+        """Name of the stream in the repository."""
+        return self.manifest.name
+
+    @property
+    def checkpoint(self) -> str:
+        """URI of the target."""
+        return self.target.location.uri
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the target when the plan was made."""
+        return self.target.fingerprint
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether what is replaced has still to be kept."""
+        return self.kept_before is None
+
+    @property
+    def risks(self) -> tuple[Risk, ...]:
+        """What has to be accepted: that the sink skips or doubles rows."""
+        if self.already_done or self.sink is None:
+            return ()
+        verdict, reasons = self.sink
+        word = sink_risk(verdict)
+        if word is None or (verdict is Verdict.UNKNOWN and not self.strict):
+            return ()
+        why = (
+            f"{'; '.join(reasons)}; to go back with the sink: `airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} "
+            "--repository REPOSITORY --sink SINK --sink-policy rollback`"
+        )
+        return (Risk(word, why),)
+
+    @property
+    def writes_offsets(self) -> Collection[str]:
+        """Paths in ``offsets/`` that will be written."""
+        return [entry.path for entry in self.entries if entry.path.startswith(f"{OFFSETS}/")]
+
+    def prepare(self, *, workers: int) -> None:
+        """See that the backup is whole before anything is changed.
+
+        Objects that the store copies itself are compared by the checksum that it vouches for; what comes out of the copy is
+        compared again. All others are read.
+        """
+        damaged = check_structure(self.repository, self.manifest, self.entries)
+        missing = {damage.path for damage in damaged}
+        read = FileTable(
+            self.manifest.name, (e for e in self.entries if not self._is_copied(e) and e.path not in missing)
+        )
+        damaged += check_contents(self.repository, read, workers=workers)
+        refuse_damage(self.manifest, [damage.message for damage in damaged])
+
+    def _is_copied(self, entry: FileEntry) -> bool:
+        """Whether the store copies an object to the target by itself."""
+        repository, target = self.repository.location, self.target.location
+        if entry.checksum is None or entry.path in self.rewritten:
+            return False
+        return target.store.copies_within and target.store.same_as(repository.store)
+
+    def edits(self, there: Target, repository: Repository) -> Edits:
+        """Remove all that is there and differs, hidden files too; write the files of the backup."""
+        unchanged = self._unchanged(there)
+        seal = there.seal.path if there.seal else None
+
+        def writes() -> Iterator[Write]:
+            wanted = (e for e in self.entries if e.path not in unchanged and e.path not in self.rewritten)
+            yield from entry_writes(repository, wanted, right_when="the restore began")
+            yield from literal_writes(self.rewritten)
+
+        return Edits(there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged)
+
+    def _unchanged(self, there: Target) -> FileSet:
+        """Files that are at the target already, to the letter, and need be neither deleted nor written.
+
+        Logs are always written: they are few, and their order is what keeps Spark from starting half-way.
+        """
+        unchanged = FileSet()
+
+        def same(entry: FileEntry) -> StoredFile | None:
+            file = there.visible.get(entry.path)
+            if file is None or file.size != entry.size or is_log(entry.path) or entry.path in self.rewritten:
+                return None
+            if file.checksum is not None and file.checksum in (entry.checksum, f"sha256:{entry.sha256}"):
+                return file
+            if entry.sha256 is None:
+                return None
+            try:
+                return None if content_damage(entry, there.location.read(entry.path)) else file
+            except (FileNotFoundError, StorageError):
+                return None
+
+        def keep(file: StoredFile | None) -> None:
+            if file is not None:
+                unchanged.add(file)
+
+        if there.visible:
+            in_order(same, self.entries, keep)
+        return unchanged
+
+    def check(self, there: Target) -> None:
+        """See that exactly the files of the plan are there, and for Spark a whole closure of the batch."""
+        visible = there.visible
+        as_planned = len(visible) == len(self.entries)
+        for entry in self.entries:
+            file = visible.get(entry.path)
+            if file is None or file.size != self.size_of(entry):
+                as_planned = False
+                continue
+            # Copied by the store: its checksum has to be the object's, or else the content is read.
+            copied = entry.checksum is not None and entry.path not in self.rewritten
+            if copied and file.checksum != entry.checksum:
+                copy, original = there.location.read(entry.path), self.repository.location.read(entry.object)
+                if copy != original:
+                    raise StorageError(
+                        f"{there.location}/{entry.path} is not what {entry.object} holds: the store copied it wrongly",
+                        hint="the target stays sealed; run the same command again",
+                    )
+        if not as_planned:
+            sizes = ((entry.path, self.size_of(entry)) for entry in self.entries)
+            expect_files(there, sizes, plan_id=self.plan_id, what="what was written")
+        closure = resolve_closure(Tree.of(there.location, files=visible.values()), self.batch_id)
+        if len(closure.by_path) != len(visible) or any(path not in closure.by_path for path in visible):
+            raise StorageError(
+                f"{there.location} does not read back as batch {self.batch_id} of the backup",
+                hint=f"the target stays sealed by plan {self.plan_id}; this is a defect: please report it",
+            )
+
+    def document(self) -> dict[str, Any]:
+        """The plan as it is kept in the repository: what an undo needs. Resuming makes it anew from the backup."""
+        before = {path: file.size for path, file in self.target.visible.items()}
+        more = {"before": before, "checkpoint": self.checkpoint, "checkpoint_fingerprint": self.fingerprint}
+        # Only an undo asks for these, after somebody has lifted the seal half-way; not worth megabytes.
+        written = {e.path: self.size_of(e) for e in self.entries} if len(self.entries) <= FEW else {}
+        return {**self.to_json(), **more, "written": written, "observed": self.observed}
 
     @property
     def bytes(self) -> int:
@@ -72,13 +232,13 @@ class RestorePlan:
         return sum(self.size_of(entry) for entry in self.entries)
 
     @property
-    def fingerprint(self) -> str:
+    def plan_fingerprint(self) -> str:
         """Changes with the backup, the target's place or the target's content."""
         parts = (self.manifest.backup_id, str(self.batch_id), self.target.location.uri, self.target.fingerprint)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     @property
-    def reason(self) -> str:
+    def seal_reason(self) -> str:
         """What the seal says; a run that was killed finds its own seal by it, and whether it has to keep anything."""
         into = _REPLACING if self.replacing else _INTO_EMPTY
         return f"restore of {self.manifest.backup_id} batch {self.batch_id} {into}"
@@ -117,15 +277,9 @@ class RestorePlan:
         if there.is_empty:
             steps.append(f"seal the empty target with offsets/{n + 1}")
         else:
-            wait = (
-                "have the seal stop the query"
-                if self.seal_running
-                else f"check that nobody writes for {self.quiet_for:g} s"
-            )
             steps += [
-                f"{wait}, seal the target",
-                f"keep its {len(there.visible)} files: a safety backup, or a copy set aside if it is too broken",
-                f"delete what differs of its {len(there.visible)} files",
+                "see that the query is stopped, seal the target",
+                f"set aside what differs of its {len(there.visible)} files in the repository, and delete that",
             ]
         what = "" if there.is_empty else ", but for what is there already"
         steps.append(
@@ -154,7 +308,8 @@ class RestorePlan:
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
             "steps": list(self.steps),
-            "fingerprint": self.fingerprint,
+            "accept": [risk.word for risk in self.risks],
+            "fingerprint": self.plan_fingerprint,
             "already_done": self.already_done,
         }
 
@@ -172,12 +327,7 @@ class RestorePlan:
             ("files", f"{len(self.entries)} ({self.bytes:,} bytes)"),
             ("verdict", f"**{self.verdict.value}**"),
         )
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-        reasons = "\n".join(f"* {reason}" for reason in self.reasons)
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        return (
-            f"### Restore, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n\n{steps}\n".rstrip() + "\n"
-        )
+        return plan_page("Restore", self.plan_id, rows, self.reasons, accept_block(self.risks), steps=self.steps)
 
     @property
     def wanted(self) -> FileSet:
@@ -196,10 +346,10 @@ def plan_restore(
     *,
     batch: int | None = None,
     replace: bool = False,
-    seal_running: bool = False,
-    quiet_for: float = 5.0,
     target_uri: str | None = None,
     sink: tuple[Verdict, tuple[str, ...]] | None = None,
+    strict: bool = False,
+    seal_id: str | None = None,
 ) -> RestorePlan:
     """Plan a restore; reads only.
 
@@ -208,10 +358,10 @@ def plan_restore(
     :param target: the place to restore to.
     :param batch: the batch to go back to; by default the newest of the backup.
     :param replace: what is at the target may be replaced, after a safety backup.
-    :param seal_running: a query that writes to the target may be stopped by the seal.
-    :param quiet_for: seconds without a change after which the target counts as at rest.
     :param target_uri: the target as Spark names it; by default derived.
     :param sink: what the sink says to a start after the batch, and why (``recovery`` knows how to ask it).
+    :param strict: an unknown sink has to be accepted, too.
+    :param seal_id: id under which the target was sealed already, to stop its query; the plan takes it.
     :raises RefusedError: the batch is not in the backup; the target is in the wrong place, or not empty.
     :raises SealedError: the target is sealed by something else.
     :raises DamagedBackupError: objects of the backup are missing or of the wrong size.
@@ -223,7 +373,7 @@ def plan_restore(
     there = inspect_target(target)
     rewritten = _rewritten(repository, entries, target, target_uri)
     plan = RestorePlan(
-        plan_id=new_plan_id(),
+        plan_id=seal_id or new_plan_id(),
         repository=repository,
         manifest=manifest,
         batch_id=batch_id,
@@ -232,15 +382,14 @@ def plan_restore(
         rewritten=rewritten,
         replace=replace,
         replacing=not there.is_empty,
-        seal_running=seal_running,
-        quiet_for=quiet_for,
         already_done=False,
         sink=sink,
+        strict=strict,
     )
-    if there.seal:
+    if there.seal and (there.seal.plan_id != seal_id or repository.kept_plan(seal_id)):
         return _continued(plan, there.seal)
     if not there.is_empty and _is_as_planned(plan, there):
-        return _with(plan, already_done=True)
+        return replace_fields(plan, already_done=True)
     if not there.is_empty and not replace:
         what = "a checkpoint" if there.is_checkpoint else "files"
         raise RefusedError(
@@ -253,10 +402,6 @@ def plan_restore(
             hint="replace is for checkpoints only; choose an empty place",
         )
     return plan
-
-
-def _with(plan: RestorePlan, **changes: Any) -> RestorePlan:
-    return RestorePlan(**{name: getattr(plan, name) for name in plan.__slots__} | changes)
 
 
 def _check_place(repository: Repository, manifest: Manifest, target: Location) -> None:
@@ -306,16 +451,17 @@ def _rewritten(
 def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
     """Go on with a restore that was killed: its seal says which one it was."""
     place = plan.target.location
-    wanted = plan.reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
+    wanted = plan.seal_reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
     replacing = seal.reason == wanted + _REPLACING
     if not replacing and seal.reason != wanted + _INTO_EMPTY:
         raise SealedError(
             f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}): {seal.path}",
             hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {place} --plan {seal.plan_id}`",
         )
-    log.info("%s carries the seal of plan %s: going on with it", place, seal.plan_id)
-    kept = kept_for(plan.repository, name=plan.manifest.name, plan_id=seal.plan_id)
-    if replacing and not kept and not plan.replace:
+    log.info("%s carries the seal of plan %s: resuming it", place, seal.plan_id)
+    aside = SetAside(plan.repository, plan.manifest.name, seal.plan_id, "checkpoint")
+    kept_before = kept_by_earlier_version(plan.repository, name=plan.manifest.name, plan_id=seal.plan_id)
+    if replacing and aside.sizes is None and not kept_before and not plan.replace:
         raise RefusedError(
             f"plan {seal.plan_id} was to replace what is at {place} and was stopped before it had kept it",
             hint="run the same command again, with replace / --replace",
@@ -327,7 +473,7 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
             f"{place} holds files that plan {seal.plan_id} did not write, such as {strange[0]}",
             hint="see who else writes there; delete them or choose another place",
         )
-    return _with(plan, plan_id=seal.plan_id, replacing=replacing)
+    return replace_fields(plan, plan_id=seal.plan_id, replacing=replacing, kept_before=kept_before, continued=True)
 
 
 def _is_as_planned(plan: RestorePlan, there: Target) -> bool:

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID, uuid5
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.plan import (
+    Edits,
+    Plan,
+    Risk,
+    Write,
+    accept_block,
+    entry_writes,
+    expect_edited,
+    listed_files,
+    literal_writes,
+    plan_page,
+    sink_risk,
+    some,
+    source_risk,
+)
+from airflow_ckpt_provider.change.target import Target
+from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
 from airflow_ckpt_provider.verdict import Verdict
 
-#: Paths that Markdown names of each kind; the JSON has them all.
-_SHOWN = 6
 #: What new query ids are made of, beside the plan's id: the same plan gives the same id, however often it is gone on with.
 _NEW_IDS = UUID("b0a8c0de-0000-4000-8000-7265776f756e")
 
@@ -47,7 +66,7 @@ class RewindRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RewindPlan:
+class RewindPlan(Plan):
     """What a rewind would do.
 
     :param plan_id: its id; the seal and the table's commit carry it.
@@ -94,8 +113,10 @@ class RewindPlan:
     downstream: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     ended: datetime | None = None
-    #: Where the plan comes from: a killed run of the same request is gone on with.
+    #: Whether it was begun before: a killed run of the same request is resumed.
     continued: bool = field(default=False, compare=False)
+
+    kind: ClassVar[str] = "rewind"
 
     @property
     def changes_checkpoint(self) -> bool:
@@ -154,6 +175,64 @@ class RewindPlan:
         return (*found, *self.downstream, *self.notes)
 
     @property
+    def risks(self) -> tuple[Risk, ...]:
+        """What has to be accepted: what the sink does when nothing is done to it, rows of others, lost input."""
+        found = []
+        word = sink_risk(self.sink.verdict)
+        if word and not self.rolls_sink_back and self.sink_exit is not SinkPolicy.ACCEPT:
+            found.append(Risk(word, "; ".join(self.sink.reasons)))
+        rollback = self.sink.rollback
+        if self.rolls_sink_back and rollback and rollback.foreign:
+            others = (
+                f"others have written into {self.sink.uri} since batch {self.batch_id}: {', '.join(rollback.foreign)}"
+            )
+            found.append(Risk("foreign_loss", f"{others}; a roll-back removes their rows too"))
+        if self.source_verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL, Verdict.WILL_SKIP):
+            reasons = "; ".join(self.sources["reasons"]) if self.sources else ""
+            found.append(Risk(str(source_risk(self.source_verdict)), reasons))
+        return tuple(found)
+
+    @property
+    def seal_reason(self) -> str:
+        """What the seal says."""
+        return f"rewind to batch {self.batch_id}"
+
+    @property
+    def writes_offsets(self) -> Collection[str]:
+        """Paths in ``offsets/`` that will be written."""
+        return [entry.path for entry in self.writes if entry.path.startswith("offsets/")]
+
+    def edits(self, there: Target, repository: Repository) -> Edits:
+        """Remove what lies beyond the batch; write what comes from the backup, and the new query id."""
+        renamed = {METADATA_FILE: new_metadata(self.new_query_id).encode()} if self.new_query_id else {}
+        entries = [entry for entry in self.writes if entry.path not in renamed]
+
+        def writes() -> Iterator[Write]:
+            yield from entry_writes(repository, entries, right_when="the plan was made")
+            yield from literal_writes(renamed)
+
+        return Edits(listed_files(there, self.deletes), writes)
+
+    @property
+    def written(self) -> dict[str, int]:
+        """Path -> size of the files that are written."""
+        renamed = {METADATA_FILE: len(new_metadata(self.new_query_id))} if self.new_query_id else {}
+        return {entry.path: entry.size for entry in self.writes} | renamed
+
+    def check(self, there: Target) -> None:
+        """See that exactly what was planned is there, and that it is whole for Spark."""
+        expect_edited(there, self.before, self.deletes, self.written, plan_id=self.plan_id)
+        try:
+            resolve_closure(
+                Tree.of(there.location, files=there.visible.values()), self.batch_id, replays_next=self.exact_replay
+            )
+        except CkptError as e:
+            raise StorageError(
+                f"{there.location} does not read back as batch {self.batch_id}: {e.message}",
+                hint=f"take it back: `airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}`",
+            ) from e
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """What ``apply`` does, in order."""
         if self.already_done:
@@ -168,7 +247,7 @@ class RewindPlan:
                 steps.append(f"roll the table back to version {rollback.to_version} {how}")
             else:
                 steps.append(f"set {len(rollback.paths)} files of the sink aside and delete them, its log first")
-        steps.append(f"delete {len(self.deletes)} files of the checkpoint: {_some(self.deletes)}")
+        steps.append(f"delete {len(self.deletes)} files of the checkpoint: {some(self.deletes)}")
         if self.writes:
             steps.append(f"write {len(self.writes)} files from backup {self.source_of_state}")
         if self.new_query_id:
@@ -215,13 +294,15 @@ class RewindPlan:
             "notes": list(self.notes),
             "deletes": list(self.deletes),
             "writes": [entry.to_json() for entry in self.writes],
+            "accept": [risk.word for risk in self.risks],
             "fingerprint": self.plan_fingerprint,
             "already_done": self.already_done,
         }
 
     def document(self) -> dict[str, Any]:
         """The plan with all that carrying it out needs, as it is kept in the repository."""
-        return {**self.to_json(), "before": dict(self.before), "checkpoint_fingerprint": self.fingerprint}
+        more = {"before": dict(self.before), "checkpoint_fingerprint": self.fingerprint, "written": self.written}
+        return {**self.to_json(), **more}
 
     @classmethod
     def of_document(cls, value: Mapping[str, Any]) -> RewindPlan:
@@ -264,13 +345,10 @@ class RewindPlan:
             ("sink", self._sink_in_words()),
             ("verdict", f"**{self.verdict.value}**"),
         ]
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-        reasons = "\n".join(f"* {reason}" for reason in self.reasons)
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
-        if self.already_done:
-            steps = "Nothing to do: the checkpoint stands at this batch."
-        text = f"### Rewind, plan {self.plan_id}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n\n{steps}\n"
-        return text.replace("\n\n\n", "\n\n")
+        steps = self.steps
+        nothing = "Nothing to do: the checkpoint stands at this batch." if self.already_done else ""
+        accept = accept_block(self.risks)
+        return plan_page("Rewind", self.plan_id, rows, self.reasons, accept, nothing, steps=steps)
 
     def _replay_in_words(self) -> str:
         batches = self.replay.get("batches") or 0
@@ -297,8 +375,3 @@ class RewindPlan:
             else "its log"
         )
         return f"`{self.sink.uri}` ({self.sink.kind}{exit_}): {where}, {rows} of {rollback.batches} batches leave it"
-
-
-def _some(paths: tuple[str, ...]) -> str:
-    more = f", and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(paths[:_SHOWN]) + more

@@ -72,7 +72,7 @@ def plan_rewind(
     backup: str | None = None,
     guards: Sequence[Guard] | None = None,
     downstream: Iterable[Location] = (),
-    under: str | None = None,
+    seal_id: str | None = None,
 ) -> RewindPlan:
     """Plan a rewind; reads only.
 
@@ -89,7 +89,7 @@ def plan_rewind(
     :param guards: those that judge whether the sources still have the data; by default all that are installed, without
         settings, which for Kafka means that it is not known.
     :param downstream: checkpoints of streams that may read the sink, or folders that hold such.
-    :param under: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
+    :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: the target is out of range; the sink cannot be rolled back or moved forward to.
     :raises SealedError: the checkpoint is sealed by something else.
@@ -107,7 +107,7 @@ def plan_rewind(
         backup=backup or "",
     )
     progress = checkpoint.progress()
-    if progress.seal and (progress.seal.plan_id != under or (held and read_plan(held, under))):
+    if progress.seal and (progress.seal.plan_id != seal_id or (held and read_plan(held, seal_id))):
         return _continued(progress, progress.seal, held, name, request)
     given = _given_backup(held, name, backup) if backup else None
     query_id = given.query_id if given else progress.query_id
@@ -140,7 +140,7 @@ def plan_rewind(
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(
-        plan_id=under or new_plan_id(),
+        plan_id=seal_id or new_plan_id(),
         request=request,
         name=name,
         checkpoint=location.uri,
@@ -269,8 +269,10 @@ def _changes(
     writes = []
     for entry in entries:
         there = before.visible.get(entry.path)
+        # Entries of the log are always written: the order in which they are keeps Spark from starting half-way.
         if (
             there is None
+            or entry.path.startswith(f"{OFFSETS}/")
             or there.size != entry.size
             or content_damage(entry, before.location.read(entry.path)) is not None
         ):

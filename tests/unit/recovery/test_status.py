@@ -14,7 +14,7 @@ from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.rewind.status import RewindStatus, status_of
+from airflow_ckpt_provider.recovery.status import RewindStatus, status_of
 from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink

@@ -1,0 +1,334 @@
+"""The one engine that changes a checkpoint: apply, resume and undo any plan.
+
+::
+
+    accept → fence → proof of rest → keep the plan → seal → list again → set aside → sink → remove, write → check
+    → audit record → lift the seal
+
+From the first change to the last the newest file in ``offsets/`` is the seal, so no Spark starts. The plan is kept in the
+repository before the seal is set: if the process is killed, the same command finds the seal, reads the plan, and finishes. What a
+verb contributes is data: see :class:`~airflow_ckpt_provider.change.plan.Plan`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
+from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
+from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
+from airflow_ckpt_provider.change.plan import Edits, Plan, Write, hidden_checksum
+from airflow_ckpt_provider.change.plan_seal import raise_above, seal_for_plan
+from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
+from airflow_ckpt_provider.change.sealing import remove_seal
+from airflow_ckpt_provider.change.set_aside import SetAside
+from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.errors import CkptError, LeaseLostError, StorageError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+log = logging.getLogger(__name__)
+
+
+class SinkAction(Protocol):
+    """What a plan does to the sink, under the seal and before the first file of the checkpoint goes."""
+
+    def check(self) -> None:
+        """See that it can still be done; raises ``RefusedError`` where it cannot."""
+
+    def run(self, repository: Repository, *, fence: Fence, workers: int) -> Mapping[str, Any]:
+        """Carry it out; the second time it does nothing. Returns what the audit record keeps of it."""
+
+    def has_changed(self) -> bool | None:
+        """Whether the sink was changed by this plan; ``None`` where that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A change that was carried out.
+
+    :param plan_id: the plan; ``undo`` takes it back by this id.
+    :param checkpoint: URI of the checkpoint.
+    :param removed: how many files went.
+    :param written: how many files were written.
+    :param unchanged: how many files were there already as wanted.
+    :param kept: where what went is kept, in the repository; ``None`` where nothing did.
+    :param sink: what was done to the sink, such as ``table_version``.
+    :param seconds: how long it took.
+    :param already_done: nothing had to be done.
+    """
+
+    plan_id: str
+    checkpoint: str
+    removed: int = 0
+    written: int = 0
+    unchanged: int = 0
+    kept: str | None = None
+    sink: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    already_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A plan, and all that carrying it out needs.
+
+    :param plan: what is to be done.
+    :param place: where files are removed and written.
+    :param repository: keeps the plan, what goes, and the audit record.
+    :param observed: the checkpoint whose query has to be stopped, where that is another place: the live version of a flow whose
+        next version is made. By default the place itself.
+    :param observed_fingerprint: of that checkpoint when the plan was made; ``None``: not compared.
+    :param sink: what is done to the sink.
+    :param rest: how the query is known to be stopped.
+    :param proof: that it is, where that was proven before.
+    :param in_use: keeps backups that are read from being pruned meanwhile; ``None``: none is read.
+    :param made_by: the run or user.
+    :param reason: why, for the audit record.
+    :param facts: what else the audit record keeps.
+    :param workers: requests under way at once.
+    :param on_progress: called after each file that was written.
+    :param size: bytes to write, for ``on_progress``.
+    :param terms: of the lease; by default those of this process.
+    """
+
+    plan: Plan
+    place: Location
+    repository: Repository
+    observed: Location | None = None
+    observed_fingerprint: str | None = None
+    sink: SinkAction | None = None
+    rest: RestRule = field(default_factory=RestRule)
+    proof: RestProof | None = None
+    in_use: Callable[[], AbstractContextManager[None]] | None = None
+    made_by: str = ""
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = WORKERS
+    on_progress: OnProgress | None = None
+    files: int = 0
+    size: int = 0
+    terms: LeaseTerms | None = None
+
+    def apply(self, *, accept: Collection[str] = (), fingerprint: str | None = None) -> Outcome:
+        """Carry the plan out, or resume it where it was begun.
+
+        :param accept: words of the risks that somebody accepts.
+        :param fingerprint: of the plan that was shown and approved; ``None``: not compared.
+        :raises RefusedError: a risk was not accepted, the checkpoint or the sink are not any more what the plan was made for, or
+            the query is not known to be stopped; nothing was changed.
+        :raises ChangeRunningError: another attempt is changing the checkpoint.
+        :raises LeaseLostError: another attempt took over; this one has written nothing since.
+        :raises StorageError: reading or writing failed; the checkpoint stays sealed, and the same command finishes.
+        """
+        began = time.monotonic()
+        plan = self.plan
+        if plan.already_done:
+            return Outcome(plan.plan_id, plan.checkpoint, already_done=True)
+        plan.check_fingerprint(fingerprint)
+        if not plan.continued:
+            plan.check_accepted(accept)
+        if self.sink:
+            self.sink.check()
+        key = self.observed or self.place
+        what = plan.seal_reason
+        with fenced(
+            self.repository, key, plan_id=plan.plan_id, what=what, made_by=self.made_by, terms=self.terms
+        ) as fence:
+            return _Attempt(self, fence).run(accept, began)
+
+
+class _Attempt:
+    """One attempt at a change, within its fence."""
+
+    def __init__(self, change: Change, fence: Fence) -> None:
+        self.change, self.fence, self.plan = change, fence, change.plan
+        self.place = fence.guarding(change.place)
+        self.observed = fence.guarding(change.observed) if change.observed else self.place
+        self.repository = Repository(fence.guarding(change.repository.location), change.repository.repository_id)
+        self.aside = SetAside(self.repository, self.plan.name, self.plan.plan_id, "checkpoint")
+
+    def run(self, accept: Collection[str], began: float) -> Outcome:
+        plan, change = self.plan, self.change
+        proof = change.proof
+        with self._in_use():
+            plan.prepare(workers=change.workers)
+            if not plan.continued:
+                proof = proof or prove_rest(change.observed or change.place, change.rest)
+                self.repository.keep_plan(plan.plan_id, plan.document())
+            marks = self._seal()
+            mark = marks[-1]
+            there = inspect_target(self.place)
+            edits = plan.edits(there, self.repository)
+            try:
+                self._set_aside(there, edits)
+                sink = change.sink.run(self.repository, fence=self.fence, workers=change.workers) if change.sink else {}
+            except LeaseLostError:
+                raise
+            except CkptError as e:
+                self._give_up(e, marks)
+                raise
+            removed = self._remove(edits)
+            written = self._write(edits, there)
+        after = inspect_target(self.place)
+        plan.check(after)
+        kept = self.aside.place if plan.sets_aside else None
+        self.repository.record(
+            plan.plan_id,
+            {
+                "kind": plan.kind,
+                "made_by": change.made_by,
+                "reason": change.reason,
+                "checkpoint": plan.checkpoint,
+                "kept": kept,
+                **sink,
+                **change.facts,
+                "unchanged": len(edits.unchanged),
+                "accepted": sorted(accept),
+                "rest": proof.to_json() if proof else None,
+                "attempt": self.fence.attempt.to_json(),
+                "after": after.fingerprint,
+                **plan.record(),
+            },
+        )
+        # Performed last: until now no Spark could start.
+        for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
+            remove_seal(place, seal)
+        self.place.remove_empty_directories()
+        log.info("%s: %s is done, the seal %s is lifted", plan.checkpoint, plan.seal_reason, mark.path)
+        return Outcome(
+            plan_id=plan.plan_id,
+            checkpoint=plan.checkpoint,
+            removed=removed,
+            written=written,
+            unchanged=len(edits.unchanged),
+            kept=kept,
+            sink=sink,
+            seconds=time.monotonic() - began,
+        )
+
+    def _in_use(self) -> AbstractContextManager[None]:
+        return self.change.in_use() if self.change.in_use else nullcontext()
+
+    def _sealed_places(self) -> tuple[Location, ...]:
+        """The places that are sealed, in the order in which their seals are lifted."""
+        return (self.place,) if self.change.observed is None else (self.place, self.observed)
+
+    def _seal(self) -> list[Seal]:
+        """Seal the checkpoint whose query is stopped, and the place that is changed where that is another one."""
+        begun = self.aside.sizes is not None or self.plan.continued
+        marks = []
+        if self.change.observed is not None:
+            marks.append(self._sealed(self.observed, self.change.observed_fingerprint, begun=begun, above=()))
+        mark = self._sealed(self.place, self.plan.expects, begun=begun, above=self.plan.writes_offsets)
+        return [*marks, raise_above(self.place, mark, self.plan.writes_offsets, made_by=self.change.made_by)]
+
+    def _sealed(self, place: Location, fingerprint: str | None, *, begun: bool, above: Collection[str]) -> Seal:
+        return seal_for_plan(
+            place,
+            plan_id=self.plan.plan_id,
+            attempt=self.fence.attempt.number,
+            reason=self.plan.seal_reason,
+            made_by=self.change.made_by,
+            fingerprint=fingerprint,
+            begun=begun,
+            above=above,
+            own=self.plan.own_seals,
+        )
+
+    def _set_aside(self, there: Target, edits: Edits) -> None:
+        if not self.plan.sets_aside or self.aside.sizes is not None:
+            return
+        replaced = (write.path for write in edits.writes() if write.path in there.visible)
+        going = {*(path for path in edits.removes if path in there.visible), *replaced}
+        files = [file for path, file in there.visible.items() if path in going]
+        left = {p: f.identity for p, f in there.visible.items() if p not in going}
+        self.aside.keep(self.place, files, left=left, workers=self.change.workers)
+
+    def _give_up(self, error: CkptError, marks: list[Seal]) -> None:
+        """Lift the seal where nothing was changed: neither a file nor the sink. Else say how to take the change back."""
+        untouched = self.plan.fingerprint == inspect_target(self.place).fingerprint
+        sink = self.change.sink.has_changed() if self.change.sink else False
+        if untouched and sink is False:
+            for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
+                remove_seal(place, seal)
+            return
+        undo = f"or take it back: `airflow-ckpt undo {self.plan.checkpoint} --plan {self.plan.plan_id}`"
+        if undo not in (error.hint or ""):
+            error.add_hint(f"{self.plan.checkpoint} stays sealed; run the same command again, {undo}")
+
+    def _remove(self, edits: Edits) -> int:
+        removed = 0
+
+        def remove(file: StoredFile) -> None:
+            self.place.delete_listed(file)
+
+        def count(_: None) -> None:
+            nonlocal removed
+            removed += 1
+
+        for side_by_side, files in removal_groups(edits.removes):
+            in_order(remove, files, count, workers=self.change.workers if side_by_side else 1)
+        return sum(1 for path in edits.removes if "/." not in path and not path.startswith("."))
+
+    def _write(self, edits: Edits, there: Target) -> int:
+        meter = Meter(self.change.on_progress, files=self.change.files, size=self.change.size)
+        written = 0
+        removed = edits.removes
+
+        def write(item: Write) -> Write:
+            listed = there.files.get(item.path) if item.path not in removed else None
+            self._write_one(item, listed, there.files.get(hidden_checksum(item.path)), removed)
+            return item
+
+        def done(item: Write) -> None:
+            nonlocal written
+            written += 1
+            meter.add(item.size)
+
+        first, last = write_order(lambda: (item.path for item in edits.writes()))
+        apart = {*first, *last}
+        by_path = {item.path: item for item in edits.writes() if item.path in apart}
+        for path in first:
+            done(write(by_path[path]))
+        in_order(write, (i for i in edits.writes() if i.path not in apart), done, workers=self.change.workers)
+        for path in last:
+            done(write(by_path[path]))
+        return written
+
+    def _write_one(
+        self, item: Write, listed: StoredFile | None, checksum: StoredFile | None, removed: Mapping[str, StoredFile]
+    ) -> None:
+        """Write a file where there is none, or over exactly the one that was listed."""
+        place = self.place
+        if checksum is not None and checksum.path not in removed:
+            place.delete_listed(checksum)  # it speaks of the content that the file had
+        if item.source is not None and self._copies(item.source[0]):
+            source, path, size, identity = item.source
+            if listed is not None:
+                place.delete_listed(listed)
+            copied = StoredFile((source / path).root, size, identity, identity)
+            place.store.copy_new(copied, (place / item.path).root)
+            return
+        content = item.read()
+        if listed is not None:
+            place.replace_listed(listed, content)
+            return
+        try:
+            place.create(item.path, content)
+        except FileExistsError:
+            if place.read(item.path) != content:
+                raise StorageError(
+                    f"{place}/{item.path} appeared while plan {self.plan.plan_id} was carried out: somebody else writes there",
+                    hint="the checkpoint stays sealed; see who writes there, then run the same command again",
+                ) from None
+
+    def _copies(self, source: Location) -> bool:
+        return self.place.store.copies_within and self.place.store.same_as(source.store)

@@ -1,0 +1,443 @@
+"""The fence of a change: of all attempts at one checkpoint, only the newest may write, and only while its lease lasts.
+
+A worker can stand still for an hour between two requests (SIGSTOP, a paused virtual machine, a network partition) and then
+continue as if nothing had happened. No store can be asked to refuse its writes, so the attempt refuses them itself: before every
+request it compares its own clocks with its lease. A later attempt waits until the lease of the earlier one is over before its
+first write.
+
+::
+
+    changes/<checkpoint key>/<nnnnnn>.json        an attempt, created only where there is none
+    changes/<checkpoint key>/<nnnnnn>.alive.json  its sign of life, replaced by the attempt alone
+    changes/<checkpoint key>/<nnnnnn>.end.json    it has ended, and how
+
+An attempt extends its lease by seeing that there is no higher number. The lease then lasts from *before* that listing. So once a
+number is taken, the lease of the attempt before it lasts no longer than one lease from that moment, and the requests that it had
+sent end one request time-out later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, StorageError
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import Location
+
+log = logging.getLogger(__name__)
+
+_CHANGES = "changes"
+_ALIVE, _END = ".alive.json", ".end.json"
+#: Sets the length of the lease and of the request time-out, in seconds; for tests, and for stores that are very slow.
+LEASE_VARIABLE = "AIRFLOW_CKPT_LEASE_SECONDS"
+#: Clocks of two hosts run at speeds that differ by far less than this.
+_DRIFT = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """How long leases and requests last.
+
+    :param lease: seconds for which an attempt may write without seeing that no other attempt has begun.
+    :param request_timeout: seconds after which a request that writes or deletes is given up.
+    """
+
+    lease: float = 60.0
+    request_timeout: float = 30.0
+
+    @classmethod
+    def given(cls) -> LeaseTerms:
+        """The terms of this process: the defaults, or what the environment says."""
+        text = os.environ.get(LEASE_VARIABLE)
+        return cls(float(text), float(text)) if text else cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a change of a checkpoint.
+
+    :param number: its number; the highest is the only one that may write.
+    :param plan_id: the plan that it carries out.
+    :param what: the change, in a few words.
+    :param made_by: the run or user.
+    :param host: the host it runs on.
+    :param pid: its process.
+    :param process: names the process for good: boot, process namespace and start time; ``""`` where the system does not say.
+    :param nonce: tells it from any other attempt.
+    :param at: when it began, by its own clock, in UTC.
+    :param terms: its lease.
+    """
+
+    number: int
+    plan_id: str
+    what: str
+    made_by: str
+    host: str
+    pid: int
+    process: str
+    nonce: str
+    at: str
+    terms: LeaseTerms
+
+    @property
+    def words(self) -> str:
+        """Who that is, for messages."""
+        by = f" of {self.made_by}" if self.made_by else ""
+        return f"attempt {self.number} (plan {self.plan_id}, {self.what}{by}, process {self.pid} on {self.host}, since {self.at})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The attempt as plain JSON."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "terms"}
+        return {**plain, "lease": self.terms.lease, "request_timeout": self.terms.request_timeout}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], *, number: int) -> Attempt:
+        """Read what :meth:`to_json` wrote."""
+        terms = LeaseTerms(float(value["lease"]), float(value["request_timeout"]))
+        texts = {name: str(value[name]) for name in ("plan_id", "what", "made_by", "host", "process", "nonce", "at")}
+        return cls(number=number, pid=int(value["pid"]), terms=terms, **texts)
+
+
+class Clocks:
+    """Seconds since a moment, by whichever clock of this host says most.
+
+    ``CLOCK_MONOTONIC`` stands still while a laptop sleeps, and both it and ``CLOCK_BOOTTIME`` may while a virtual machine is
+    paused; the wall clock is then put right by the hypervisor or by NTP. A wall clock that jumps forward ends a lease too early,
+    which costs one attempt; none of the three can make it last longer than the others say.
+    """
+
+    _boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def __init__(self) -> None:
+        self._since = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.monotonic(), time.clock_gettime(self._boot), time.time()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since this object was made."""
+        return max(now - since for now, since in zip(self._now(), self._since, strict=True))
+
+
+class Fence:
+    """The right of one attempt to write. Use :func:`fenced`.
+
+    :param place: the directory of the attempts in the repository.
+    :param attempt: this attempt.
+    :param renewed: clocks that began before the newest proof that there is no later attempt.
+    """
+
+    def __init__(self, place: Location, attempt: Attempt, renewed: Clocks) -> None:
+        self.attempt = attempt
+        self._place = place
+        self._renewed = renewed
+        self._lost: str | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._keep_renewing, name=f"lease {attempt.number}", daemon=True)
+
+    def check(self) -> None:
+        """See that the lease has not run out; called before every request that writes or deletes.
+
+        Between this comparison and the system call that sends the request lie some microseconds. A process that is paused just
+        there sends that one request when it wakes; what it does then is limited by the identity that the request names.
+
+        :raises LeaseLostError: it has, or another attempt took over.
+        """
+        if self._lost is None and self._renewed.elapsed > self.attempt.terms.lease:
+            self._lost = f"it could not be renewed for {self._renewed.elapsed:.1f} s"
+        if self._lost is not None:
+            raise LeaseLostError(
+                f"{self.attempt.words} has lost its lease: {self._lost}; it writes nothing more",
+                hint="run the same command again: it continues, or says what was done",
+            )
+
+    def guarding(self, place: Location) -> Location:
+        """The same place, in which every write and delete sees first that the lease still lasts."""
+        return place.fenced(self.check, request_timeout=self.attempt.terms.request_timeout)
+
+    def who_took_over(self) -> Attempt | None:
+        """The attempt that has come after this one, as far as that can be found out."""
+        try:
+            newest = newest_attempt(self._place)
+        except CkptError:
+            return None
+        return newest if newest and newest.number > self.attempt.number else None
+
+    def begin(self) -> None:
+        """Renew the lease from now on."""
+        self._thread.start()
+
+    def end(self, outcome: str | None) -> None:
+        """Stop renewing, and say that this attempt writes nothing more.
+
+        :param outcome: how it ended; ``None``: nothing is said, as of a process that died.
+        """
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        _ACTIVE.discard(self.attempt.nonce)
+        if outcome is not None:
+            document = {"nonce": self.attempt.nonce, "at": _now(), "outcome": outcome}
+            # An attempt without an end is waited for: that costs time, no more.
+            with suppress(StorageError, FileExistsError):
+                self._place.create(f"{self.attempt.number:06d}{_END}", json.dumps(document).encode())
+
+    def _keep_renewing(self) -> None:
+        every = self.attempt.terms.lease / 4
+        while not self._done.wait(every):
+            if not self._renew():
+                return
+
+    def _renew(self) -> bool:
+        """Extend the lease; whether it is worth trying again later."""
+        before = Clocks()
+        try:
+            self.check()
+            newest = newest_attempt(self._place)
+            if newest and newest.number > self.attempt.number:
+                self._lost = f"{newest.words} took over"
+                return False
+            self.check()  # a pause within the listing must not be followed by a sign of life
+            document = {"nonce": self.attempt.nonce, "at": _now()}
+            self._place.replace(f"{self.attempt.number:06d}{_ALIVE}", json.dumps(document).encode())
+        except LeaseLostError:
+            return False
+        except CkptError as e:
+            # Tried again until the lease has run out.
+            log.warning("The lease of attempt %d could not be renewed: %s", self.attempt.number, e.message)
+            return True
+        self._renewed = before
+        return True
+
+
+#: Nonces of the attempts that run in this process.
+_ACTIVE: set[str] = set()
+
+
+@contextmanager
+def fenced(
+    repository: Repository,
+    checkpoint: Location,
+    *,
+    plan_id: str,
+    what: str,
+    made_by: str,
+    terms: LeaseTerms | None = None,
+) -> Iterator[Fence]:
+    """Be the only attempt at a checkpoint that may write, for the time of a ``with`` block.
+
+    Waits, before it begins, until nothing that an earlier attempt has sent can arrive any more: not at all where that one has
+    ended or its process is dead on this host, else its lease and its request time-out.
+
+    :param repository: keeps the attempts.
+    :param checkpoint: the checkpoint that is changed.
+    :param plan_id: the plan that is carried out.
+    :param what: the change, in a few words.
+    :param made_by: the run or user.
+    :param terms: of the lease; by default those of this process.
+    :raises ChangeRunningError: an earlier attempt is at work.
+    :raises LeaseLostError: from within, through :meth:`Fence.check`.
+    """
+    fence = _acquire(repository, checkpoint, plan_id, what, made_by, terms or LeaseTerms.given())
+    fence.begin()
+    try:
+        yield fence
+    except LeaseLostError as e:
+        fence.end(None)
+        raise _taken_over(fence, e) from e
+    except Exception:
+        fence.end("failed")
+        raise
+    except BaseException:
+        fence.end(None)
+        raise
+    fence.end("done")
+
+
+def attempts_place(repository: Repository, checkpoint: Location) -> Location:
+    """Where the attempts at a checkpoint are kept in a repository.
+
+    :param checkpoint: the checkpoint; its canonical place counts, however it is named.
+    """
+    place = f"{checkpoint.store.protocol}:{checkpoint.store.canonical(checkpoint.root).rstrip('/')}"
+    return repository.location / f"{_CHANGES}/{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def newest_attempt(place: Location) -> Attempt | None:
+    """The attempt with the highest number, ended or not; ``None`` where there was none.
+
+    A number whose file cannot be read (its writer was killed, on a store without atomic writes) counts as an attempt of nobody.
+    """
+    numbers = _numbers(place)
+    if not numbers:
+        return None
+    number = max(numbers)
+    try:
+        return Attempt.from_json(load_json(place.read(f"{number:06d}.json")), number=number)
+    except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
+        return Attempt(number, "unknown", "unreadable", "", "unknown", -1, "", "", "?", LeaseTerms())
+
+
+def _numbers(place: Location) -> list[int]:
+    names = (file.path.removesuffix(".json") for file in place.list().files)
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _acquire(
+    repository: Repository, checkpoint: Location, plan_id: str, what: str, made_by: str, terms: LeaseTerms
+) -> Fence:
+    place = attempts_place(repository, checkpoint)
+    earlier = newest_attempt(place)
+    if earlier and not _has_ended(place, earlier) and _is_at_work(place, earlier):
+        raise ChangeRunningError(
+            f"{checkpoint} is being changed by {earlier.words}",
+            hint="wait for it to end, then run the same command again",
+        )
+    attempt = Attempt(
+        number=earlier.number + 1 if earlier else 1,
+        plan_id=plan_id,
+        what=what,
+        made_by=made_by,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        process=_process(os.getpid()),
+        nonce=uuid.uuid4().hex,
+        at=_now(),
+        terms=terms,
+    )
+    renewed = Clocks()
+    path = f"{attempt.number:06d}.json"
+    taken = ChangeRunningError(
+        f"another attempt at {checkpoint} began at the same moment", hint="run the same command again"
+    )
+    try:
+        place.create(path, json.dumps(attempt.to_json()).encode())
+    except FileExistsError:
+        raise taken from None
+    if not place.store.creates_if_absent and load_json(place.read(path)).get("nonce") != attempt.nonce:
+        raise taken
+    _ACTIVE.add(attempt.nonce)
+    fence = Fence(place, attempt, renewed)
+    if earlier and not _has_ended(place, earlier) and not _is_dead(earlier):
+        _wait_for(place, earlier, checkpoint)
+        # Whoever waited longer than its own lease has to see anew that it is still the newest.
+        before = Clocks()
+        newest = newest_attempt(place)
+        if newest and newest.number > attempt.number:
+            _ACTIVE.discard(attempt.nonce)
+            raise ChangeRunningError(f"{checkpoint} is being changed by {newest.words}", hint="wait for it to end")
+        fence = Fence(place, attempt, before)
+    return fence
+
+
+def _has_ended(place: Location, attempt: Attempt) -> bool:
+    """Whether an attempt has said that it writes nothing more."""
+    try:
+        place.read(f"{attempt.number:06d}{_END}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_at_work(place: Location, attempt: Attempt) -> bool:
+    """Whether an attempt shows a sign of life while we watch; one whose process is dead is not waited for."""
+    if _is_dead(attempt):
+        return False
+    if attempt.nonce in _ACTIVE:
+        return True
+    seen = _sign_of_life(place, attempt)
+
+    def ended_or_alive() -> bool:
+        return _has_ended(place, attempt) or _sign_of_life(place, attempt) != seen
+
+    # A renewal is due every quarter of a lease.
+    if not _wait_until(ended_or_alive, attempt.terms.lease / 2):
+        return False
+    return not _has_ended(place, attempt)
+
+
+def _sign_of_life(place: Location, attempt: Attempt) -> bytes | None:
+    try:
+        return place.read(f"{attempt.number:06d}{_ALIVE}")
+    except FileNotFoundError:
+        return None
+
+
+def _wait_for(place: Location, earlier: Attempt, checkpoint: Location) -> None:
+    """Wait until nothing of an earlier attempt can arrive any more."""
+    wait = (earlier.terms.lease + earlier.terms.request_timeout) * _DRIFT
+    log.warning("%s has not ended: %s is changed after %.0f s at the latest", earlier.words, checkpoint, wait)
+    _wait_until(lambda: _has_ended(place, earlier), wait)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition, at most so many seconds of our own clock; whether it came true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, seconds / 20, 1.0))
+    return True
+
+
+def _is_dead(attempt: Attempt) -> bool:
+    """Whether the process of an attempt is dead for certain: only of this host, in this process namespace, can that be said."""
+    if attempt.pid < 0 or not attempt.process:
+        return False
+    here = _process(os.getpid())
+    if attempt.pid == os.getpid() and attempt.process == here:
+        return attempt.nonce not in _ACTIVE
+    if not here or attempt.process.rpartition("/")[0] != here.rpartition("/")[0]:
+        return False
+    return _process(attempt.pid) not in ("", attempt.process)
+
+
+def _process(pid: int) -> str:
+    """Name a process for good, as ``<boot>/<namespace>/<start time>``; a start time of 0 where there is no such process.
+
+    A process id is given out again after a while, and means something else in every container; with these it does not.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+    try:
+        # The name of the program, in brackets, may hold anything; the fields follow its last bracket.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        started = "0" if fields[0] in ("Z", "X") else fields[19]
+    except FileNotFoundError:
+        started = "0"
+    except (OSError, IndexError):
+        return ""
+    return f"{boot}/{namespace}/{started}"
+
+
+def _taken_over(fence: Fence, error: LeaseLostError) -> LeaseLostError:
+    """Say who took over, where that can be found out."""
+    by = fence.who_took_over()
+    if by is None or by.words in error.message:
+        return error
+    return LeaseLostError(
+        f"{error.message.removesuffix('; it writes nothing more')}; {by.words} took over", hint=error.hint
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

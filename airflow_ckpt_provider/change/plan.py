@@ -1,0 +1,342 @@
+"""The plan of a change: what every verb tells of its own, and what all plans have in common.
+
+A verb contributes data: which files are removed and written, what is done to the sink, what has to be true afterwards. How that
+is carried out, resumed and undone is the same for all of them, in :mod:`~airflow_ckpt_provider.change.engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.verify import read_whole
+from airflow_ckpt_provider.change.target import Target, expect_files
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
+
+#: Paths that Markdown names of each kind; the JSON has them all.
+_SHOWN = 6
+_SUFFIX = "-undo"
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """What a plan would do that somebody has to accept first.
+
+    :param word: how it is accepted, such as ``sink_duplicates``.
+    :param why: what would happen, in words.
+    """
+
+    word: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One file to be written.
+
+    :param path: where, in the place that is changed.
+    :param size: bytes it has then.
+    :param read: returns its content.
+    :param source: where the store itself can copy it from: a place, and the file there as it was listed or recorded.
+    """
+
+    path: str
+    size: int
+    read: Callable[[], bytes]
+    source: tuple[Location, str, int, str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What a plan does to the files of a place, worked out from one listing of it.
+
+    :param removes: files to delete, as they were listed. Hidden ones, such as Hadoop's checksums, may be among them.
+    :param writes: makes the files to write; called more than once, so that a million of them need no memory.
+    :param unchanged: paths that are there already with the right content, and are neither deleted nor written.
+    """
+
+    removes: FileSet = field(default_factory=FileSet)
+    writes: Callable[[], Iterable[Write]] = tuple
+    unchanged: Collection[str] = ()
+
+
+class Plan:
+    """Base of all plans. Subclasses are frozen dataclasses with the fields that are declared here as properties."""
+
+    __slots__ = ()
+
+    #: What is done, in a word: the ``kind`` of the plan's document and of its audit record.
+    kind: ClassVar[str]
+
+    if TYPE_CHECKING:
+
+        @property
+        def plan_id(self) -> str:
+            """Its id; the seal, the audit record and the commit in a table carry it."""
+
+        @property
+        def name(self) -> str:
+            """Name of the stream in the repository."""
+
+        @property
+        def checkpoint(self) -> str:
+            """URI of the checkpoint."""
+
+        @property
+        def fingerprint(self) -> str:
+            """Of the checkpoint when the plan was made."""
+
+        @property
+        def continued(self) -> bool:
+            """Whether it was begun before, and is resumed."""
+
+        @property
+        def verdict(self) -> Verdict:
+            """What the change does to the data."""
+
+        @property
+        def reasons(self) -> tuple[str, ...]:
+            """Why, in words."""
+
+        @property
+        def steps(self) -> tuple[str, ...]:
+            """What carrying it out does, in order."""
+
+        @property
+        def already_done(self) -> bool:
+            """Whether everything is as the plan wants it."""
+
+        @property
+        def plan_fingerprint(self) -> str:
+            """Changes with whatever an approval is given for."""
+
+        @property
+        def seal_reason(self) -> str:
+            """What the seal says; Spark's own error shows it."""
+
+    @property
+    def risks(self) -> tuple[Risk, ...]:
+        """What has to be accepted before it is carried out."""
+        return ()
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether what is removed is kept first. Not for an undo: what it removes, the plan that is undone had written."""
+        return True
+
+    @property
+    def own_seals(self) -> frozenset[str]:
+        """Ids of plans whose seal does as well, and is taken over."""
+        return frozenset()
+
+    @property
+    def expects(self) -> str | None:
+        """The fingerprint that the place must have before the first change; ``None`` where it does not matter."""
+        return self.fingerprint
+
+    @property
+    def writes_offsets(self) -> Collection[str]:
+        """Paths in ``offsets/`` that will be written; the seal is put above them."""
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        raise NotImplementedError
+
+    def record(self) -> dict[str, Any]:
+        """What the audit record keeps of the plan."""
+        return {"plan": self.to_json(), **self.record_facts()}
+
+    def record_facts(self) -> dict[str, Any]:
+        """What the audit record keeps beside the plan."""
+        return {}
+
+    def prepare(self, *, workers: int) -> None:
+        """See that everything that will be read is whole, before the first change.
+
+        :param workers: requests under way at once.
+        :raises RefusedError: it is not; nothing was changed.
+        """
+
+    def document(self) -> dict[str, Any]:
+        """The plan with all that carrying it out needs, as it is kept in the repository."""
+        raise NotImplementedError
+
+    def edits(self, there: Target, repository: Repository) -> Edits:
+        """What is to be done to the files of a place.
+
+        :param there: the place, as a listing under the seal and behind the fence found it.
+        :param repository: where contents are read from.
+        """
+        raise NotImplementedError
+
+    def check(self, there: Target) -> None:
+        """See that the place is what the plan wants.
+
+        :param there: the place, after the change.
+        :raises StorageError: it is not.
+        """
+        raise NotImplementedError
+
+    def check_accepted(self, accept: Collection[str]) -> None:
+        """See that every risk was accepted.
+
+        :param accept: words of risks.
+        :raises RefusedError: one was not.
+        """
+        left = [risk for risk in self.risks if risk.word not in accept]
+        if left:
+            words = " ".join(f"--accept {risk.word}" for risk in left)
+            listed = ", ".join(repr(risk.word) for risk in left)
+            raise RefusedError(
+                f"the {self.kind} of {self.checkpoint} needs somebody to accept: "
+                + "; ".join(f"{risk.word} ({risk.why})" for risk in left),
+                hint=f"choose another target or put the cause right; or accept explicitly: {words} (accept=[{listed}])",
+            )
+
+    def check_fingerprint(self, shown: str | None) -> None:
+        """See that the plan is the one that was shown and approved; one that is resumed has changed things itself.
+
+        :param shown: fingerprint of the plan that was shown; ``None``: not compared.
+        :raises RefusedError: it is another one.
+        """
+        if shown in (None, self.plan_fingerprint) or self.already_done or self.continued:
+            return
+        raise RefusedError(
+            f"the plan that was shown ({shown}) is not the one that would be carried out now ({self.plan_fingerprint}): "
+            f"{self.checkpoint} or its sink have changed since; nothing was changed",
+            hint="look at a new plan, and apply that",
+        )
+
+
+def undo_of(plan_id: str) -> str:
+    """Id of the undo of a plan, by which a second run finds the first one's seal and commit."""
+    return plan_id + _SUFFIX
+
+
+def undone_by(plan_id: str) -> str:
+    """Id of the plan that an undo takes back; any other id is returned as it is."""
+    return plan_id.removesuffix(_SUFFIX)
+
+
+def listed_files(there: Target, paths: Iterable[str]) -> FileSet:
+    """Those of the paths that are there, as they were listed, with Hadoop's own checksums of them.
+
+    :param there: the place.
+    :param paths: paths of visible files.
+    """
+    found = FileSet()
+    for path in paths:
+        for name in (path, hidden_checksum(path)):
+            file = there.files.get(name)
+            if file is not None:
+                found.add(file)
+    return found
+
+
+def hidden_checksum(path: str) -> str:
+    """Path of Hadoop's own checksum of a local file."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/.{name}.crc" if directory else f".{name}.crc"
+
+
+def literal_writes(contents: Mapping[str, bytes]) -> Iterator[Write]:
+    """Files whose content is known."""
+    for path, content in contents.items():
+        yield Write(path, len(content), lambda content=content: content)  # type: ignore[misc]
+
+
+def expect_edited(
+    there: Target, before: Mapping[str, int], removed: Collection[str], written: Mapping[str, int], *, plan_id: str
+) -> None:
+    """See that exactly the planned files are there.
+
+    :param there: the place, after the change.
+    :param before: path -> size of the visible files before it.
+    :param removed: paths that were removed.
+    :param written: path -> size of the files that were written.
+    :param plan_id: the plan.
+    :raises StorageError: they are not.
+    """
+    gone = set(removed)
+    kept = {path: size for path, size in before.items() if path not in gone}
+    expect_files(there, {**kept, **written}.items(), plan_id=plan_id)
+
+
+def plan_page(
+    title: str, plan_id: str, rows: Sequence[tuple[str, str]], reasons: Iterable[str], *parts: str, steps: Iterable[str]
+) -> str:
+    """A plan for people: the log, an approval form, a terminal.
+
+    :param title: what is planned.
+    :param rows: name and value of each fact.
+    :param reasons: why the verdict is what it is.
+    :param parts: more Markdown, before the steps.
+    :param steps: what carrying it out does.
+    """
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    listed = "\n".join(f"* {reason}" for reason in reasons)
+    numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    blocks = [f"### {title}, plan {plan_id}", f"| | |\n|---|---|\n{table}", listed, *parts, numbered]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def accept_block(risks: Sequence[Risk]) -> str:
+    """What a person has to accept before a plan is carried out, with the exact words to give; empty where there is nothing."""
+    if not risks:
+        return ""
+    lines = "\n".join(f"* `{risk.word}`: {risk.why}" for risk in risks)
+    words = " ".join(f"--accept {risk.word}" for risk in risks)
+    listed = ", ".join(f'"{risk.word}"' for risk in risks)
+    return (
+        f"To be accepted before it is carried out:\n\n{lines}\n\nThe words to give: `{words}`, or `accept=[{listed}]`."
+    )
+
+
+def some(paths: Sequence[str]) -> str:
+    """The first few of many paths, and how many more there are."""
+    more = f", and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more
+
+
+def entry_writes(repository: Repository, entries: Iterable[FileEntry], *, right_when: str) -> Iterator[Write]:
+    """Files of backups.
+
+    :param repository: the repository that holds their objects.
+    :param entries: their entries in manifests.
+    :param right_when: when they were found whole, in words.
+    """
+    for entry in entries:
+        source = (repository.location, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
+        yield Write(entry.path, entry.size, _reader(repository, entry, right_when), source)
+
+
+def _reader(repository: Repository, entry: FileEntry, right_when: str) -> Callable[[], bytes]:
+    return lambda: read_whole(repository, entry, right_when=right_when)
+
+
+def sink_risk(verdict: Verdict) -> str | None:
+    """The word by which what a sink does is accepted; ``None`` where there is nothing to accept."""
+    return None if verdict is Verdict.SAFE else f"sink_{_WORDS[verdict]}"
+
+
+def source_risk(verdict: Verdict) -> str | None:
+    """The word by which what happens at the sources is accepted; ``None`` where there is nothing to accept."""
+    return None if verdict is Verdict.SAFE else f"source_{_WORDS[verdict]}"
+
+
+_WORDS = {
+    Verdict.WILL_SKIP: "skips",
+    Verdict.WILL_DUPLICATE: "duplicates",
+    Verdict.WILL_LOSE: "loss",
+    Verdict.WILL_FAIL: "failure",
+    Verdict.UNKNOWN: "unknown",
+}
+#: All words of risks.
+RISKS = (*(f"sink_{word}" for word in _WORDS.values()), *(f"source_{word}" for word in _WORDS.values()), "foreign_loss")

@@ -1,0 +1,304 @@
+"""Taking a change back: the checkpoint becomes, file by file, what it was before.
+
+An undo is a plan like any other, for the same engine. It is made from what the change has kept: its plan, the files that it set
+aside, its audit record. So it is the same for every verb, and works from wherever the change was stopped, as long as nobody has
+written to the checkpoint since: a stream that was started again has made a history of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.plan import Edits, Plan, Write, listed_files, undo_of, undone_by
+from airflow_ckpt_provider.change.sealing import sealed_by_another
+from airflow_ckpt_provider.change.set_aside import SetAside
+from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
+
+#: Kinds of plans that can be taken back.
+UNDOABLE = ("rewind", "reset", "repair", "restore", "flow-reset")
+
+
+@dataclass(frozen=True, slots=True)
+class UndoPlan(Plan):
+    """What taking a change back would do.
+
+    :param plan_id: id of the undo.
+    :param of: the plan that is taken back, as it is kept in the repository.
+    :param name: name of the stream in the repository.
+    :param checkpoint: URI of the checkpoint.
+    :param fingerprint: of the checkpoint when the undo was planned.
+    :param before: path -> size of the files that were there before the change.
+    :param kept: path -> size of the files that the change has set aside.
+    :param record: the audit record of the change; ``None`` where it was not ended.
+    :param half_way: the change, or an undo of it, has the checkpoint sealed.
+    :param already_done: it was taken back before.
+    """
+
+    plan_id: str
+    of: Mapping[str, Any]
+    name: str
+    checkpoint: str
+    fingerprint: str
+    before: Mapping[str, int]
+    kept: Mapping[str, int]
+    record: Mapping[str, Any] | None
+    half_way: bool
+    already_done: bool = False
+    continued: bool = field(default=False, compare=False)
+
+    kind: ClassVar[str] = "undo"
+
+    @property
+    def undone(self) -> str:
+        """Id of the plan that is taken back."""
+        return undone_by(self.plan_id)
+
+    @property
+    def sets_aside(self) -> bool:
+        """What an undo removes, the change had written."""
+        return False
+
+    @property
+    def own_seals(self) -> frozenset[str]:
+        """The seal of a change that was stopped half-way is taken over."""
+        return frozenset({self.undone})
+
+    @property
+    def seal_reason(self) -> str:
+        """What the seal says."""
+        return f"undo of {self.of['kind']} {self.undone}"
+
+    @property
+    def verdict(self) -> Verdict:
+        """An undo changes what a change has changed, and nothing else."""
+        return Verdict.SAFE
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, in words."""
+        return (f"{self.checkpoint} becomes what it was before {self.of['kind']} {self.undone}",)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What carrying it out does, in order."""
+        if self.already_done:
+            return ()
+        return (
+            "see that the query is stopped, seal the checkpoint",
+            "bring the sink forward again, where the change rolled one back",
+            "delete what the change had written",
+            f"put {len(self.kept)} files back from the repository",
+            "check, write the audit record, lift the seal",
+        )
+
+    @property
+    def plan_fingerprint(self) -> str:
+        """Changes with the checkpoint and with what is put back."""
+        parts = f"{self.plan_id} {self.checkpoint} {self.fingerprint} {sorted(self.kept)}"
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+    @property
+    def writes_offsets(self) -> Collection[str]:
+        """Paths in ``offsets/`` that will be there."""
+        return [path for path in self.before if path.startswith("offsets/")]
+
+    def edits(self, there: Target, repository: Repository) -> Edits:
+        """Remove what was not there before; put back what was set aside."""
+        aside = SetAside(repository, self.name, self.undone, "checkpoint")
+        extra = [path for path in there.visible if path not in self.before]
+
+        def writes() -> Iterator[Write]:
+            for path, size in self.kept.items():
+                yield Write(path, size, lambda path=path: aside.read(path))  # type: ignore[misc]
+
+        return Edits(listed_files(there, extra), writes)
+
+    def check(self, there: Target) -> None:
+        """See that exactly the files of before are there."""
+        what = f"what it was before {self.of['kind']} {self.undone}"
+        expect_files(there, self.before.items(), plan_id=self.plan_id, what=what)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as it is kept in the repository."""
+        return {**self.to_json(), "name": self.name, "checkpoint_fingerprint": self.fingerprint}
+
+    def record_facts(self) -> dict[str, Any]:
+        """What else the audit record keeps."""
+        return {"of": self.undone}
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        return {
+            "plan_id": self.plan_id,
+            "kind": self.kind,
+            "of": self.undone,
+            "of_kind": self.of["kind"],
+            "checkpoint": self.checkpoint,
+            "puts_back": len(self.kept),
+            "steps": list(self.steps),
+            "fingerprint": self.plan_fingerprint,
+            "already_done": self.already_done,
+        }
+
+
+def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -> dict[str, Any]:
+    """The plan that an undo is about, as it is kept in the repository.
+
+    :param place: the checkpoint.
+    :param repository: the one that the change was carried out with.
+    :param plan_id: the change; ``None``: the one that is half-way, else the newest one of this checkpoint that was not undone.
+    :raises NoSuchBackupError: there is none.
+    """
+    if plan_id is None:
+        mark = inspect_target(place).seal
+        if mark and repository.kept_plan(undone_by(mark.plan_id)) is not None:
+            plan_id = undone_by(mark.plan_id)
+    if plan_id is None:
+        own = [r for r in repository.records() if _is_of(r, place.uri)]
+        # By the time in the record: names of records tell seconds apart, no less.
+        newest = max(own, key=lambda record: str(record["at"]), default=None)
+        plan_id = undone_by(str(newest["plan_id"])) if newest else None
+    document = repository.kept_plan(plan_id) if plan_id else None
+    if document is None:
+        what = f"no plan {plan_id}" if plan_id else f"no change of {place}"
+        raise NoSuchBackupError(
+            f"{repository.location} keeps {what}",
+            hint="name the repository that the change was carried out with (--repository); restores of version 0.1.0 are taken "
+            "back by restoring the backup <name>.before-restore",
+        )
+    return document
+
+
+def _is_of(record: Mapping[str, Any], uri: str) -> bool:
+    return record.get("checkpoint") == uri and record.get("kind") in (*UNDOABLE, UndoPlan.kind)
+
+
+def plan_undo(
+    place: Location, repository: Repository, document: Mapping[str, Any], *, observed: Location | None = None
+) -> UndoPlan:
+    """Plan to take a change back; reads only.
+
+    :param place: the checkpoint.
+    :param repository: the one that the change was carried out with.
+    :param document: the plan of the change, from :func:`plan_to_undo`.
+    :param observed: the live version of a flow, where the change made the next one.
+    :raises RefusedError: it changed nothing, or somebody has written to the checkpoint since.
+    :raises SealedError: something else has sealed the checkpoint.
+    """
+    kind, plan_id = str(document["kind"]), str(document["plan_id"])
+    checkpoint = str(document.get("checkpoint") or document.get("path") or place.uri)
+    if kind not in UNDOABLE:
+        raise RefusedError(f"plan {plan_id} is a {kind}, which is not taken back", hint=f"known: {', '.join(UNDOABLE)}")
+    if checkpoint != place.uri:
+        raise RefusedError(f"{kind} {plan_id} was of {checkpoint}, not of {place}", hint="name that one")
+    now = inspect_target(place)
+    marks = [now.seal, inspect_target(observed).seal if observed else None]
+    for mark in marks:
+        if mark and undone_by(mark.plan_id) != plan_id:
+            raise sealed_by_another(place.uri, mark)
+    half_way = any(marks)
+    records = [r for r in repository.records() if undone_by(str(r.get("plan_id"))) == plan_id]
+    record = next((r for r in records if r.get("kind") == kind), None)
+    taken_back = any(r.get("kind") == UndoPlan.kind for r in records)
+    aside = SetAside(repository, str(document["name"]), plan_id, "checkpoint")
+    kept = aside.sizes or {}
+    plan = UndoPlan(
+        plan_id=undo_of(plan_id),
+        of=document,
+        name=str(document["name"]),
+        checkpoint=place.uri,
+        fingerprint=now.fingerprint,
+        before=_before(document, kept, now),
+        kept=kept,
+        record=record,
+        half_way=half_way,
+        already_done=taken_back and not half_way,
+        continued=half_way,
+    )
+    if not half_way and not plan.already_done:
+        _check_untouched(plan, now, aside, document)
+    return plan
+
+
+def _before(document: Mapping[str, Any], kept: Mapping[str, int], now: Target) -> dict[str, int]:
+    """Path -> size of the files before the change. Repairs of earlier versions did not note them."""
+    if document.get("before") or document["kind"] != "repair":
+        return dict(document.get("before") or {})
+    written = _written(document)
+    stayed = {path: file.size for path, file in now.visible.items() if path not in written}
+    return {**stayed, **kept}
+
+
+def _check_untouched(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping[str, Any]) -> None:
+    """See that the change was carried out, as a whole or in part, and that nobody else has written since.
+
+    :raises RefusedError: it was not, or somebody has.
+    """
+    kind, place = plan.of["kind"], now.location
+    if plan.record is not None:
+        after = plan.record.get("after")
+        if after is None or now.fingerprint == after:
+            return
+        raise RefusedError(
+            f"{place} was written to since {kind} {plan.undone}: the stream was started",
+            hint=f"{'rewind again instead, to a batch of the new history' if kind == 'rewind' else 'let the stream go on'}; "
+            f"what the {kind} removed stays in the repository, in {aside.place}/files",
+        )
+    if now.fingerprint == document.get("checkpoint_fingerprint"):
+        raise RefusedError(
+            f"{kind} {plan.undone} changed nothing: it was refused or never carried out",
+            hint="there is nothing to undo",
+        )
+    if aside.sizes is None:
+        raise RefusedError(
+            f"{kind} {plan.undone} removed nothing: it was stopped before it had set aside what it was going to remove. "
+            f"{place} was changed since by somebody else",
+            hint="there is nothing to undo",
+        )
+    strange = _strange_file(now, aside, document)
+    if strange is not None:
+        raise RefusedError(
+            f"the seal of {kind} {plan.undone} was lifted half-way, and {place}/{strange} was written since: putting the old "
+            "files back would mix two histories",
+            hint=f"stop the query; what the {kind} removed is in the repository, in {aside.place}/files; restore a backup, or "
+            f"run the same {kind} again",
+        )
+
+
+def _strange_file(now: Target, aside: SetAside, document: Mapping[str, Any]) -> str | None:
+    """A file that neither was there before nor is what the change was going to write; ``None`` where there is none."""
+    kept, left, written = aside.sizes or {}, aside.left, _written(document)
+    for path, file in now.visible.items():
+        if path in kept:
+            if file.size == kept[path] and now.location.read(path) == aside.read(path):
+                continue
+        elif left is not None and path in left:
+            if left[path] == file.identity:
+                continue
+        elif left is None and document.get("before", {}).get(path) == file.size:
+            continue  # plans of earlier versions noted no more than sizes
+        if written.get(path) != file.size:
+            return path
+    return None
+
+
+def _written(document: Mapping[str, Any]) -> dict[str, int]:
+    """Path -> size of what a plan writes, as far as its document says."""
+    found: dict[str, int] = {}
+    writes = document.get("writes") or {}
+    if isinstance(writes, Mapping):
+        found |= {str(path): int(size) for path, size in writes.items()}
+    else:
+        found |= {str(entry["path"]): int(entry["size"]) for entry in writes}
+    found |= {str(entry["path"]): int(entry["size"]) for entry in document.get("fetches") or ()}
+    found |= {str(path): len(b64decode(text)) for path, text in dict(document.get("rewrites") or {}).items()}
+    found |= {str(path): int(size) for path, size in (document.get("written") or {}).items()}
+    return found

@@ -1,0 +1,119 @@
+"""Taking a change back, whatever verb made it: from the plan that is kept to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.change.engine import Change, SinkAction
+from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.undo import UndoPlan, plan_to_undo, plan_undo
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.sink import BringForward
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class UndoOutcome:
+    """A change that was taken back.
+
+    :param plan_id: the plan that was taken back.
+    :param kind: what it was: ``rewind``, ``reset``, ``repair``, ``restore``, ``flow-reset``.
+    :param checkpoint: URI of the checkpoint.
+    :param put_back: files of the checkpoint that were put back.
+    :param deleted: files that the change had written and that were removed.
+    :param table_version: the commit that brought the table forward, or ``None``.
+    :param seconds: how long it took.
+    :param already_done: it had been taken back before.
+    """
+
+    plan_id: str
+    kind: str
+    checkpoint: str
+    put_back: int
+    deleted: int
+    table_version: int | None
+    seconds: float
+    already_done: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"seconds": round(self.seconds, 3)}
+
+
+def undo(
+    checkpoint: Location,
+    repository: Repository,
+    *,
+    plan_id: str | None = None,
+    sink: Sink | None = None,
+    rest: RestRule | None = None,
+    made_by: str = "",
+    reason: str = "",
+    workers: int = WORKERS,
+    open_place: Callable[[str], Location] | None = None,
+    on_plan: Callable[[UndoPlan], None] | None = None,
+) -> UndoOutcome:
+    """Take a change back, or resume an undo that was stopped.
+
+    :param checkpoint: the checkpoint; of a flow, the version that the change made.
+    :param repository: the one that the change was carried out with.
+    :param plan_id: the change; by default the one that is half-way, else the newest of this checkpoint.
+    :param sink: the sink, where a rewind rolled one back.
+    :param rest: how the query is known to be stopped.
+    :param made_by: the run or user that takes it back.
+    :param reason: why, for the audit record.
+    :param workers: requests under way at once.
+    :param open_place: opens the former version of a flow; by default in the store of the checkpoint.
+    :param on_plan: called with the plan before it is carried out.
+    :raises NoSuchBackupError: there was no such change.
+    :raises RefusedError: something was written since, or the sink cannot be brought forward; nothing was changed.
+    :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
+    """
+    document = plan_to_undo(checkpoint, repository, plan_id)
+    observed = _observed(checkpoint, document, open_place)
+    plan = plan_undo(checkpoint, repository, document, observed=observed)
+    if on_plan:
+        on_plan(plan)
+    action: SinkAction | None = None
+    if document["kind"] == RewindPlan.kind and not plan.already_done:
+        action = BringForward(RewindPlan.of_document(document), sink or Sink(), plan.record)
+    change = Change(
+        plan,
+        checkpoint,
+        repository,
+        observed=observed,
+        sink=action,
+        rest=rest or RestRule(),
+        made_by=made_by,
+        reason=reason,
+        workers=workers,
+    )
+    done = change.apply()
+    return UndoOutcome(
+        plan_id=plan.undone,
+        kind=str(document["kind"]),
+        checkpoint=checkpoint.uri,
+        put_back=0 if done.already_done else len(plan.kept),
+        deleted=done.removed,
+        table_version=done.sink.get("table_version"),
+        seconds=done.seconds,
+        already_done=done.already_done,
+    )
+
+
+def _observed(
+    checkpoint: Location, document: dict[str, Any], open_place: Callable[[str], Location] | None
+) -> Location | None:
+    """The former version of a flow, which is live again once the change is taken back."""
+    former = document.get("observed")
+    if not former:
+        return None
+    if open_place:
+        return open_place(str(former))
+    parent = checkpoint.root.rstrip("/").rpartition("/")[0]
+    return Location(checkpoint.store, f"{parent}/{str(former).rstrip('/').rpartition('/')[2]}")
