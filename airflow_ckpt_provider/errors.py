@@ -68,6 +68,17 @@ class SealedError(RefusedError):
     """The checkpoint carries a seal that somebody else set."""
 
 
+class QueryNotStoppedError(RefusedError):
+    """It is not known that the query of a checkpoint is stopped, and a change needs to know.
+
+    :param needed: seconds without a change that would show it; ``None`` where no silence does.
+    """
+
+    def __init__(self, message: str, *, needed: float | None = None, hint: str | None = None) -> None:
+        self.needed = needed
+        super().__init__(message, hint=hint)
+
+
 class RepositoryError(RefusedError):
     """The repository is missing, of an unknown format, or in the wrong place."""
 
