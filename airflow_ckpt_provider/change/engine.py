@@ -195,7 +195,7 @@ class _Attempt:
                 "rest": proof.to_json() if proof else None,
                 "attempt": self.fence.attempt.to_json(),
                 "after": after.fingerprint,
-                **plan.record(),
+                **plan.audit_facts(),
             },
         )
         # Performed last: until now no Spark could start.

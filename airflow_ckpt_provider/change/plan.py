@@ -149,13 +149,9 @@ class Plan:
         """The plan as plain JSON."""
         raise NotImplementedError
 
-    def record(self) -> dict[str, Any]:
+    def audit_facts(self) -> dict[str, Any]:
         """What the audit record keeps of the plan."""
-        return {"plan": self.to_json(), **self.record_facts()}
-
-    def record_facts(self) -> dict[str, Any]:
-        """What the audit record keeps beside the plan."""
-        return {}
+        return {"plan": self.to_json()}
 
     def prepare(self, *, workers: int) -> None:
         """See that everything that will be read is whole, before the first change.

@@ -130,9 +130,9 @@ class UndoPlan(Plan):
         """The plan as it is kept in the repository."""
         return {**self.to_json(), "name": self.name, "checkpoint_fingerprint": self.fingerprint}
 
-    def record_facts(self) -> dict[str, Any]:
-        """What else the audit record keeps."""
-        return {"of": self.undone}
+    def audit_facts(self) -> dict[str, Any]:
+        """What the audit record keeps of the plan."""
+        return {"plan": self.to_json(), "of": self.undone}
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import read_plan
-from airflow_ckpt_provider.recovery.rewind.undo import undo_of
+from airflow_ckpt_provider.change.plan import undo_of
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"
