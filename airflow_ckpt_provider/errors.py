@@ -114,6 +114,21 @@ class LeaseLostError(StorageError):
     """An attempt at a change may not write any more: its lease has run out, or another attempt took over."""
 
 
+class FileChangedError(StorageError):
+    """A file is not the one that was listed: somebody replaced or removed it since. It was left as it is.
+
+    :param path: path of the file in its store.
+    :param listed: size and identity that were listed, in words.
+    :param found: size and identity that are there now, in words; ``None``: the file is missing.
+    """
+
+    def __init__(self, message: str, *, path: str, listed: str, found: str | None, hint: str | None = None) -> None:
+        self.path = path
+        self.listed = listed
+        self.found = found
+        super().__init__(message, hint=hint)
+
+
 class SourceError(StorageError):
     """The system that a stream reads from (a Kafka broker, a table's store) could not be asked."""
 

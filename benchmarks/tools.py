@@ -17,12 +17,14 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks.fetching import CACHE, NotAvailableError, from_debian, from_pypi
 from benchmarks.steps import Step
 from tests.s3_server import ADMIN, REGION, S3Server
+from tests.stopped import STOPPED
 
 #: Requests under way at once, for every tool that lets itself be told.
 AT_ONCE = 64
@@ -153,7 +155,7 @@ class OursInProcess(Tool):
     def restore(self, target: str, back: str) -> None:
         repository = Repository.open(self._place(target))
         plan = plan_restore(repository, repository.manifest("latest"), self._place(back))
-        apply_restore(plan, workers=AT_ONCE)
+        apply_restore(plan, rest=STOPPED, workers=AT_ONCE)
 
     def _verify(self, target: str, read_data: ReadData | None) -> None:
         repository = Repository.open(self._place(target))

@@ -11,7 +11,7 @@ import hashlib
 import pickle
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -34,7 +34,8 @@ class MadeUpStore(Store):
     copies_within = True
 
     def __init__(self, root: Path, partitions: int) -> None:
-        self._inner = inner = LocalStore()
+        inner = LocalStore()
+        self._inner: Store = inner
         self._root = root
         self.partitions = partitions
         #: Directory -> how its copies are named; a byte for each file that was copied.
@@ -46,6 +47,7 @@ class MadeUpStore(Store):
         #: The files by the directory that their copies are in.
         self._shards: list[array[int]] = []
         self.copies = 0
+        self._check: Callable[[], None] = lambda: None
         small = {"metadata": metadata(), **operator_files(partitions)}
         for batch in (NEWEST - 1, NEWEST):
             about = batch_metadata(batch, provider=ROCKSDB, partitions=partitions)
@@ -98,6 +100,7 @@ class MadeUpStore(Store):
         return StoredFile(path, _size(number), mark, mark)
 
     def copy(self, source: str, target: str, size: int) -> None:
+        self._check()
         if "/state/0/" in source and source.endswith(".changelog"):
             partition, _, version = source.partition("/state/0/")[2].removesuffix(".changelog").partition("/")
             number = int(partition) * _PER_PARTITION + int(version) - 1
@@ -124,6 +127,24 @@ class MadeUpStore(Store):
 
     def delete(self, path: str) -> None:
         self._inner.delete(path)
+
+    def find(self, path: str) -> StoredFile | None:
+        return self._inner.find(path)
+
+    def delete_listed(self, file: StoredFile) -> None:
+        self._inner.delete_listed(file)
+
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        return self._inner.replace_listed(file, data)
+
+    def copy_new(self, source: StoredFile, target: str) -> None:
+        self.copy(source.path, target, source.size)
+
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """It fences itself: a process that measures makes one change."""
+        self._inner = self._inner.fenced(check, request_timeout=request_timeout)
+        self._check = check
+        return self
 
     def remove_empty_directories(self, path: str) -> None:
         self._inner.remove_empty_directories(path)

@@ -24,7 +24,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
 from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
 from airflow_ckpt_provider.change.plan import Edits, Plan, Write, hidden_checksum
-from airflow_ckpt_provider.change.plan_seal import raise_above, seal_for_plan
+from airflow_ckpt_provider.change.plan_seal import give_back, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
@@ -154,6 +154,8 @@ class _Attempt:
         self.observed = fence.guarding(change.observed) if change.observed else self.place
         self.repository = Repository(fence.guarding(change.repository.location), change.repository.repository_id)
         self.aside = SetAside(self.repository, self.plan.name, self.plan.plan_id, "checkpoint")
+        #: Seals of the plan that is undone, which are taken over; they come back where the undo is refused.
+        self.found: list[tuple[Location, Seal | None]] = []
 
     def run(self, accept: Collection[str], began: float) -> Outcome:
         plan, change = self.plan, self.change
@@ -225,6 +227,8 @@ class _Attempt:
         """Seal the checkpoint whose query is stopped, and the place that is changed where that is another one."""
         begun = self.aside.sizes is not None or self.plan.continued
         marks = []
+        if self.plan.own_seals:
+            self.found = [(place, inspect_target(place).seal) for place in self._sealed_places()]
         if self.change.observed is not None:
             marks.append(self._sealed(self.observed, self.change.observed_fingerprint, begun=begun, above=()))
         mark = self._sealed(self.place, self.plan.expects, begun=begun, above=self.plan.writes_offsets)
@@ -254,8 +258,14 @@ class _Attempt:
 
     def _give_up(self, error: CkptError, marks: list[Seal]) -> None:
         """Lift the seal where nothing was changed: neither a file nor the sink. Else say how to take the change back."""
-        untouched = self.plan.fingerprint == inspect_target(self.place).fingerprint
         sink = self.change.sink.has_changed() if self.change.sink else False
+        if any(mark for _, mark in self.found):
+            if sink is False and isinstance(error, RefusedError):
+                for place, mark in self.found:
+                    if mark is not None:
+                        give_back(place, mark)
+            return
+        untouched = self.plan.fingerprint == inspect_target(self.place).fingerprint
         if untouched and sink is False:
             for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
                 remove_seal(place, seal)

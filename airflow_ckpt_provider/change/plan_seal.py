@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
@@ -112,6 +113,19 @@ def _taken_over(now: Target, mark: Seal, *, plan_id: str, attempt: int | None, r
     ours = Seal(mark.batch_id, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0), attempt)
     now.location.replace_listed(now.files[mark.path], ours.sentence.encode())
     return ours
+
+
+def give_back(location: Location, mark: Seal) -> None:
+    """Put the words of a seal that was taken over back, as its plan is not undone after all.
+
+    :param location: the place.
+    :param mark: the seal as it was found. One that was raised since stays where it is.
+    """
+    now = inspect_target(location)
+    if now.seal is None:
+        raise RefusedError(f"the seal of {location} is gone", hint="somebody else changes this checkpoint: inspect it first")
+    back = replace(mark, batch_id=now.seal.batch_id)
+    location.replace_listed(now.files[now.seal.path], back.sentence.encode())
 
 
 def _remove_lower_seals(location: Location, mark: Seal) -> None:

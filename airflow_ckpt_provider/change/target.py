@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
-from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -85,44 +84,3 @@ def expect_files(there: Target, wanted: Iterable[tuple[str, int]], *, plan_id: s
             f"{there.location}/{min(differing)} is not {what} ({len(differing)} files differ)",
             hint=f"it stays sealed by plan {plan_id}; see who else writes there, then run the same command again",
         )
-
-
-def check_at_rest(target: Target, *, quiet_for: float) -> None:
-    """Look twice; whatever changes in between shows that somebody writes.
-
-    :param quiet_for: seconds between the looks. A query whose batches take longer than that is not noticed here; the seal
-        stops it at its next batch boundary all the same.
-    :raises RefusedError: it is in use.
-    """
-    if target.is_empty:
-        return
-    time.sleep(quiet_for)
-    now = inspect_target(target.location)
-    if now.fingerprint != target.fingerprint:
-        changed = sorted(
-            path for path in {*target.visible, *now.visible} if target.visible.get(path) != now.visible.get(path)
-        )
-        raise RefusedError(
-            f"{target.location} is in use: {changed[0]} changed within {quiet_for:g} s ({len(changed)} changes in all)",
-            hint="stop the query first, or have the restore seal it (seal_running / --seal-running)",
-        )
-
-
-def wait_until_at_rest(location: Location, *, quiet_for: float, at_most: float) -> Target:
-    """Wait until nothing changes for ``quiet_for`` seconds.
-
-    :raises RefusedError: it still changes after ``at_most`` seconds.
-    """
-    deadline = time.monotonic() + at_most
-    before = inspect_target(location)
-    while True:
-        time.sleep(quiet_for)
-        now = inspect_target(location)
-        if now.fingerprint == before.fingerprint:
-            return now
-        if time.monotonic() > deadline:
-            raise RefusedError(
-                f"{location} is still written to {at_most:g} s after it was sealed",
-                hint="stop the query by other means, then run the same command again: it goes on from here",
-            )
-        before = now

@@ -10,13 +10,13 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.change.plan import undo_of
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import read_plan
-from airflow_ckpt_provider.change.plan import undo_of
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"

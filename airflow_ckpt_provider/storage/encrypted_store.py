@@ -13,8 +13,10 @@ Not hidden: names of streams, sizes and times of files, and the SHA-256 of conte
 from __future__ import annotations
 
 import base64
+import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +139,7 @@ class EncryptedStore(Store):
         self._root = root.rstrip("/")
         self._cipher: AESGCM = AESGCM(data_key)
         self.creates_if_absent = inner.creates_if_absent
+        self.deletes_if_same = inner.deletes_if_same
 
     @property
     def protocol(self) -> str:
@@ -171,6 +174,11 @@ class EncryptedStore(Store):
                 hint="`airflow-ckpt verify --read-data` tells which backups are whole",
             ) from e
 
+    def find(self, path: str) -> StoredFile | None:
+        """Return one file as a listing shows it now."""
+        found = self._inner.find(path)
+        return _plain(found) if found else None
+
     def create(self, path: str, data: bytes) -> None:
         """Write a new file."""
         self._inner.create(path, self._encrypted(path, data))
@@ -182,6 +190,15 @@ class EncryptedStore(Store):
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
         self._inner.delete(path)
+
+    def delete_listed(self, file: StoredFile) -> None:
+        """Delete a file if it is still the one that was listed."""
+        self._inner.delete_listed(_encrypted_file(file))
+
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        """Write a file over the one that was listed."""
+        written = self._inner.replace_listed(_encrypted_file(file), self._encrypted(file.path, data))
+        return _plain(written) if written else None
 
     def remove_empty_directories(self, path: str) -> None:
         """Remove directories that hold nothing."""
@@ -199,6 +216,12 @@ class EncryptedStore(Store):
         """Whether ``other`` reaches the same place, encrypted or not."""
         return self._inner.same_as(other._inner if isinstance(other, EncryptedStore) else other)
 
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """The same store with a check before each request that changes it."""
+        fenced = copy.copy(self)
+        fenced._inner = self._inner.fenced(check, request_timeout=request_timeout)
+        return fenced
+
     def _encrypted(self, path: str, data: bytes) -> bytes:
         nonce = os.urandom(_NONCE)
         return _MAGIC + nonce + self._cipher.encrypt(nonce, data, self._bound(path))
@@ -212,3 +235,7 @@ def _plain(file: StoredFile) -> StoredFile:
     # Of the store's checksum nobody can make use: it is that of the encrypted file. A size below zero is that of a file
     # which is none of ours, or was cut off.
     return StoredFile(file.path, max(file.size - _OVERHEAD, -1), file.identity, None, file.modified)
+
+
+def _encrypted_file(file: StoredFile) -> StoredFile:
+    return replace(file, size=file.size + _OVERHEAD)

@@ -89,8 +89,8 @@ def says_no_bucket(error: BaseException) -> bool:
     return code in ("NoSuchBucket", "ContainerNotFound")
 
 
-def says_exists(error: BaseException) -> bool:
-    """Whether a client's error is the service's refusal to write over a file that is there."""
+def says_condition_failed(error: BaseException) -> bool:
+    """Whether a client's error is the service's refusal because what is there is not what the request demands."""
     code, _ = _code_and_reason(error)
     return code in ("PreconditionFailed", "ConditionalRequestConflict")
 
@@ -102,12 +102,14 @@ def says_slow_down(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether obstore's error is of a kind that comes and goes: no answer, or one that says the service failed.
+    """Whether a client's error is of a kind that comes and goes: no answer, or one that says the service failed.
 
     Whether the request was carried out is not known.
     """
     if isinstance(error, FileNotFoundError | FileExistsError | StorageError):
         return False
+    if isinstance(error, TimeoutError):
+        return True
     status = _status(error)
     return status in _PASSING_STATUS if status else _NO_ANSWER in _first_part(error)
 

@@ -3,6 +3,9 @@
 A file is written under a hidden name and renamed, which the NameNode does in one step: it refuses where there is a file
 (create), or puts the new one in its place (replace). ``CREATE`` with ``overwrite=false`` is exclusive as well, but shows the
 file while it is being written, and a DataNode whose writer is killed closes what it has as if that were all.
+
+It does not compare and delete in one step. So a file that is to be deleted or replaced is renamed to a hidden name and compared
+there, see :class:`~airflow_ckpt_provider.storage.local_store.LocalStore`, which does the same.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import getpass
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,6 +24,7 @@ from airflow_ckpt_provider.errors import MissingExtraError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.namenodes import HdfsRefusalError, NameNodes
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+from airflow_ckpt_provider.storage.write_check import NO_CHECK, changes_store, with_check
 
 if TYPE_CHECKING:
     from fsspec.implementations.webhdfs import WebHDFS
@@ -44,6 +48,7 @@ class HdfsStore(Store):
     """
 
     creates_if_absent = True
+    deletes_if_same = True
 
     def __init__(self, namenodes: NameNodes, protocol: str, authority: str) -> None:
         self.namenodes = namenodes
@@ -92,18 +97,74 @@ class HdfsStore(Store):
                 return b""
             raise
 
+    def find(self, path: str) -> StoredFile | None:
+        """Return one file as a listing shows it now."""
+        try:
+            answer = self.namenodes.ask(f"look at {self._uri(path)}", "GET", "GETFILESTATUS", _in_hdfs(path))
+        except FileNotFoundError:
+            return None
+        entry = answer["FileStatus"]
+        return None if entry["type"] == "DIRECTORY" else _stored_file(path, entry)
+
+    @changes_store
     def create(self, path: str, data: bytes) -> None:
         """Write a new file: whole and exclusive."""
         self._write(f"create {self._uri(path)}", path, data, "NONE")
 
+    @changes_store
     def replace(self, path: str, data: bytes) -> None:
         """Write a file over whatever is there, in one step."""
         self._write(f"write {self._uri(path)}", path, data, "OVERWRITE")
 
+    @changes_store
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        """Write a file over the one that was listed: rename that away, compare, rename the new one to its name.
+
+        For a moment there is none.
+        """
+        action = f"write {self._uri(file.path)}"
+        self.require_same(file, self.find(file.path))
+        taken: str | None = None
+
+        def take() -> None:
+            nonlocal taken
+            taken = self._take_away(action, file)
+            if taken is None:
+                raise self.changed(file, self.find(file.path))
+
+        try:
+            self._write(action, file.path, data, "NONE", before_rename=take)
+        except FileExistsError:
+            raise self.changed(file, self.find(file.path), kept=self.uri_of(taken) if taken else None) from None
+        except BaseException:
+            if taken:
+                self._put_back(action, taken, file.path)
+            raise
+        if taken:
+            self._delete(action, taken)
+        return self.find(file.path)
+
+    @changes_store
     def delete(self, path: str) -> None:
         """Delete a file, not into the trash; a missing one is fine."""
-        self.namenodes.ask(f"delete {self._uri(path)}", "DELETE", "DELETE", _in_hdfs(path), recursive="false")
+        self._delete(f"delete {self._uri(path)}", path)
 
+    @changes_store
+    def delete_listed(self, file: StoredFile) -> None:
+        """Delete a file if it is still the one that was listed: rename it away, compare, delete."""
+        action = f"delete {self._uri(file.path)}"
+        if (found := self.find(file.path)) is None:
+            return
+        self.require_same(file, found)
+        if (taken := self._take_away(action, file)) is None:
+            return
+        try:
+            self._delete(action, taken)
+        except BaseException:
+            self._put_back(action, taken, file.path)
+            raise
+
+    @changes_store
     def remove_empty_directories(self, path: str) -> None:
         """Remove ``path`` and the directories below it where they hold nothing."""
         entries = self._entries(path)
@@ -130,6 +191,15 @@ class HdfsStore(Store):
         """Whether both ask one NameNode."""
         return isinstance(other, HdfsStore) and not self.namenodes.addresses.isdisjoint(other.namenodes.addresses)
 
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """The same store with a check before each CREATE, RENAME, DELETE and write to a DataNode.
+
+        Hidden files that could not be removed any more, since the check forbade it, stay.
+        """
+        fenced = with_check(self, check, request_timeout)
+        fenced.namenodes = self.namenodes.checked(fenced.write_check)
+        return fenced
+
     def _entries(self, path: str) -> Sequence[dict[str, Any]] | None:
         """What a directory holds; ``None`` where there is no such directory."""
         try:
@@ -144,17 +214,18 @@ class HdfsStore(Store):
         # A file is listed as itself, without a name.
         return None if any(not entry["pathSuffix"] for entry in entries) else entries
 
-    def _write(self, action: str, path: str, data: bytes, rename: str) -> None:
+    def _write(
+        self, action: str, path: str, data: bytes, rename: str, *, before_rename: Callable[[], None] = lambda: None
+    ) -> None:
         """Write a file under a hidden name and rename it.
 
         :param rename: ``renameoptions`` of WebHDFS (Hadoop's ``Options.Rename``): ``NONE`` refuses where there is a file.
         """
-        directory, _, name = path.rpartition("/")
-        # Spark's own form of temporary names, which every Spark ignores.
-        temporary = f"{directory}/.{name}.{uuid.uuid4()}.tmp"
+        temporary = _hidden(path)
         try:
             # Over itself, where a first DataNode did not answer.
             self.namenodes.stream(action, "PUT", "CREATE", _in_hdfs(temporary), data=data, overwrite="true")
+            before_rename()
             self._rename(action, temporary, path, rename)
         except BaseException as e:
             with suppress(Exception):  # the first error is the one to tell
@@ -169,8 +240,42 @@ class HdfsStore(Store):
                 ) from e
             raise
 
-    def _rename(self, action: str, temporary: str, path: str, rename: str) -> None:
-        answer = self.namenodes.ask(
+    def _delete(self, action: str, path: str) -> None:
+        self.namenodes.ask(action, "DELETE", "DELETE", _in_hdfs(path), recursive="false")
+
+    def _take_away(self, action: str, file: StoredFile) -> str | None:
+        """Rename a file to a hidden name if it is the one that was listed; return that name, ``None`` where it is missing.
+
+        :raises FileChangedError: it is another one, which is back, or kept where somebody took its name.
+        """
+        taken = _hidden(file.path)
+        try:
+            self._rename(action, file.path, taken, "NONE")
+        except FileNotFoundError:
+            # The answer to a first NameNode may have been lost.
+            if self.find(taken) is None:
+                return None
+        found = self.find(taken)
+        if found is None or not file.is_same(found):
+            back = self._put_back(action, taken, file.path)
+            raise self.changed(file, self.find(file.path), kept=None if back else self.uri_of(taken))
+        return taken
+
+    def _put_back(self, action: str, taken: str, path: str) -> bool:
+        """Undo the renaming of a file, without a check: it only restores. Never over a new file of that name.
+
+        :returns: whether it is back.
+        """
+        try:
+            self._rename(action, taken, path, "NONE", namenodes=self.namenodes.checked(NO_CHECK))
+        except (FileExistsError, FileNotFoundError):
+            return self.find(taken) is None
+        return True
+
+    def _rename(
+        self, action: str, temporary: str, path: str, rename: str, *, namenodes: NameNodes | None = None
+    ) -> None:
+        answer = (namenodes or self.namenodes).ask(
             action, "PUT", "RENAME", _in_hdfs(temporary), destination=_in_hdfs(path), renameoptions=rename
         )
         if answer is not None:  # as a rename without options is answered, which HttpFS makes of it
@@ -242,6 +347,12 @@ def _client(uri: str, host: str, port: int, given: dict[str, Any]) -> WebHDFS:
 def _host_and_port(name: str) -> tuple[str, int | None]:
     host, _, port = name.strip().rpartition(":")
     return (host, int(port)) if host and port.isdecimal() else (name.strip(), None)
+
+
+def _hidden(path: str) -> str:
+    """A new name beside a file, in Spark's own form of temporary names, which every Spark ignores."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/.{name}.{uuid.uuid4()}.tmp"
 
 
 def _in_hdfs(path: str) -> str:

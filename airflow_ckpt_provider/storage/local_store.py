@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.mounts import file_system_of
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+from airflow_ckpt_provider.storage.write_check import changes_store, with_check
+
+#: What file systems without hard links answer.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class LocalStore(Store):
@@ -19,9 +26,15 @@ class LocalStore(Store):
 
     fsspec's local filesystem neither creates a file atomically nor flushes it to the disk, so this store goes to the
     operating system: write a hidden temporary file, ``fsync``, then link (create) or rename (replace) it into place.
+
+    A file system cannot compare and delete in one step. So ``delete_listed`` and ``replace_listed`` rename the file to a hidden
+    name of its own and compare it there. If it is another one than was listed, it is linked back. If somebody wrote a new file
+    under its name in that moment, both stay, and the error names the hidden one. A process that is killed in between leaves the
+    file under the hidden name. On FUSE mounts, where a rename may change what identifies a file, they compare first and then act.
     """
 
     creates_if_absent = True
+    deletes_if_same = True
 
     @property
     def protocol(self) -> str:
@@ -66,40 +79,84 @@ class LocalStore(Store):
             file.seek(start)
             return file.read(length)
 
+    def find(self, path: str) -> StoredFile | None:
+        """Return one file as a listing shows it now."""
+        with _translated(f"look at {path}"):
+            try:
+                status = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return None if stat.S_ISDIR(status.st_mode) else _as_listed(path, status)
+
+    @changes_store
     def create(self, path: str, data: bytes) -> None:
         """Write a new file: whole, exclusive, on the disk when this returns."""
         with _translated(f"create {path}"):
             temporary = self._write_temporary(path, data)
             try:
-                os.link(temporary, path)
-                _flush_directory(path)
-            except OSError as e:
-                if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                    raise
-                self._create_without_links(path, data)
+                self.write_check()
+                self._link(temporary, path)
             finally:
                 os.unlink(temporary)
 
+    @changes_store
     def replace(self, path: str, data: bytes) -> None:
         """Write a file over whatever is there: whole, on the disk when this returns."""
         with _translated(f"write {path}"):
             temporary = self._write_temporary(path, data)
             try:
+                self.write_check()
                 os.replace(temporary, path)
             except BaseException:
                 os.unlink(temporary)
                 raise
             _flush_directory(path)
 
+    @changes_store
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
         with _translated(f"delete {path}"):
+            self.write_check()
             Path(path).unlink(missing_ok=True)
 
+    @changes_store
+    def delete_listed(self, file: StoredFile) -> None:
+        """Delete a file if it is still the one that was listed: rename it away, compare, unlink."""
+        if _renames_show(file.path):
+            return super().delete_listed(file)
+        with _translated(f"delete {file.path}"):
+            if (found := self.find(file.path)) is None:
+                return None
+            self.require_same(file, found)
+            with suppress(FileNotFoundError):  # somebody else has deleted it
+                self._taken_away(file, lambda: None)
+        return None
+
+    @changes_store
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        """Write a file over the one that was listed: rename that away, compare, link the new one in its place.
+
+        For a moment there is none.
+        """
+        if _renames_show(file.path):
+            return super().replace_listed(file, data)
+        with _translated(f"write {file.path}"):
+            self.require_same(file, self.find(file.path))
+            temporary = self._write_temporary(file.path, data)
+            try:
+                self._taken_away(file, lambda: self._link(temporary, file.path))
+            except FileNotFoundError:
+                raise self.changed(file, self.find(file.path)) from None
+            finally:
+                os.unlink(temporary)
+            return self.find(file.path)
+
+    @changes_store
     def remove_empty_directories(self, path: str) -> None:
         """Remove ``path`` and the directories below it where they hold nothing."""
         with _translated(f"remove directory {path}"):
             for directory, _, _ in os.walk(path, topdown=False):
+                self.write_check()
                 try:
                     os.rmdir(directory)
                 except OSError as e:
@@ -118,15 +175,66 @@ class LocalStore(Store):
         """All local paths are in one store."""
         return isinstance(other, LocalStore)
 
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """The same store with a check before each change; the operating system has no time-out for one."""
+        return with_check(self, check, request_timeout)
+
+    def _taken_away(self, file: StoredFile, then: Callable[[], None]) -> None:
+        """Rename a file away and, if it is the one that was listed, do something and remove it.
+
+        :param then: what to do while the name is free.
+        :raises FileNotFoundError: it is missing.
+        :raises FileChangedError: it is another one, or somebody took the free name.
+        """
+        taken = _hidden(file.path)
+        self.write_check()
+        os.rename(file.path, taken)
+        found = self.find(taken)
+        if found is None or not file.is_same(found):
+            kept = None if self._put_back(taken, file.path) else taken
+            raise self.changed(file, self.find(file.path), kept=kept)
+        try:
+            self.write_check()
+            then()
+        except FileExistsError:
+            raise self.changed(file, self.find(file.path), kept=taken) from None
+        except BaseException:
+            self._put_back(taken, file.path)
+            raise
+        os.unlink(taken)
+        _flush_directory(file.path)
+
+    def _put_back(self, taken: str, path: str) -> bool:
+        """Undo the renaming of a file, without a check: it only restores. Never over a new file of that name.
+
+        :returns: whether it is back.
+        """
+        try:
+            self._link(taken, path)
+        except FileExistsError:
+            return False
+        os.unlink(taken)
+        return True
+
+    def _link(self, temporary: str, path: str) -> None:
+        """Give a file a second name, which must be free, and put the name on the disk."""
+        try:
+            os.link(temporary, path, follow_symlinks=False)
+            _flush_directory(path)
+        except OSError as e:
+            if e.errno not in _NO_LINKS:
+                raise
+            self._create_without_links(path, Path(temporary).read_bytes())
+
     def _write_temporary(self, path: str, data: bytes) -> str:
-        directory, _, name = path.rpartition("/")
+        directory = os.path.dirname(path)
+        self.write_check()
         try:
             os.makedirs(directory, exist_ok=True)
         except FileExistsError as e:
             # A file where a directory should be; for the caller "exists" is about the file to be written.
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from e
-        # Spark's own form of temporary names, which every Spark ignores.
-        temporary = f"{directory}/.{name}.{uuid.uuid4()}.tmp"
+        temporary = _hidden(path)
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
@@ -143,6 +251,27 @@ class LocalStore(Store):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _hidden(path: str) -> str:
+    """A new name beside a file, in Spark's own form of temporary names, which every Spark ignores."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/.{name}.{uuid.uuid4()}.tmp"
+
+
+def _renames_show(path: str) -> bool:
+    """Whether a rename may change what identifies a file."""
+    directory = os.path.dirname(path)
+    try:
+        return _is_fuse(os.stat(directory).st_dev, directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+@lru_cache(maxsize=64)
+def _is_fuse(device: int, directory: str) -> bool:
+    """Whether a directory is on a FUSE mount; the mounts are read once for each directory on a device."""
+    return (file_system_of(directory) or "").startswith("fuse")
 
 
 def _flush_directory(path: str) -> None:
@@ -178,8 +307,12 @@ def _stored_file(entry: os.DirEntry[str]) -> StoredFile | None:
         if e.errno == errno.ELOOP:
             return None
         raise
+    return _as_listed(entry.path, status)
+
+
+def _as_listed(path: str, status: os.stat_result) -> StoredFile:
     return StoredFile(
-        path=entry.path,
+        path=path,
         size=status.st_size,
         identity=f"inode:{status.st_ino}:{status.st_mtime_ns}",
         modified=datetime.fromtimestamp(status.st_mtime, UTC),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
@@ -25,7 +25,7 @@ class Location:
     @property
     def uri(self) -> str:
         """The place as people write it, such as ``s3://bucket/checkpoints/orders`` or ``/data/checkpoints/orders``."""
-        return self.root if self.store.protocol == "file" else f"{self.store.protocol}://{self.root.lstrip('/')}"
+        return self.store.uri_of(self.root)
 
     @property
     def name(self) -> str:
@@ -67,6 +67,11 @@ class Location:
         """Return a part of a file, see :meth:`Store.read_part`."""
         return self.store.read_part(self._absolute(path), start, length)
 
+    def find(self, path: str) -> StoredFile | None:
+        """Return one file as a listing shows it now; ``None`` where there is none."""
+        found = self.store.find(self._absolute(path))
+        return self._relative(found) if found else None
+
     def size(self, path: str) -> int | None:
         """Return the bytes of a file, ``None`` where there is none; one listing of its directory."""
         directory, _, name = self._absolute(path).rpartition("/")
@@ -85,12 +90,37 @@ class Location:
         """Delete a file; a missing one is fine."""
         self.store.delete(self._absolute(path))
 
+    def delete_listed(self, file: StoredFile) -> None:
+        """Delete a file if it is still the one that was listed here, see :meth:`Store.delete_listed`."""
+        self.store.delete_listed(self._in_store(file))
+
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        """Write a file over the one that was listed here, see :meth:`Store.replace_listed`."""
+        written = self.store.replace_listed(self._in_store(file), data)
+        return self._relative(written) if written else None
+
+    def copy_new(self, source: StoredFile, path: str, *, into: Location | None = None) -> None:
+        """Copy a file that was listed here to one that does not exist yet, see :meth:`Store.copy_new`.
+
+        :param source: as listed here.
+        :param path: of the copy, relative to ``into``.
+        :param into: a place in the same store; the default is this one.
+        """
+        self.store.copy_new(self._in_store(source), (into or self)._absolute(path))
+
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Location:
+        """The same place with a check before each request that changes it, see :meth:`Store.fenced`."""
+        return replace(self, store=self.store.fenced(check, request_timeout=request_timeout))
+
     def remove_empty_directories(self) -> None:
         """Remove this directory and those below it where they hold nothing."""
         self.store.remove_empty_directories(self.root)
 
     def _absolute(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
+
+    def _in_store(self, file: StoredFile) -> StoredFile:
+        return replace(file, path=self._absolute(file.path))
 
     def _relative(self, file: StoredFile) -> StoredFile:
         # Not dataclasses.replace: ten thousand of these are a good part of a look at a big checkpoint.

@@ -9,6 +9,7 @@ DataNode's failure for the content of a file.
 
 from __future__ import annotations
 
+import copy
 import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,13 @@ from urllib.parse import quote, urlsplit
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.failures import translated
+from airflow_ckpt_provider.storage.write_check import NO_CHECK, WriteCheck
 
 if TYPE_CHECKING:
     from fsspec.implementations.webhdfs import WebHDFS
 
 #: Seconds to connect or to get rid of a part of what is written, and without a byte of an answer.
-_TIMEOUT = (30, 60)
+_TIMEOUT = (30.0, 60.0)
 #: Another DataNode is asked for where one does not answer: the NameNode takes ten minutes to notice that it is gone.
 _DATANODES = 3
 #: "Not me": the NameNode is a standby, or still starting.
@@ -75,11 +77,21 @@ class NameNodes:
     def __init__(self, clients: Sequence[WebHDFS]) -> None:
         #: One for each NameNode.
         self.clients = tuple(clients)
+        self._check = NO_CHECK
         self._active = self.clients[0]
         #: DataNodes that did not answer.
         self._gone: set[str] = set()
         #: ``host:port`` of each.
         self.addresses = frozenset(urlsplit(client.url).netloc.lower() for client in clients)
+
+    def checked(self, check: WriteCheck) -> NameNodes:
+        """The same NameNodes, with a check before each request that is no GET, those to DataNodes included.
+
+        Its time-out goes for connecting and for each wait for a byte; ``requests`` has none for a whole request.
+        """
+        checked = copy.copy(self)
+        checked._check = check
+        return checked
 
     def ask(self, action: str, method: str, op: str, path: str, **parameters: Any) -> Any:
         """Send a request that the NameNode answers by itself; return what the answer's JSON has, ``None`` for nothing.
@@ -175,12 +187,16 @@ class NameNodes:
         yield from (client for client in self.clients if client is not active)
 
     def _send(self, client: WebHDFS, method: str, url: str, **options: Any) -> Any:
+        timeout = _TIMEOUT
+        if method != "GET":
+            self._check()
+            timeout = self._check.limited(_TIMEOUT[0]), self._check.limited(_TIMEOUT[1])
         return client.session.request(
             method,
             client._apply_proxy(url),
             headers={"content-type": "application/octet-stream"},
             allow_redirects=False,
-            timeout=_TIMEOUT,
+            timeout=timeout,
             **options,
         )
 

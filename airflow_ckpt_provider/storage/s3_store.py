@@ -10,12 +10,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.conditions import TIMES, if_match, refused
 from airflow_ckpt_provider.storage.failures import storage_error, translated
 from airflow_ckpt_provider.storage.pace import Pace
 from airflow_ckpt_provider.storage.s3_settings import S3Settings
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+from airflow_ckpt_provider.storage.write_check import WriteCheck, changes_store, with_check
 
 if TYPE_CHECKING:
+    from obstore import PutResult, UpdateVersion
     from obstore.store import ClientConfig, RetryConfig, S3Config
     from obstore.store import S3Store as Bucket
 
@@ -23,12 +26,10 @@ if TYPE_CHECKING:
 _ONE_REQUEST = 5 * 1024**3
 #: From here on an upload goes in parts. Below, one request makes one ETag of the whole content.
 _MULTIPART_FROM = 256 * 1024**2
-_CLIENT: ClientConfig = {
-    "connect_timeout": "5s",
-    "read_timeout": "120s",
-    "timeout": "30m",
-    "pool_max_idle_per_host": "64",
-}
+#: Of an upload that a check has to see each part of.
+_PART = 32 * 1024**2
+#: Seconds to connect, without a byte of an answer, and for a whole request.
+_CONNECT, _SILENT, _WHOLE = 5.0, 120.0, 1800.0
 #: obstore would repeat a refused request by itself, while the others go on at full speed: that is for the Pace to do.
 _RETRY: RetryConfig = {"max_retries": 0}
 #: But of an upload in parts only the part is to be repeated, which is what obstore does.
@@ -52,16 +53,19 @@ class S3Store(Store):
     Every request goes through :attr:`pace`, one page of a listing at a time.
 
     :param settings: where it is and who asks.
-    :param beyond: opens the same place through s3fs, for the few things that obstore cannot do: to copy more than 5 GiB.
+    :param beyond: opens the same place through s3fs, for the few things that obstore cannot do: to copy more than 5 GiB, and to
+        delete and copy with conditions.
     """
 
     creates_if_absent = True
     copies_within = True
+    deletes_if_same = True
 
     def __init__(self, settings: S3Settings, beyond: Callable[[], Store]) -> None:
         self.settings = settings
-        self._beyond = beyond
-        self._buckets: dict[tuple[str, str, bool], Bucket] = {}
+        self._open_beyond = beyond
+        self._opened_beyond: Store | None = None
+        self._buckets: dict[tuple[str, str, bool, float | None], Bucket] = {}
         self._lock = threading.Lock()
         #: How fast the service is asked.
         self.pace = Pace(settings.endpoint or "S3")
@@ -126,17 +130,30 @@ class S3Store(Store):
         client = self._bucket(bucket)
         return self._ask(f"read s3://{path}", lambda: bytes(obstore.get_range(client, key, start=start, length=length)))
 
+    def find(self, path: str) -> StoredFile | None:
+        """Return one file as a listing shows it now: one request."""
+        import obstore
+
+        bucket, key = _split(path)
+        client = self._bucket(bucket)
+        try:
+            return _stored_file(bucket, self._ask(f"look at s3://{path}", lambda: obstore.head(client, key)))
+        except FileNotFoundError:
+            return None
+
+    @changes_store
     def create(self, path: str, data: bytes) -> None:
         """Write a new file: one request with ``If-None-Match: *``."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
         bucket, key = _split(path)
-        client = self._bucket(bucket)
+        client = self._bucket(bucket, writes=True)
         tried = 0
 
         def put() -> None:
             nonlocal tried
+            self.write_check()
             tried += 1
             obstore.put(client, key, data, mode="create", use_multipart=False)
 
@@ -148,27 +165,91 @@ class S3Store(Store):
                 if tried == 1 or self.read(path) != data:
                     raise FileExistsError(path) from e
 
+    @changes_store
     def replace(self, path: str, data: bytes) -> None:
-        """Write a file over whatever is there."""
+        """Write a file over whatever is there. A check is called before each part of a large one."""
         import obstore
 
         bucket, key = _split(path)
         parts = len(data) >= _MULTIPART_FROM
-        client = self._bucket(bucket, in_parts=parts)
-        with _written(f"write s3://{path}"):
-            self.pace.ask(f"write s3://{path}", lambda: obstore.put(client, key, data, use_multipart=parts))
+        fenced = self.write_check.timeout is not None
+        client = self._bucket(bucket, in_parts=parts and not fenced, writes=True)
 
+        def put() -> None:
+            self.write_check()
+            if parts and fenced:
+                self._put_in_parts(client, key, data)
+            else:
+                obstore.put(client, key, data, use_multipart=parts)
+
+        with _written(f"write s3://{path}"):
+            self.pace.ask(f"write s3://{path}", put)
+
+    def _put_in_parts(self, client: Bucket, key: str, data: bytes) -> None:
+        import obstore
+
+        # Not in a "with": that would also complete an upload which is not to be.
+        writer = obstore.open_writer(client, key, buffer_size=_PART)
+        for start in range(0, len(data), _PART):
+            self.write_check()
+            writer.write(data[start : start + _PART])
+        self.write_check()
+        writer.close()
+
+    @changes_store
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        """Write a file over the one that was listed: one request with ``If-Match``."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        if file.identity is None:
+            return super().replace_listed(file, data)
+        bucket, key = _split(file.path)
+        client = self._bucket(bucket, writes=True)
+        condition: UpdateVersion = {"e_tag": if_match(file.identity)}
+        tried = 0
+
+        def put() -> PutResult | None:
+            nonlocal tried
+            self.write_check()
+            tried += 1
+            try:
+                return obstore.put(client, key, data, mode=condition, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):  # the first where two such requests race at AWS
+                return None
+
+        action = f"write s3://{file.path}"
+        for _ in range(TIMES):
+            try:
+                if (written := self._ask(action, put)) is not None:
+                    mark = f"etag:{(written['e_tag'] or '').strip(chr(34))}"
+                    return StoredFile(file.path, len(data), mark, mark)
+            except FileNotFoundError:
+                pass
+            found = self.find(file.path)
+            # The answer to our own first try may have been lost.
+            if tried > 1 and found is not None and found.size == len(data) and self.read(file.path) == data:
+                return found
+            self.require_same(file, found)
+        raise refused(action)
+
+    @changes_store
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
         import obstore
 
         bucket, key = _split(path)
-        client = self._bucket(bucket)
-        self._ask(f"delete s3://{path}", lambda: obstore.delete(client, key))
+        client = self._bucket(bucket, writes=True)
+        self._ask(f"delete s3://{path}", self.write_check.before(lambda: obstore.delete(client, key)))
+
+    def delete_listed(self, file: StoredFile) -> None:
+        """Delete a file if it is still the one that was listed: one request with ``If-Match``, through s3fs."""
+        self._beyond().delete_listed(file)
 
     def remove_empty_directories(self, path: str) -> None:
         """Nothing to do: S3 has no directories."""
 
+    @changes_store
     def copy(self, source: str, target: str, size: int) -> None:
         """Copy inside the service, also from one bucket to another."""
         import obstore
@@ -178,26 +259,56 @@ class S3Store(Store):
             return
         source_bucket, source_key = _split(source)
         target_bucket, target_key = _split(target)
-        client = self._bucket(target_bucket, source_bucket)
+        client = self._bucket(target_bucket, source_bucket, writes=True)
         self._ask(
             f"copy s3://{source} to s3://{target}",
-            lambda: obstore.copy(client, source_key, target_key, overwrite=True),
+            self.write_check.before(lambda: obstore.copy(client, source_key, target_key, overwrite=True)),
         )
+
+    def copy_new(self, source: StoredFile, target: str) -> None:
+        """Copy a file that was listed to one that does not exist yet: one request with both conditions, through s3fs.
+
+        From 5 GiB on a copy is many requests without conditions, after a look at both.
+        """
+        self._beyond().copy_new(source, target)
 
     def same_as(self, other: Store) -> bool:
         """Whether both reach the same service as the same identity."""
         return isinstance(other, S3Store) and self.settings.same_identity(other.settings)
 
-    def _bucket(self, bucket: str, copy_source: str | None = None, *, in_parts: bool = False) -> Bucket:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """The same store with a check before each request that changes it. obstore ends such a request by itself in time.
+
+        Of an upload in parts each part and its completion are requests of their own.
+        """
+        fenced = with_check(self, check, request_timeout)
+        fenced._open_beyond = lambda: self._beyond().fenced(check, request_timeout=request_timeout)
+        fenced._opened_beyond = None
+        return fenced
+
+    def _beyond(self) -> Store:
+        """The same place through s3fs."""
+        with self._lock:
+            opened = self._opened_beyond
+        if opened is None:
+            opened = self._open_beyond()
+            with self._lock:
+                opened = self._opened_beyond = self._opened_beyond or opened
+        return opened
+
+    def _bucket(
+        self, bucket: str, copy_source: str | None = None, *, in_parts: bool = False, writes: bool = False
+    ) -> Bucket:
         """Obstore's client of a bucket.
 
         :param bucket: the bucket that requests go to.
         :param copy_source: the bucket that copies come from. obstore puts its ``bucket`` into the copy's source header
             only, once the address that requests go to is given whole: so one client copies between two buckets.
         :param in_parts: for uploads in parts.
+        :param writes: for requests that change the store, which a check can give a time-out.
         """
         global _in_process
-        names = (bucket, copy_source or bucket, in_parts)
+        names = (bucket, copy_source or bucket, in_parts, self.write_check.timeout if writes else None)
         if not obstore_works_here():
             raise StorageError(
                 f"s3://{bucket} was opened before this process was forked off",
@@ -209,15 +320,19 @@ class S3Store(Store):
                 self._buckets[names] = self._open(*names)
             return self._buckets[names]
 
-    def _open(self, bucket: str, copy_source: str, in_parts: bool) -> Bucket:
+    def _open(self, bucket: str, copy_source: str, in_parts: bool, timeout: float | None) -> Bucket:
         from obstore.store import S3Store as Bucket
 
         if not bucket:
             raise StorageError("the address names no bucket", hint="write it as s3://bucket/path")
         settings = self.settings
         url, region = settings.bucket_url(bucket)
+        longest = WriteCheck(timeout=timeout).limited
         client: ClientConfig = {
-            **_CLIENT,
+            "connect_timeout": _milliseconds(longest(_CONNECT)),
+            "read_timeout": _milliseconds(longest(_SILENT)),
+            "timeout": _milliseconds(longest(_WHOLE)),
+            "pool_max_idle_per_host": "64",
             "allow_http": url.startswith("http://"),
             "allow_invalid_certificates": not settings.verify,
         }
@@ -259,18 +374,8 @@ class S3Store(Store):
             else:
                 yield _stored_file(bucket, entry)
         for entry in empty:
-            if entry["path"] not in parents and self._exists(bucket, entry["path"]):
+            if entry["path"] not in parents and self.find(f"{bucket}/{entry['path']}"):
                 yield _stored_file(bucket, entry)
-
-    def _exists(self, bucket: str, key: str) -> bool:
-        import obstore
-
-        client = self._bucket(bucket)
-        try:
-            self._ask(f"look at s3://{bucket}/{key}", lambda: obstore.head(client, key))
-        except FileNotFoundError:
-            return False
-        return True
 
     def _ask(self, action: str, request: Callable[[], Answer]) -> Answer:
         with translated(action):
@@ -285,6 +390,10 @@ def _written(action: str) -> Iterator[None]:
             yield
     except FileNotFoundError as e:
         raise storage_error(action, e) from e
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{max(1, round(seconds * 1000))}ms"
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """The narrow interface through which everything here reads and writes.
 
-Checkpoints live on disks, object stores and HDFS. The core needs nine operations of them; this module states what
+Checkpoints live on disks, object stores and HDFS. The core needs a dozen operations of them; this module states what
 each must guarantee. What differs between stores is a declared property (:attr:`Store.creates_if_absent`,
-:attr:`Store.copies_within`), never a type check in the code above. Counting requests, stopping a process after the
-n-th write and the like wrap this interface (see the tests).
+:attr:`Store.copies_within`, :attr:`Store.deletes_if_same`), never a type check in the code above. Counting requests, stopping a
+process after the n-th write and the like wrap this interface (see the tests).
 
 .. seealso:: :doc:`/howto/stores`
 """
@@ -11,9 +11,12 @@ n-th write and the like wrap this interface (see the tests).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+
+from airflow_ckpt_provider.errors import FileChangedError
+from airflow_ckpt_provider.storage.write_check import NO_CHECK, WriteCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,12 @@ class StoredFile:
     identity: str | None = None
     checksum: str | None = None
     modified: datetime | None = None
+
+    def is_same(self, other: StoredFile) -> bool:
+        """Whether both are one version of a file: identity and size; without an identity the time of the last write."""
+        if (self.identity, self.size) != (other.identity, other.size):
+            return False
+        return self.identity is not None or self.modified == other.modified
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,11 @@ class Store(ABC):
     creates_if_absent: bool = False
     #: ``copy`` is carried out by the store itself, no bytes pass through this process.
     copies_within: bool = False
+    #: ``delete_listed`` and ``replace_listed`` never destroy anything but the version that was listed: the service compares, or
+    #: the file is renamed away and compared before it is removed. Where false the look and the change are two steps.
+    deletes_if_same: bool = False
+    #: Called before each request that changes the store, see :meth:`fenced`.
+    write_check: WriteCheck = NO_CHECK
 
     @property
     @abstractmethod
@@ -81,6 +95,11 @@ class Store(ABC):
         """Return a part of a file, as a log that grows is read; fewer bytes where the file ends before."""
         return self.read(path)[start : start + length]
 
+    def find(self, path: str) -> StoredFile | None:
+        """Return one file as a listing shows it now; ``None`` where there is none."""
+        directory, _, name = path.rpartition("/")
+        return next((f for f in self.list(directory).files if f.path.rpartition("/")[2] == name), None)
+
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
         """Write a new file, whole or not at all; ``FileExistsError`` if there is one already.
@@ -95,6 +114,44 @@ class Store(ABC):
     @abstractmethod
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
+
+    def delete_listed(self, file: StoredFile) -> None:
+        """Delete a file if it is still the one that was listed; a missing one is fine.
+
+        :param file: as this store listed it.
+        :raises FileChangedError: something else is there now; it stays.
+        """
+        if (found := self.find(file.path)) is not None:
+            self.require_same(file, found)
+            self.delete(file.path)
+
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        """Write a file over the one that was listed, whole or not at all.
+
+        :param file: as this store listed it.
+        :returns: the new file; ``None`` where the store does not tell at once.
+        :raises FileChangedError: something else is there now, or nothing; it stays so.
+        """
+        self.require_same(file, self.find(file.path))
+        self.replace(file.path, data)
+        return self.find(file.path)
+
+    def copy_new(self, source: StoredFile, target: str) -> None:
+        """Copy a file inside the store, if it is still the one that was listed. Only called where :attr:`copies_within` is true.
+
+        :param source: as this store listed it.
+        :param target: path of a file that does not exist yet.
+        :raises FileExistsError: the target exists.
+        :raises FileNotFoundError: the source is missing.
+        :raises FileChangedError: the source is not the one that was listed.
+        """
+        found = self.find(source.path)
+        if found is None:
+            raise FileNotFoundError(source.path)
+        self.require_same(source, found)
+        if self.find(target) is not None:
+            raise FileExistsError(target)
+        self.copy(source.path, target, source.size)
 
     @abstractmethod
     def remove_empty_directories(self, path: str) -> None:
@@ -114,3 +171,51 @@ class Store(ABC):
     def same_as(self, other: Store) -> bool:
         """Whether ``other`` reaches the same place, so that ``copy`` can go between the two."""
         return self is other
+
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """Return the same store with a check before each request that creates, replaces, deletes or copies.
+
+        The check is also called before each repeat of such a request. Requests that only read are as before.
+
+        :param check: raises where nothing may be sent any more. What it raises comes out of the verb unchanged. It is called from
+            several threads at once.
+        :param request_timeout: seconds that one such request may take as a whole, as far as the store's client has such a limit.
+        :raises NotImplementedError: this kind of store does not call a check.
+        """
+        raise NotImplementedError(f"{type(self).__name__} calls no check before its requests")
+
+    def require_same(self, listed: StoredFile, found: StoredFile | None) -> None:
+        """Compare a file with the one that was listed.
+
+        :param found: what is there now, or ``None``.
+        :raises FileChangedError: it is another one, or missing.
+        """
+        if found is None or not listed.is_same(found):
+            raise self.changed(listed, found)
+
+    def changed(self, listed: StoredFile, found: StoredFile | None, *, kept: str | None = None) -> FileChangedError:
+        """The error where a file is not the one that was listed.
+
+        :param found: what is there now, or ``None``.
+        :param kept: path under which a version of it was kept, where somebody wrote a new file meanwhile.
+        """
+        place = self.uri_of(listed.path)
+        was, now = _in_words(listed), _in_words(found) if found else None
+        also = f"; another version is kept as {kept}" if kept else ""
+        return FileChangedError(
+            f"{place} changed since it was listed: {was} was listed, {now or 'no file'} is there now, which was left as it is"
+            f"{also}",
+            path=listed.path,
+            listed=was,
+            found=now,
+            hint="find out who writes there and stop it (a query, another change), then inspect the place and plan again",
+        )
+
+    def uri_of(self, path: str) -> str:
+        """A path of this store as people write it."""
+        return path if self.protocol == "file" else f"{self.protocol}://{path.lstrip('/')}"
+
+
+def _in_words(file: StoredFile) -> str:
+    when = f", written {file.modified:%Y-%m-%d %H:%M:%S} UTC" if file.modified else ""
+    return f"{file.size} bytes ({file.identity or 'no identity'}{when})"

@@ -24,6 +24,7 @@ from tests.command_line import Finished, run
 from tests.fingerprints import NOTES, fingerprint
 from tests.s3_server import S3Server
 from tests.samples.archives import sample
+from tests.stopped import STOPPED
 
 #: One of each way in which state is stored; a restore of the second rewrites what it reads.
 KINDS = (
@@ -268,7 +269,7 @@ def test_damage_between_plan_and_apply(taken: Taken, tmp_path: Path):
         content = path.read_bytes()
         path.write_bytes(flip_a_bit_in_the_middle(content))
         with pytest.raises(DamagedBackupError) as caught:
-            apply_restore(plan)
+            apply_restore(plan, rest=STOPPED)
         path.write_bytes(content)
         assert caught.value.findings
         assert not target.exists()

@@ -15,10 +15,12 @@ from typing import Any
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+from tests.stopped import STOPPED
 
 KILLED = 137
 _processes = multiprocessing.get_context("forkserver")
@@ -89,10 +91,8 @@ def back_up(store: Store, checkpoint: Path, repository: Path, *, workers: int) -
 def restore(store: Store, repository: Path, target: Path, *, workers: int, replace: bool = False) -> None:
     """Restore the newest backup."""
     place = Repository.open(Location(store, str(repository)))
-    plan = plan_restore(
-        place, place.manifest("latest", name="stream"), Location(store, str(target)), replace=replace, quiet_for=0
-    )
-    apply_restore(plan, workers=workers)
+    plan = plan_restore(place, place.manifest("latest", name="stream"), Location(store, str(target)), replace=replace)
+    apply_restore(plan, rest=STOPPED, workers=workers)
 
 
 def killed_after(changes: int, work: Callable[..., None], *arguments: Any, **options: Any) -> bool:

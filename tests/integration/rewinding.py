@@ -16,7 +16,6 @@ from deltalake import DeltaTable, QueryBuilder
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -29,6 +28,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from tests.integration.streams.data import put_files
 from tests.integration.streams.kinds import KINDS
 from tests.integration.streams.spark_host import SparkHost
+from tests.stopped import STOPPED, wait_until_quiet
 
 
 @dataclass
@@ -97,9 +97,9 @@ class Story:
         self, kind: str, value: object = "", *, sink_exit: str | None = "rollback", **settings: Any
     ) -> RewindOutcome:
         # The JVM lives on: its maintenance may still be at work on the state of the query that has ended.
-        wait_until_at_rest(self.place, quiet_for=1.0, at_most=60)
+        wait_until_quiet(self.place, quiet_for=1.0, at_most=60)
         plan = self.plan(kind, value, sink_exit=sink_exit, **settings)
-        return apply_rewind(plan, self.ckpt, self.repository, sink=self.sink, quiet_for=0.1)
+        return apply_rewind(plan, self.ckpt, self.repository, sink=self.sink, rest=STOPPED)
 
     @property
     def repository(self) -> Repository:

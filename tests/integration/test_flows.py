@@ -16,6 +16,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.pipeline import Pipeline
 from tests.samples.spark_versions import python_with
+from tests.stopped import ACCEPTED, STOPPED
 
 pytestmark = pytest.mark.other_spark
 
@@ -44,20 +45,20 @@ def test_reset_and_rolled_back(pipeline: Pipeline, tmp_path: Path) -> None:
     # From the start again, with batch numbers that the table's log does not know yet.
     plan = plan_flow_reset(pipeline.flow("first"), sink=pipeline.sink("first"), continue_numbers=True)
     assert (plan.version, plan.verdict, plan.reset.cutover.doubled) == (1, Verdict.WILL_DUPLICATE, {"batches": 4})
-    apply_flow_reset(plan, accept=Verdict.WILL_DUPLICATE, quiet_for=0.1)
+    apply_flow_reset(plan, accept=ACCEPTED, rest=STOPPED)
     # From the kept position.
     plan = plan_flow_reset(
         pipeline.flow("appended"), keep_position=True, sink=pipeline.sink("second"), continue_numbers=True
     )
     assert (plan.verdict, plan.reset.start) == (Verdict.SAFE, 3)
-    outcome = apply_flow_reset(plan, quiet_for=0.1)
+    outcome = apply_flow_reset(plan, rest=STOPPED)
     assert plan_flow_reset(
         pipeline.flow("appended"), keep_position=True, sink=pipeline.sink("second"), continue_numbers=True
     ).already_done
     # The control: from the start again as an empty directory would have it.
     plan = plan_flow_reset(pipeline.flow("third"), sink=pipeline.sink("third"))
     assert (plan.verdict, plan.reset.cutover.skipped) == (Verdict.WILL_SKIP, 4)
-    apply_flow_reset(plan, accept=Verdict.WILL_SKIP, quiet_for=0.1)
+    apply_flow_reset(plan, accept=ACCEPTED, rest=STOPPED)
 
     pipeline.put()
     pipeline.run()
@@ -73,7 +74,7 @@ def test_reset_and_rolled_back(pipeline: Pipeline, tmp_path: Path) -> None:
     # Rolled back: the sink keeps what it has, and the replay goes on after it.
     restore = plan_flow_restore(live, repository, backup.manifest, sink=pipeline.sink("second"))
     assert (restore.version, restore.verdict) == (2, Verdict.WILL_SKIP)
-    apply_flow_restore(restore, accept=Verdict.WILL_SKIP, quiet_for=0.1)
+    apply_flow_restore(restore, accept=ACCEPTED, rest=STOPPED)
     assert plan_flow_restore(pipeline.flow("appended"), repository, backup.manifest).already_done
     pipeline.put()
     pipeline.run()

@@ -13,11 +13,10 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
-from airflow_ckpt_provider.recovery.reset.undo import undo_reset
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
@@ -26,6 +25,7 @@ from tests.integration.streams.described import Source, Stream
 from tests.integration.streams.spark_host import SparkHost
 from tests.integration.test_positions_replay import append, delta, files, kafka, new_topic, produce, put
 from tests.kafka_broker import KafkaBroker
+from tests.stopped import STOPPED, wait_until_quiet
 
 pytestmark = pytest.mark.spark
 
@@ -53,13 +53,13 @@ def sink_of(stream: Stream) -> Sink:
 
 def plan_of(stream: Stream, way: ResetWay = ResetWay.KEEP_POSITION, **options: Any) -> ResetPlan:
     place = open_location(str(stream.checkpoint))
-    wait_until_at_rest(place, quiet_for=0.5, at_most=60)
+    wait_until_quiet(place, quiet_for=0.5, at_most=60)
     return plan_reset(place, way, **{"sink": sink_of(stream), **options})
 
 
 def carried_out(stream: Stream, plan: ResetPlan, accept: Verdict | None = None) -> None:
     place = open_location(str(stream.checkpoint))
-    apply_reset(plan, place, Repository.open_or_create(default_repository(place)), accept=accept, quiet_for=0.1)
+    apply_reset(plan, place, Repository.open_or_create(default_repository(place)), accept=accept, rest=STOPPED)
 
 
 def with_the_snippet(stream: Stream, plan: ResetPlan, combine: str = "distinct") -> Stream:
@@ -163,7 +163,7 @@ def test_taken_back(spark_host: SparkHost, tmp_path: Path) -> None:
     plan = plan_of(old)
     carried_out(old, plan)
     location = open_location(str(old.checkpoint))
-    undo_reset(plan, location, Repository.open(default_repository(location)))
+    undo(location, Repository.open(default_repository(location)), plan_id=plan.plan_id, rest=STOPPED)
     put(place, range(3, 5), seconds=1)
     old.run()
     assert ids_in(tmp_path / "s" / "out") == list(range(5))
@@ -182,7 +182,7 @@ def test_a_new_query_id_after_a_restore_by_spark(spark_host: SparkHost, tmp_path
     assert story.plan("to_current", sink_exit=None).sink.verdict is Verdict.WILL_SKIP
     plan = plan_reset(story.place, ResetWay.NEW_QUERY_ID, sink=story.sink)
     assert plan.verdict is Verdict.SAFE, plan.reasons
-    apply_reset(plan, story.place, story.repository, quiet_for=0.1)
+    apply_reset(plan, story.place, story.repository, rest=STOPPED)
     story.run(1)
     assert story.ckpt.progress().query_id == plan.new_query_id
     assert difference(story.reference(), story.rows()) == (0, 0)

@@ -16,11 +16,12 @@ from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.kinds import KINDS, REWOUND
 from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.stopped import ACCEPTED, STOPPED
 
 pytestmark = pytest.mark.spark
 
@@ -144,11 +145,11 @@ def test_undo_puts_everything_back(story: Story) -> None:
     rows = story.rows()
     outcome = story.rewind("shift_by", -2)
     assert story.rows() != rows
-    undone = undo_rewind(story.ckpt, story.repository, sink=story.sink)
+    undone = undo(story.place, story.repository, sink=story.sink, rest=STOPPED)
     assert undone.plan_id == outcome.plan_id
     assert {p: f.size for p, f in story.place.walk().items() if "/." not in p and not p.startswith(".")} == before
     assert story.rows() == rows
-    assert undo_rewind(story.ckpt, story.repository, sink=story.sink).already_done
+    assert undo(story.place, story.repository, sink=story.sink, rest=STOPPED).already_done
     story.rewind("to_batch", right)
     story.run(1)
     assert difference(story.reference(), story.rows()) == (0, 0)
@@ -160,7 +161,7 @@ def test_undo_is_refused_once_the_stream_went_on(story: Story) -> None:
     story.rewind("shift_by", -2)
     story.go_on()
     with pytest.raises(RefusedError, match="was written to since rewind"):
-        undo_rewind(story.ckpt, story.repository, sink=story.sink)
+        undo(story.place, story.repository, sink=story.sink, rest=STOPPED)
 
 
 @pytest.mark.slow
@@ -168,7 +169,7 @@ def test_a_sink_that_has_more_needs_an_exit(story: Story) -> None:
     story.run(4)
     plan = story.plan("shift_by", -2, sink_exit=None)
     with pytest.raises(RefusedError, match="the sink says WILL_SKIP"):
-        apply_rewind(plan, story.ckpt, story.repository, sink=story.sink, quiet_for=0.1)
+        apply_rewind(plan, story.ckpt, story.repository, sink=story.sink, rest=STOPPED)
     assert story.ckpt.progress().seal is None
 
 
@@ -184,7 +185,7 @@ def test_what_others_wrote_is_not_taken_away_unasked(story: Story) -> None:
     plan = story.plan("shift_by", -2)
     assert len(plan.sink.rollback.foreign) == 1  # type: ignore[union-attr]
     with pytest.raises(RefusedError, match="others have written into"):
-        apply_rewind(plan, story.ckpt, story.repository, sink=story.sink, quiet_for=0.1)
+        apply_rewind(plan, story.ckpt, story.repository, sink=story.sink, rest=STOPPED)
 
 
 @pytest.mark.slow
@@ -247,7 +248,7 @@ def test_a_table_that_only_spark_can_restore(tmp_path: Path) -> None:
             assert json.loads(done.stdout.splitlines()[-1])["version"] == (rollback.from_version or 0) + 1
         assert story.plan("to_current", sink_exit=None).sink.verdict is Verdict.WILL_SKIP
         plan = plan_reset(story.place, ResetWay.NEW_QUERY_ID, sink=story.sink)
-        apply_reset(plan, story.place, story.repository, quiet_for=0.1, accept=plan.verdict)
+        apply_reset(plan, story.place, story.repository, rest=STOPPED, accept=ACCEPTED)
         story.run(1)
         assert difference(story.reference(), story.rows()) == (0, 0)
     finally:

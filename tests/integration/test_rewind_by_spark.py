@@ -21,6 +21,7 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.status import status_of
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.stopped import STOPPED
 from tests.unit.checkpoint.stores import Killed, Life, watched
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -89,7 +90,7 @@ def test_a_command_that_fails_leaves_it_sealed_and_the_next_one_ends_it(story: S
     broken = type(sink)(place=sink.place, by_spark=restore_by_command("false"))
     plan = story.plan("to_batch", 3)
     with pytest.raises(StorageError, match="Spark did not restore"):
-        apply_rewind(plan, story.ckpt, story.repository, sink=broken, quiet_for=0.1)
+        apply_rewind(plan, story.ckpt, story.repository, sink=broken, rest=STOPPED)
     situation = status_of(story.ckpt, story.repository)
     assert situation.kind == "under_way"
     command = shlex.split(situation.commands[0])[1:]
@@ -105,7 +106,7 @@ def test_somebody_writes_before_the_table_goes_back(story: Story, spark_submit: 
     by_spark = type(sink)(place=sink.place, by_spark=restore_by_command(spark_submit))
     before = story.rows()
     with pytest.raises(RefusedError):
-        apply_rewind(plan, story.ckpt, story.repository, sink=by_spark, quiet_for=0.1)
+        apply_rewind(plan, story.ckpt, story.repository, sink=by_spark, rest=STOPPED)
     assert story.rows() == before
     assert story.ckpt.progress().seal is None
 
@@ -124,7 +125,7 @@ def test_killed_after_spark_has_restored(story: Story, spark_submit: str) -> Non
     for writes in range(1, 200):
         dying, _ = watched(story.place, Life(writes).before)
         try:
-            apply_rewind(plan, Checkpoint.at(dying), story.repository, sink=sink, quiet_for=0.1)
+            apply_rewind(plan, Checkpoint.at(dying), story.repository, sink=sink, rest=STOPPED)
         except Killed:
             if asked:
                 break
@@ -153,7 +154,7 @@ def test_by_an_airflow_connection(story: Story, monkeypatch: pytest.MonkeyPatch)
             spark_conn_id=conn_id,
             spark_settings={"packages": ",".join(coordinates("spark-jars.txt")), "conf": SETTINGS},
             mode="apply",
-            quiet_for=0.1,
+            rest=STOPPED,
         )
         return operator.execute({})
 

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -21,6 +20,7 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.service import SampleService
 from tests.samples.spark_versions import python_with
+from tests.stopped import STOPPED, wait_until_quiet
 
 pytestmark = pytest.mark.other_spark
 
@@ -65,11 +65,11 @@ class Orders:
         return {parts[2] for parts in paths if parts[2].isdigit()}
 
     def rewind(self, batch: int) -> RewindPlan:
-        wait_until_at_rest(self.place, quiet_for=1, at_most=60)
+        wait_until_quiet(self.place, quiet_for=1, at_most=60)
         sink = Sink(place=open_location(str(self.out)))
         plan = plan_rewind(self.checkpoint, Specifier("to_batch", str(batch)), sink=sink, sink_exit=SinkPolicy.ROLLBACK)
         repository = Repository.open_or_create(default_repository(self.place))
-        apply_rewind(plan, self.checkpoint, repository, sink=sink, quiet_for=0.1)
+        apply_rewind(plan, self.checkpoint, repository, sink=sink, rest=STOPPED)
         return plan
 
     def check(self) -> None:

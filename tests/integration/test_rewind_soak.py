@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
-from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError
 from airflow_ckpt_provider.recovery.rewind.planning import reachable
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.recovery.undo import undo
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.kinds import KINDS, REWOUND
 from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.stopped import STOPPED, wait_until_quiet
 
 pytestmark = [pytest.mark.rewind_soak, pytest.mark.spark]
 
@@ -85,7 +85,7 @@ def _history(story: Story, chance: random.Random, count: Counter[str]) -> str:
                 assert not exact
                 outcome = story.rewind("to_batch", to)
             if what == "undo" and not outcome.already_done:
-                undo_rewind(story.ckpt, story.repository, sink=story.sink)
+                undo(story.place, story.repository, sink=story.sink, rest=STOPPED)
             else:
                 right = min(right, to)
                 try:
@@ -102,7 +102,7 @@ def _history(story: Story, chance: random.Random, count: Counter[str]) -> str:
                 continue
         told.append(f"{what} at {story.newest}")
     if story.newest > right:
-        wait_until_at_rest(story.place, quiet_for=1.0, at_most=60)
+        wait_until_quiet(story.place, quiet_for=1.0, at_most=60)
         reached = [t.batch_id for t in reachable(story.ckpt, story.repository) if t.batch_id <= right]
         if not reached:  # purged, and never backed up: refused, and nothing is changed
             with pytest.raises(RefusedError, match="cannot be gone back to"):

@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
@@ -27,13 +26,14 @@ from tests.integration.streams.described import Stream
 from tests.integration.streams.spark_host import SparkHost
 from tests.integration.test_positions_replay import append, delta, kafka, new_topic, produce
 from tests.kafka_broker import KafkaBroker
+from tests.stopped import STOPPED, wait_until_quiet
 
 pytestmark = pytest.mark.spark
 
 
 def plan_of(stream: Stream, batch: int, options: dict[str, Any]) -> RewindPlan:
     place = open_location(str(stream.checkpoint))
-    wait_until_at_rest(place, quiet_for=1.0, at_most=60)
+    wait_until_quiet(place, quiet_for=1.0, at_most=60)
     guards = installed_guards(GuardSettings(options=options))
     sink = Sink(place=open_location(str(stream.place / "out")))
     specifier = Specifier("to_batch", str(batch))
@@ -44,7 +44,7 @@ def carried_out(stream: Stream, plan: RewindPlan) -> None:
     place = open_location(str(stream.checkpoint))
     sink = Sink(place=open_location(str(stream.place / "out")))
     held = Repository.open_or_create(default_repository(place))
-    apply_rewind(plan, Checkpoint.at(place), held, sink=sink, quiet_for=0.1)
+    apply_rewind(plan, Checkpoint.at(place), held, sink=sink, rest=STOPPED)
 
 
 def newest(stream: Stream) -> int:

@@ -20,7 +20,8 @@ from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_ends
 from airflow_ckpt_provider.checkpoint.usage import partition_usage
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 
 

@@ -18,11 +18,13 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import BackupRunningError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.component.other_stores.emulators import Emulator
 from tests.component.storage.places import Place
 from tests.samples.archives import sample
+from tests.stopped import STOPPED
 
 pytestmark = [pytest.mark.stores, pytest.mark.timeout(300)]
 
@@ -46,7 +48,7 @@ def test_round_trip(place: Place, checkpoint: Checkpoint) -> None:
     assert verify_backup(repository, second.manifest, read_data=ReadData()).ok
 
     target = place.location / "restored"
-    apply_restore(plan_restore(repository, second.manifest, target, quiet_for=0))
+    apply_restore(plan_restore(repository, second.manifest, target), rest=STOPPED)
     assert {path: target.read(path) for path in target.walk()} == {
         entry.path: _FILES[entry.path] for entry in second.manifest.files
     }

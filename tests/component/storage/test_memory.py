@@ -11,9 +11,11 @@ import pytest
 PROGRAM = """
 import sys
 from pathlib import Path
+from tests.stopped import STOPPED
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
 from tests.made_up_store import MadeUpStore
@@ -29,7 +31,7 @@ repository = Repository.open_or_create(Location(store, f"{root}/repository"))
 before = peak()
 if step == "restore":
     plan = plan_restore(repository, repository.manifest("latest"), Location(store, f"{root}/elsewhere"))
-    assert apply_restore(plan).files >= files
+    assert apply_restore(plan, rest=STOPPED).files >= files
 else:
     copied = create_backup(Checkpoint.at(Location(store, f"{root}/orders")), repository).copied_files
     assert copied >= files if step == "first" else copied == 0

@@ -10,11 +10,13 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks.sample_tree import SampleTree
 from tests.s3_gate import Gate, Request, by_kind
 from tests.s3_server import S3Server
+from tests.stopped import STOPPED
 
 #: Of a run with nothing new, whatever the files: GET repository.json, metadata, the newest offsets; the lease twice; the last
 #: manifest; five small files of the closure; three for the look whether history is the same.
@@ -97,7 +99,7 @@ def test_a_restore_asks_as_much_as_a_backup_and_in_place_for_what_differs(s3_ser
     for path in changed:
         plain.replace(f"orders/{path}", b"somebody else's")
     with gate.watched() as in_place:
-        outcome = apply_restore(plan_restore(repository, manifest, through / "orders", replace=True, quiet_for=0.0))
+        outcome = apply_restore(plan_restore(repository, manifest, through / "orders", replace=True), rest=STOPPED)
     written = [
         r for r in in_place if r.kind in ("COPY", "PUT", "DELETE") and r.path.startswith(f"/{bucket}/orders/state")
     ]

@@ -22,7 +22,8 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage import pace
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.location import Location
@@ -32,6 +33,7 @@ from airflow_ckpt_provider.storage.s3_store import S3Store
 from benchmarks.sample_tree import SampleTree
 from tests.s3_gate import Gate, PerSecond, by_kind
 from tests.s3_server import S3Server
+from tests.stopped import STOPPED
 
 TREE = SampleTree(partitions=4, batches=20)
 
@@ -108,7 +110,7 @@ def work(gate: Gate, bucket: str) -> Repository:
     assert second.copied_files == len(edited)
     assert verify_backup(repository, second.manifest, read_data=ReadData()).ok
     target = place(gate, f"{bucket}/restored")
-    apply_restore(plan_restore(repository, second.manifest, target, quiet_for=0.0))
+    apply_restore(plan_restore(repository, second.manifest, target), rest=STOPPED)
     restored = {path: file.size for path, file in target.walk().items()}
     assert restored == {entry.path: entry.size for entry in second.manifest.files}
     apply_expire(repository, plan_expire(repository, Policy(last=1)))
@@ -216,10 +218,10 @@ class TestNeverAgain:
         target = place(gate, f"{bucket}/restored")
         gate.refuse = Never("/restored/state/")
         with pytest.raises(StorageError, match=f"could not copy .* to s3://{bucket}/restored/state/"):
-            apply_restore(plan_restore(repository, manifest, target, quiet_for=0.0))
+            apply_restore(plan_restore(repository, manifest, target), rest=STOPPED)
         gate.refuse = None
         assert Checkpoint.at(target).progress().seal is not None, "a Spark could start"
-        apply_restore(plan_restore(repository, manifest, target, quiet_for=0.0))
+        apply_restore(plan_restore(repository, manifest, target), rest=STOPPED)
         assert set(target.walk()) == {entry.path for entry in manifest.files}
 
     def test_prune(self, gate: Gate, bucket: str, impatient: RetryPolicy) -> None:

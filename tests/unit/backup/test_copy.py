@@ -15,7 +15,8 @@ from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import back_up, entry_of, files_in, stream, visible
 from tests.unit.backup.histories import opened

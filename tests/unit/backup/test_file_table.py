@@ -22,7 +22,8 @@ from airflow_ckpt_provider.backup.manifest import Manifest, parse_manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RepositoryError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import back_up, repository, stream, visible
 from tests.unit.checkpoint.builders import contents

@@ -30,8 +30,10 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import BackupRunningError, NoSuchBackupError, RefusedError, StorageError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import back_up, bury, stream
 from tests.unit.backup.histories import opened
 from tests.unit.checkpoint.builders import contents, plant
@@ -282,7 +284,7 @@ class TestARestoreThatRuns:
         planned = plan_restore(opened(place), older, place / "target")
         remove(place, older)
         with pytest.raises(NoSuchBackupError):
-            apply_restore(planned)
+            apply_restore(planned, rest=STOPPED)
         assert contents(place / "target") == {}
         assert run(place).objects > 0
 

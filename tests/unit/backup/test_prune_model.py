@@ -30,7 +30,8 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import files_in
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant

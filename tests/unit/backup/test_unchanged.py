@@ -17,7 +17,8 @@ from airflow_ckpt_provider.backup.unchanged import unchanged_backup
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import back_up, repository, stream
 from tests.unit.checkpoint.builders import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import uuid
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from airflow_ckpt_provider.storage.memory_store import MemoryStore
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
 WRITES = frozenset({"create", "replace", "delete", "copy", "remove_empty_directories"})
+WRITES |= {"delete_listed", "replace_listed", "copy_new"}
 
 Before = Callable[[str, str], None]
 
@@ -42,6 +44,7 @@ class WatchedStore(Store):
         self.before = before
         self.requests: list[tuple[str, str]] = []
         self.copies_within = copies_within
+        self.deletes_if_same = inner.deletes_if_same
         self.creates_if_absent = inner.creates_if_absent if creates_if_absent is None else creates_if_absent
 
     @property
@@ -71,6 +74,10 @@ class WatchedStore(Store):
         self._note("read", path)
         return self.inner.read(path)
 
+    def find(self, path: str) -> StoredFile | None:
+        self._note("find", path)
+        return self.inner.find(path)
+
     def create(self, path: str, data: bytes) -> None:
         self._note("create", path)
         self.inner.create(path, data)
@@ -83,6 +90,14 @@ class WatchedStore(Store):
         self._note("delete", path)
         self.inner.delete(path)
 
+    def delete_listed(self, file: StoredFile) -> None:
+        self._note("delete_listed", file.path)
+        self.inner.delete_listed(file)
+
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        self._note("replace_listed", file.path)
+        return self.inner.replace_listed(file, data)
+
     def remove_empty_directories(self, path: str) -> None:
         self._note("remove_empty_directories", path)
         self.inner.remove_empty_directories(path)
@@ -90,6 +105,18 @@ class WatchedStore(Store):
     def copy(self, source: str, target: str, size: int) -> None:
         self._note("copy", target)
         self.inner.replace(target, self.inner.read(source))
+
+    def copy_new(self, source: StoredFile, target: str) -> None:
+        self._note("copy_new", target)
+        data = self.inner.read(source.path)
+        self.require_same(source, self.inner.find(source.path))
+        self.inner.create(target, data)
+
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """What is asked of either is noted in one list."""
+        fenced = copy.copy(self)
+        fenced.inner = self.inner.fenced(check, request_timeout=request_timeout)
+        return fenced
 
     def same_as(self, other: Store) -> bool:
         return self.inner.same_as(other.inner if isinstance(other, WatchedStore) else other)

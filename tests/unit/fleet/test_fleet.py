@@ -32,9 +32,10 @@ from airflow_ckpt_provider.fleet.stream import Limits, Stream
 from airflow_ckpt_provider.fleet.tables import to_csv, to_markdown
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, logs, metadata, offsets_log, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
@@ -373,9 +374,10 @@ class TestSituations:
         assert situation is not None
         assert (situation.kind, situation.plan_id) == ("rewound", outcome.plan_id)
         assert " rewound |" in to_markdown(look(streams, repository))
-        undo_rewind(
-            Checkpoint.at(streams / "orders"),
+        undo(
+            streams / "orders",
             Repository.open(Location(streams.store, f"{streams.root}/orders.rewinds")),
+            rest=STOPPED,
         )
         assert " |  |" in to_markdown(look(streams, repository))
 

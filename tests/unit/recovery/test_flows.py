@@ -18,6 +18,7 @@ from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, pla
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import Files, contents, logs, metadata, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
@@ -45,7 +46,7 @@ def ingest(storage: Location) -> Flow:
 
 def reset(storage: Location, *, accept: Verdict | None = None, **options: Any) -> FlowOutcome:
     options = {"sink": SINK, "keep_position": True, **options}
-    return apply_flow_reset(plan_flow_reset(ingest(storage), **options), accept=accept, quiet_for=0)
+    return apply_flow_reset(plan_flow_reset(ingest(storage), **options), accept=accept, rest=STOPPED)
 
 
 class TestListing:
@@ -94,7 +95,7 @@ class TestReset:
     def test_from_scratch(self, storage: Location) -> None:
         with pytest.raises(RefusedError, match="the reset's verdict is WILL_DUPLICATE"):
             reset(storage, keep_position=False)
-        reset(storage, keep_position=False, accept=Verdict.WILL_DUPLICATE)
+        reset(storage, keep_position=False, accept=ACCEPTED)
         assert set(contents(storage / f"{PATH}/1")) == {"metadata"}
 
     def test_going_on_with_the_numbers(self, storage: Location) -> None:
@@ -130,7 +131,7 @@ class TestReset:
         plan = plan_flow_reset(ingest(storage), keep_position=True, sink=SINK)
         plant(storage / f"{PATH}/0", stateless(NEWEST + 1))
         with pytest.raises(RefusedError, match=r"ingest/0 is not any more what plan"):
-            apply_flow_reset(plan, quiet_for=0)
+            apply_flow_reset(plan, rest=STOPPED)
         assert not loud_seal(storage / f"{PATH}/0")
 
     def test_sealed_by_somebody_else(self, storage: Location) -> None:
@@ -182,7 +183,7 @@ class TestRestore:
     def restore(self, storage: Location, repository: Repository, accept: Verdict | None = None) -> int:
         manifest = repository.manifest(name="ingest")
         plan = plan_flow_restore(ingest(storage), repository, manifest, sink=SINK)
-        apply_flow_restore(plan, accept=accept, quiet_for=0)
+        apply_flow_restore(plan, accept=accept, rest=STOPPED)
         return plan.version
 
     def test_into_the_next_version(self, storage: Location, repository: Repository) -> None:

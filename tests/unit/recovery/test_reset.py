@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow_ckpt_provider.recovery.rewind.undo import UndoOutcome
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -18,17 +20,17 @@ from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, Seal
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset, stop_plan_and_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
-from airflow_ckpt_provider.recovery.reset.undo import reset_to_undo, undo_reset
 from airflow_ckpt_provider.recovery.rewind.apply import stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.rewind.undo import UndoOutcome
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import (
     QUERY_ID,
@@ -86,19 +88,16 @@ def reset(
     orders: Location,
     way: ResetWay = KEEP,
     *,
-    accept: Verdict | None = None,
+    accept: Collection[str] = (),
     held: Repository | None = None,
     **options: Any,
 ) -> ResetOutcome:
     plan = plan_of(orders, way, **options)
-    return apply_reset(plan, orders, held or repository(orders), accept=accept, quiet_for=0)
+    return apply_reset(plan, orders, held or repository(orders), accept=accept, rest=STOPPED)
 
 
-def undo(orders: Location, held: Repository | None = None) -> UndoOutcome:
-    kept = held or repository(orders)
-    plan = reset_to_undo(orders, kept, None)
-    assert plan is not None
-    return undo_reset(plan, orders, kept)
+def undone(orders: Location, held: Repository | None = None) -> UndoOutcome:
+    return undo(orders, held or repository(orders), rest=STOPPED)
 
 
 def seeded_files(orders: Location) -> list[str]:
@@ -136,11 +135,11 @@ class TestANewCheckpoint:
         assert contents(kept) == before
 
     def test_after_an_older_batch(self, orders: Location) -> None:
-        assert reset(orders, batch_id=3, accept=Verdict.WILL_DUPLICATE).start == 3
+        assert reset(orders, batch_id=3, accept=ACCEPTED).start == 3
         assert len(seeded_files(orders)) == 4
 
     def test_from_scratch_is_an_empty_place(self, orders: Location) -> None:
-        outcome = reset(orders, SCRATCH, accept=Verdict.WILL_DUPLICATE)
+        outcome = reset(orders, SCRATCH, accept=ACCEPTED)
         assert contents(orders) == {}
         assert (outcome.start, outcome.written) == (None, 0)
 
@@ -170,7 +169,7 @@ class TestANewCheckpoint:
         assert any(f"offsets/{NEWEST} cannot be read" in reason for reason in plan.reasons)
         # The batch whose entry is torn may have reached the sink.
         assert plan.verdict is Verdict.WILL_DUPLICATE
-        reset(orders, accept=Verdict.WILL_DUPLICATE)
+        reset(orders, accept=ACCEPTED)
         assert set(contents(orders)) == {SEED}
 
     def test_the_snippet_is_python_with_the_options(self, place: Location) -> None:
@@ -271,7 +270,7 @@ class TestTheSeamOfANewCheckpoint:
         plan = plan_of(orders, sink=Sink(place=file_sink(tmp_path / "out", NEWEST)))
         assert (plan.cutover.verdict, plan.cutover.skipped) == (Verdict.WILL_SKIP, 7)
         with pytest.raises(RefusedError, match="the new checkpoint's batches 0 to 6 are skipped without a word"):
-            apply_reset(plan, orders, repository(orders), quiet_for=0)
+            apply_reset(plan, orders, repository(orders), rest=STOPPED)
 
     def test_a_sink_without_memory(self, orders: Location) -> None:
         assert plan_of(orders).cutover.verdict is Verdict.SAFE
@@ -377,13 +376,13 @@ class TestRefused:
 
     def test_another_verdict_was_accepted(self, orders: Location) -> None:
         with pytest.raises(RefusedError, match="verdict is UNKNOWN"):
-            reset(orders, sink=Sink(), accept=Verdict.WILL_DUPLICATE)
+            reset(orders, sink=Sink(), accept=ACCEPTED)
 
     def test_a_stream_that_went_on(self, orders: Location) -> None:
         plan = plan_of(orders)
         plant(orders, stream(NEWEST + 1))
         with pytest.raises(RefusedError, match=r"is not any more what plan .* nothing was changed"):
-            apply_reset(plan, orders, repository(orders), quiet_for=0)
+            apply_reset(plan, orders, repository(orders), rest=STOPPED)
         assert set(contents(orders)) == set(stream(NEWEST + 1))
 
     def test_a_stream_that_goes_on_while_it_is_sealed(self, orders: Location) -> None:
@@ -394,7 +393,7 @@ class TestRefused:
         seen, _ = watched(orders, before)
         plan = plan_of(orders)
         with pytest.raises(RefusedError, match=r"is not any more what plan .* nothing was changed"):
-            apply_reset(plan, seen, repository(orders), quiet_for=0)
+            apply_reset(plan, seen, repository(orders), rest=STOPPED)
         assert not loud_seal(orders)
 
     def test_sealed_by_somebody_else(self, orders: Location) -> None:
@@ -429,7 +428,7 @@ class TestStoppedAnywhere:
                 reset(orders, way, accept=accept)
             assert self.is_done(orders, way, before)
             assert not loud_seal(orders)
-            undo(orders)
+            undone(orders)
             assert contents(orders) == before
             forget_all()  # listings in memory walk over everything
         else:
@@ -459,7 +458,7 @@ class TestStoppedAnywhere:
             if loud_seal(orders) or now == before:
                 reset(orders, **options)
             assert set(contents(orders)) == wanted
-            undo(orders)
+            undone(orders)
             assert contents(orders) == before
             forget_all()  # listings in memory walk over everything
         else:
@@ -485,14 +484,14 @@ class TestStoppedAnywhere:
             dying, _ = watched(orders, life.before)
             held, _ = watched(default_repository(orders), life.before)
             try:
-                undo(dying, Repository.open(held))
+                undone(dying, Repository.open(held))
                 assert writes > 5
                 break
             except Killed:
                 pass
             now = contents(orders)
             assert loud_seal(orders) or now in (after, before), f"after write {writes}"
-            undo(orders)
+            undone(orders)
             assert contents(orders) == before
             forget_all()  # listings in memory walk over everything
         else:
@@ -508,7 +507,7 @@ class TestStoppedAnywhere:
                 break
             except Killed:
                 pass
-            undo(orders)
+            undone(orders)
             assert set(contents(orders)) == set(stream(SHORT))
 
     def test_another_plan_is_refused_meanwhile(self, orders: Location) -> None:
@@ -525,28 +524,28 @@ class TestUndo:
         reset(orders)
         plant(orders, {"metadata": metadata("new"), "offsets/0": offsets_log("-")})
         with pytest.raises(RefusedError, match="the new checkpoint was started") as e:
-            undo(orders)
+            undone(orders)
         assert "stays in the repository, in set-aside/" in (e.value.hint or "")
         assert not loud_seal(orders)
 
     def test_twice(self, orders: Location) -> None:
         reset(orders, RENAME)
-        assert undo(orders).put_back == 1
-        assert undo(orders).already_done
+        assert undone(orders).put_back == 1
+        assert undone(orders).already_done
 
     def test_a_reset_that_never_was(self, orders: Location) -> None:
         plan = plan_of(orders)
         with pytest.raises(RefusedError, match="it was refused or never carried out"):
-            undo_reset(plan, orders, repository(orders))
+            undo(orders, repository(orders), plan_id=plan.plan_id, rest=STOPPED)
 
 
 def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
-    def plan(under: str | None) -> ResetPlan:
-        assert under is not None
+    def plan(seal_id: str | None) -> ResetPlan:
+        assert seal_id is not None
         assert loud_seal(orders)
-        return plan_of(orders, under=under)
+        return plan_of(orders, seal_id=seal_id)
 
-    _, outcome = stop_plan_and_reset(orders, repository(orders), plan, stop_running=True, quiet_for=0.01)
+    _, outcome = stop_plan_and_reset(orders, repository(orders), plan, stop_running=True, rest=STOPPED)
     assert outcome.start == NEWEST
     assert set(contents(orders)) == {SEED}
 
@@ -556,9 +555,9 @@ def test_a_refusal_lifts_the_seal_that_stopped_the_query(orders: Location) -> No
         stop_plan_and_reset(
             orders,
             repository(orders),
-            lambda under: plan_of(orders, sink=Sink(), under=under),
+            lambda seal_id: plan_of(orders, sink=Sink(), seal_id=seal_id),
             stop_running=True,
-            quiet_for=0.01,
+            rest=STOPPED,
         )
     assert set(contents(orders)) == set(stream(NEWEST))
 
@@ -568,15 +567,17 @@ def test_a_seal_of_somebody_else_is_no_permission_to_go_on(orders: Location) -> 
     mine = seal(Checkpoint.at(orders), reason="mine", plan_id="beef")
     checkpoint, held = Checkpoint.at(orders), repository(orders)
     with pytest.raises(SealedError, match="sealed by plan beef"):
-        stop_plan_and_reset(orders, held, lambda under: plan_of(orders, under=under), stop_running=True, quiet_for=0.01)
+        stop_plan_and_reset(
+            orders, held, lambda seal_id: plan_of(orders, seal_id=seal_id), stop_running=True, rest=STOPPED
+        )
     sink = Sink(kind="foreachBatch")
 
-    def rewind(under: str | None) -> RewindPlan:
+    def rewind(seal_id: str | None) -> RewindPlan:
         back = Specifier("to_batch", "4")
-        return plan_rewind(checkpoint, back, sink=sink, sink_exit=SinkPolicy.ACCEPT, under=under)
+        return plan_rewind(checkpoint, back, sink=sink, sink_exit=SinkPolicy.ACCEPT, seal_id=seal_id)
 
     with pytest.raises(SealedError, match="sealed by plan beef"):
-        stop_plan_and_apply(checkpoint, held, rewind, sink=sink, stop_running=True, quiet_for=0.01)
+        stop_plan_and_apply(checkpoint, held, rewind, sink=sink, stop_running=True, rest=STOPPED)
     still = checkpoint.progress().seal
     assert still
     assert (still.plan_id, still.path) == (mine.plan_id, mine.path)
@@ -588,16 +589,16 @@ def test_a_half_done_reset_is_not_taken_for_a_stopped_query(orders: Location) ->
     repository(orders)
     with pytest.raises(Killed):
         stop_plan_and_reset(
-            dying, repository(dying), lambda under: plan_of(dying, under=under), stop_running=True, quiet_for=0.01
+            dying, repository(dying), lambda seal_id: plan_of(dying, seal_id=seal_id), stop_running=True, rest=STOPPED
         )
     assert loud_seal(orders)
     with pytest.raises(SealedError, match=r"a reset \(keep-position\) that was not ended"):
         stop_plan_and_reset(
             orders,
             repository(orders),
-            lambda under: plan_of(orders, RENAME, under=under),
+            lambda seal_id: plan_of(orders, RENAME, seal_id=seal_id),
             stop_running=True,
-            quiet_for=0.01,
+            rest=STOPPED,
         )
     assert loud_seal(orders)
     assert reset(orders).start == NEWEST

@@ -20,9 +20,11 @@ from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.recovery.restore import apply as module
-from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import back_up, bury, entry_of, files_in, repository, stream, visible
 from tests.unit.checkpoint.builders import Files, contents, logs, plant
 from tests.unit.checkpoint.stores import Killed, Life, watched
@@ -42,8 +44,8 @@ def wanted(place: Location, manifest: Manifest, batch: int | None = None) -> Fil
 
 
 def restore(place: Location, manifest: Manifest, target: Location | None = None, **options: Any) -> RestoreOutcome:
-    plan = plan_restore(repository(place), manifest, target or place / "target", quiet_for=0, **options)
-    return apply_restore(plan, made_by="me", reason="a test")
+    plan = plan_restore(repository(place), manifest, target or place / "target", **options)
+    return apply_restore(plan, rest=STOPPED, made_by="me", reason="a test")
 
 
 def loud_seal(target: Location) -> bool:
@@ -103,7 +105,7 @@ class TestIntoAnEmptyPlace:
     def test_progress(self, place: Location, manifest: Manifest) -> None:
         seen: list[CopyProgress] = []
         plan = plan_restore(repository(place), manifest, place / "target")
-        outcome = apply_restore(plan, on_progress=seen.append)
+        outcome = apply_restore(plan, rest=STOPPED, on_progress=seen.append)
         assert [p.files_done for p in seen] == list(range(1, outcome.files + 1))
         assert seen[-1] == CopyProgress(outcome.files, outcome.files, outcome.bytes, outcome.bytes)
 
@@ -139,7 +141,7 @@ class TestIntoAnEmptyPlace:
         entry = entry_of(made, "state/0/1/5.changelog")
         plant(place / "backups", {entry.object: b"x" * entry.size})
         with pytest.raises(DamagedBackupError, match=r"state/0/1/5\.changelog.*nothing was changed"):
-            apply_restore(plan)
+            apply_restore(plan, rest=STOPPED)
         assert contents(place / "target") == {}
         assert store.count("create", "copy", "replace") == 0
 
@@ -155,7 +157,7 @@ class TestOrder:
 
     def writes(self, place: Location, manifest: Manifest, **options: Any) -> list[tuple[str, str]]:
         target, store = watched(place / "target")
-        apply_restore(plan_restore(repository(place), manifest, target, quiet_for=0, **options), workers=8)
+        apply_restore(plan_restore(repository(place), manifest, target, **options), workers=8)
         return [
             (operation, path.removeprefix(f"{target.root}/"))
             for operation, path in store.requests
@@ -214,7 +216,7 @@ class TestOnlyWhatDiffers:
         rotten = "state/0/1/5.changelog"
         plant(place / "target", there | {rotten: bytes(reversed(there[rotten]))})
         target, store = watched(place / "target")
-        outcome = apply_restore(plan_restore(repository(place), manifest, target, quiet_for=0, replace=True))
+        outcome = apply_restore(plan_restore(repository(place), manifest, target, replace=True), rest=STOPPED)
         assert contents(place / "target") == wanted(place, manifest)
         written = {path.removeprefix(f"{target.root}/") for path in store.paths("replace")}
         files = {e.path for e in manifest.files_of(4)}
@@ -229,7 +231,7 @@ class TestOnlyWhatDiffers:
         made = module_create(Checkpoint.at(checkpoint), repo).manifest
         plant(place / "orders", {"state/0/0/4.changelog": b"other"})
         target, store = watched(place / "orders", copies_within=True)
-        apply_restore(plan_restore(repo, made, target, quiet_for=0, replace=True))
+        apply_restore(plan_restore(repo, made, target, replace=True), rest=STOPPED)
         assert {p for p in store.paths("copy") if "/state/" in p or "/sources/" in p} == {
             f"{target.root}/state/0/0/4.changelog"
         }
@@ -289,7 +291,7 @@ class TestReplacing:
                 assert loud_seal(place / "target"), f"before {operation} of {path}"
 
         target, _ = watched(place / "target", look)
-        apply_restore(plan_restore(repository(place), manifest, target, replace=True, quiet_for=0))
+        apply_restore(plan_restore(repository(place), manifest, target, replace=True), rest=STOPPED)
         assert contents(place / "target") == wanted(place, manifest)
 
     def test_a_store_that_is_full_replaces_nothing(self, place: Location, manifest: Manifest) -> None:
@@ -300,9 +302,9 @@ class TestReplacing:
                 raise StorageError("could not create it: No space left on device")
 
         backups, _ = watched(place / "backups", full)
-        plan = plan_restore(Repository.open(backups), manifest, place / "target", replace=True, quiet_for=0)
+        plan = plan_restore(Repository.open(backups), manifest, place / "target", replace=True)
         with pytest.raises(StorageError, match="No space left"):
-            apply_restore(plan)
+            apply_restore(plan, rest=STOPPED)
         assert visible(place / "target").items() >= stream(6).items()
         assert loud_seal(place / "target")
         outcome = restore(place, manifest, replace=True)
@@ -319,7 +321,7 @@ class TestRefusedAtTheLastMoment:
     def refused(self, place: Location, plan: Any, kind: type[Exception], message: str, hint: str) -> Exception:
         before = but_claims(place)
         with pytest.raises(kind) as error:
-            apply_restore(plan)
+            apply_restore(plan, rest=STOPPED)
         assert type(error.value) is kind
         assert (error.value.message, error.value.hint) == (message, hint)  # type: ignore[attr-defined]
         assert but_claims(place) == before
@@ -328,13 +330,13 @@ class TestRefusedAtTheLastMoment:
     def test_a_flipped_bit_in_the_backup(self, place: Location, manifest: Manifest) -> None:
         """In each file in turn: refused, named, nothing changed."""
         plant(place / "target", stream(6))
-        plan = plan_restore(repository(place), manifest, place / "target", replace=True, quiet_for=0)
+        plan = plan_restore(repository(place), manifest, place / "target", replace=True)
         for entry in {e.object: e for e in plan.entries}.values():
             right = place.read(f"backups/{entry.object}")
             plant(place / "backups", {entry.object: bytes([right[0] ^ 1]) + right[1:]})
             before = but_claims(place)
             with pytest.raises(DamagedBackupError) as error:
-                apply_restore(plan)
+                apply_restore(plan, rest=STOPPED)
             assert f"its object {entry.object} has another content than was backed up" in error.value.findings[0]
             assert error.value.message.endswith("; nothing was changed")
             assert but_claims(place) == before
@@ -342,7 +344,7 @@ class TestRefusedAtTheLastMoment:
 
     def test_the_target_moved_since_the_plan(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", stream(6))
-        plan = plan_restore(repository(place), manifest, place / "target", replace=True, quiet_for=0)
+        plan = plan_restore(repository(place), manifest, place / "target", replace=True)
         plant(place / "target", {"offsets/7": b"v1\n{}\n7"})
         self.refused(
             place, plan, RefusedError,
@@ -357,7 +359,7 @@ class TestRefusedAtTheLastMoment:
     ) -> None:
         """Planned for an empty place, so nobody has agreed to lose anything, sealed or not: nothing may be deleted unkept."""
         plan = plan_restore(
-            repository(place), manifest, place / "target", replace=replace, seal_running=seal_running, quiet_for=0
+            repository(place), manifest, place / "target", replace=replace, seal_running=seal_running, rest=STOPPED
         )
         plant(place / "target", stream(6))
         self.refused(
@@ -368,7 +370,7 @@ class TestRefusedAtTheLastMoment:
 
     def test_sealed_in_the_meantime(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", stream(6))
-        plan = plan_restore(repository(place), manifest, place / "target", replace=True, quiet_for=0)
+        plan = plan_restore(repository(place), manifest, place / "target", replace=True)
         plant(place / "target", seal_at(7))
         self.refused(
             place, plan, SealedError,
@@ -384,9 +386,9 @@ class TestRefusedAtTheLastMoment:
                 plant(place / "target", {"offsets/7": b"v1\n{}\n7"})
 
         target, store = watched(place / "target", write)
-        plan = plan_restore(repository(place), manifest, target, replace=True, quiet_for=0.01)
+        plan = plan_restore(repository(place), manifest, target, replace=True)
         with pytest.raises(RefusedError) as error:
-            apply_restore(plan)
+            apply_restore(plan, rest=STOPPED)
         assert (
             error.value.message == f"{place / 'target'} is in use: offsets/7 changed within 0.01 s (1 changes in all)"
         )
@@ -395,15 +397,15 @@ class TestRefusedAtTheLastMoment:
 
     def test_two_restores_at_once(self, place: Location, manifest: Manifest) -> None:
         """Both planned for the same empty place: the second one finds the first one's seal, or its files."""
-        first = plan_restore(repository(place), manifest, place / "target", quiet_for=0)
-        second = plan_restore(repository(place), manifest, place / "target", quiet_for=0)
+        first = plan_restore(repository(place), manifest, place / "target")
+        second = plan_restore(repository(place), manifest, place / "target")
         put_seal(place / "target", 5, plan_id=first.plan_id, reason=first.reason, made_by="")
         self.refused(
             place, second, SealedError,
             f"{place / 'target'} was sealed by plan {first.plan_id} ({first.reason}) in the meantime",
             "let that plan finish first",
         )  # fmt: skip
-        apply_restore(first)
+        apply_restore(first, rest=STOPPED)
         self.refused(
             place, second, RefusedError,
             f"{place / 'target'} is not any more what plan {second.plan_id} was made for; nothing was changed",
@@ -418,8 +420,8 @@ class TestSealRunning:
         plant(place / "target", stream(6))
         walks = itertools.count(1)
         target, _ = watched(place / "target", lambda op, path: write(next(walks)) if op == "walk" else None)
-        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True, quiet_for=0)
-        return apply_restore(plan)
+        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True)
+        return apply_restore(plan, rest=STOPPED)
 
     def test_it_finishes_its_batch_first(self, place: Location, manifest: Manifest) -> None:
         def write(walk: int) -> None:
@@ -450,8 +452,8 @@ class TestSealRunning:
                 plant(place / "target", {"offsets/7": logs(range(7, 8))["offsets/7"]})
 
         target, store = watched(place / "target", write)
-        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True, quiet_for=0)
-        apply_restore(plan)
+        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True)
+        apply_restore(plan, rest=STOPPED)
         assert [p.rpartition("/")[2] for p in store.paths("create")][:2] == ["7", "8"]
         assert contents(place / "target") == wanted(place, manifest)
 
@@ -496,8 +498,8 @@ class Case:
         before = life.before if life else None
         backups, _ = watched(here / "backups", before)
         target, _ = watched(here / "target", before)
-        plan = plan_restore(Repository.open(backups), self.manifest, target, replace=self.replace, quiet_for=0)
-        return apply_restore(plan, workers=4)
+        plan = plan_restore(Repository.open(backups), self.manifest, target, replace=self.replace)
+        return apply_restore(plan, rest=STOPPED, workers=4)
 
     def check_stopped(self, here: Location) -> str:
         """Untouched, sealed or finished; nothing else."""
@@ -618,7 +620,7 @@ def test_going_on_needs_no_leave_to_replace_once_it_is_kept(place: Location, man
     backups, _ = watched(place / "backups", life.before)
     target, _ = watched(place / "target", life.before)
     with pytest.raises(Killed):
-        apply_restore(plan_restore(Repository.open(backups), manifest, target, replace=True, quiet_for=0))
+        apply_restore(plan_restore(Repository.open(backups), manifest, target, replace=True), rest=STOPPED)
     bury(place)
     outcome = restore(place, manifest)
     assert (
@@ -640,7 +642,7 @@ def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifes
     plan = plan_restore(repository(place), manifest, target)
     right = place.read(f"backups/{entry.object}")
     with pytest.raises(StorageError) as error:
-        apply_restore(plan)
+        apply_restore(plan, rest=STOPPED)
     assert error.value.message == (
         f"{entry.path}: its object {entry.object} has another content than was backed up; it was right when the restore began"
     )
@@ -662,7 +664,7 @@ def test_somebody_else_writes_while_it_is_restored(place: Location, manifest: Ma
     target, _ = watched(place / "target", meddle)
     plan = plan_restore(repository(place), manifest, target)
     with pytest.raises(StorageError) as error:
-        apply_restore(plan)
+        apply_restore(plan, rest=STOPPED)
     (path,) = damage
     assert error.value.message == f"{place / 'target'}/{path} is not what was written (1 files differ)"
     assert error.value.hint == (

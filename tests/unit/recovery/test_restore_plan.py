@@ -12,11 +12,12 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError, SealedError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import back_up, entry_of, repository, stream
 from tests.unit.checkpoint.builders import Files, contents, operator_metadata, plant
 from tests.unit.checkpoint.stores import WRITES, watched
@@ -30,7 +31,7 @@ def manifest(place: Location) -> Manifest:
 
 
 def plan(place: Location, manifest: Manifest, target: Location | None = None, **options: Any) -> RestorePlan:
-    return plan_restore(repository(place), manifest, target or place / "target", quiet_for=0, **options)
+    return plan_restore(repository(place), manifest, target or place / "target", **options)
 
 
 def refused(
@@ -92,7 +93,7 @@ def test_nothing_is_written(place: Location, manifest: Manifest) -> None:
     plant(place / "target", stream(6))
     location, store = watched(place / "target")
     backups, asked = watched(place / "backups")
-    plan_restore(Repository.open(backups), manifest, location, replace=True, quiet_for=0)
+    plan_restore(Repository.open(backups), manifest, location, replace=True)
     assert store.count(*WRITES) == asked.count(*WRITES) == 0
 
 
@@ -272,7 +273,7 @@ def test_already_done(place: Location, manifest: Manifest) -> None:
     found = plan(place, manifest)
     assert (found.already_done, found.verdict, found.steps) == (True, Verdict.SAFE, ())
     assert found.reasons == ("the target already holds exactly this batch of this backup: nothing to do",)
-    outcome = apply_restore(found)
+    outcome = apply_restore(found, rest=STOPPED)
     assert (outcome.already_done, outcome.kept, outcome.batch_id) == (True, None, 4)
     assert contents(place) == before
 
@@ -306,7 +307,7 @@ class TestRelocation:
             in found.rewritten["state/0/_metadata/v2/0"]
         )
         assert "rewrite absolute places in state/0/_metadata/v2/0" in found.steps
-        outcome = apply_restore(found)
+        outcome = apply_restore(found, rest=STOPPED)
         assert target.read("state/0/_metadata/v2/0") == found.rewritten["state/0/_metadata/v2/0"]
         assert outcome.bytes == sum(map(len, contents(target).values()))
         assert plan(place, manifest, target).already_done

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.backups import back_up, repository, stream
 from tests.unit.recovery.test_rewind import delta_table
 
@@ -25,15 +27,15 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
     assert plan.verdict is verdict
     assert not any("not looked at" in reason for reason in plan.reasons)
     if verdict is Verdict.SAFE:
-        assert apply_restore(plan).batch_id == 4
+        assert apply_restore(plan, rest=STOPPED).batch_id == 4
         return
     with pytest.raises(
         RefusedError, match=r"the sink says WILL_SKIP for a start after batch 4: sink: the table holds"
     ) as e:
-        apply_restore(plan)
+        apply_restore(plan, rest=STOPPED)
     assert "airflow-ckpt rewind" in (e.value.hint or "")
     assert target.walk() == {}
-    assert apply_restore(plan, accept_sink=True).batch_id == 4
+    assert apply_restore(plan, rest=STOPPED, accept=ACCEPTED).batch_id == 4
 
 
 def test_no_sink_named(place: Location) -> None:

@@ -15,11 +15,12 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.recovery.status import RewindStatus, status_of
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, watched
@@ -107,7 +108,7 @@ def test_sealed_by_somebody_else(orders: Location) -> None:
 
 def test_after_an_undo_the_rewind_is_forgotten(orders: Location) -> None:
     rewind(orders, "to_batch", 2)
-    undo_rewind(Checkpoint.at(orders), repository(orders))
+    undo(orders, repository(orders), rest=STOPPED)
     assert found(orders).kind == "untouched"
 
 
@@ -120,7 +121,7 @@ def test_the_command_names_all_that_was_asked_for(orders: Location, tmp_path: Pa
     about = {"sink": sink, "sink_exit": SinkPolicy.ROLLBACK, "exact_replay": False, "guards": ()}
     plan = plan_rewind(Checkpoint.at(dying), Specifier("shift_by", "-1"), **about)
     with pytest.raises(Killed):
-        apply_rewind(plan, Checkpoint.at(dying), repository(dying), sink=sink, quiet_for=0)
+        apply_rewind(plan, Checkpoint.at(dying), repository(dying), sink=sink, rest=STOPPED)
     command = found(orders).commands[0]
     assert "--shift-by=-1" in command
     assert f"--sink '{open_location(str(place)).uri}'" in command

@@ -13,12 +13,13 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, watched
@@ -105,7 +106,7 @@ class TestRewound:
         checkpoint = Checkpoint.at(orders)
         plan = plan_rewind(checkpoint, Specifier("to_batch", "4"), sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=())
         held = repository or Repository.open_or_create(default_repository(orders))
-        apply_rewind(plan, checkpoint, held, sink=sink, quiet_for=0)
+        apply_rewind(plan, checkpoint, held, sink=sink, rest=STOPPED)
 
     def test_and_back(self, place: Location, orders: Location) -> None:
         sink = Sink(place=file_sink(place / "out"))
@@ -115,7 +116,7 @@ class TestRewound:
             *(f"part {b}.json" for b in range(5)),
             *(f"_spark_metadata/{b}" for b in range(5)),
         }
-        undo_rewind(Checkpoint.at(orders), Repository.open(default_repository(orders)), sink=sink)
+        undo(orders, Repository.open(default_repository(orders)), sink=sink, rest=STOPPED)
         assert contents(place / "out") == before
         assert contents(orders) == files
 
