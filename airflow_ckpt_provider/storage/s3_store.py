@@ -207,12 +207,9 @@ class S3Store(Store):
         bucket, key = _split(file.path)
         client = self._bucket(bucket, writes=True)
         condition: UpdateVersion = {"e_tag": if_match(file.identity)}
-        tried = 0
 
         def put() -> PutResult | None:
-            nonlocal tried
             self.write_check()
-            tried += 1
             try:
                 return obstore.put(client, key, data, mode=condition, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):  # the first where two such requests race at AWS
@@ -228,7 +225,7 @@ class S3Store(Store):
                 pass
             found = self.find(file.path)
             # The answer to our own first try may have been lost.
-            if tried > 1 and found is not None and found.size == len(data) and self.read(file.path) == data:
+            if found is not None and found.size == len(data) and self.read(file.path) == data:
                 return found
             self.require_same(file, found)
         raise refused(action)

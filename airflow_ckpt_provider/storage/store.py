@@ -130,7 +130,8 @@ class Store(ABC):
 
         :param file: as this store listed it.
         :returns: the new file; ``None`` where the store does not tell at once.
-        :raises FileChangedError: something else is there now, or nothing; it stays so.
+        :raises FileChangedError: something else is there now, or nothing; it stays so. Where ``data`` is there already, it may be
+            taken for the result of an earlier try.
         """
         self.require_same(file, self.find(file.path))
         self.replace(file.path, data)
@@ -140,7 +141,7 @@ class Store(ABC):
         """Copy a file inside the store, if it is still the one that was listed. Only called where :attr:`copies_within` is true.
 
         :param source: as this store listed it.
-        :param target: path of a file that does not exist yet.
+        :param target: path of a file that does not exist yet. One with the same content is taken for the result of an earlier try.
         :raises FileExistsError: the target exists.
         :raises FileNotFoundError: the source is missing.
         :raises FileChangedError: the source is not the one that was listed.
@@ -149,7 +150,9 @@ class Store(ABC):
         if found is None:
             raise FileNotFoundError(source.path)
         self.require_same(source, found)
-        if self.find(target) is not None:
+        if (made := self.find(target)) is not None:
+            if source.checksum is not None and (made.checksum, made.size) == (source.checksum, source.size):
+                return
             raise FileExistsError(target)
         self.copy(source.path, target, source.size)
 

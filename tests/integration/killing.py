@@ -5,12 +5,13 @@ They run in processes forked from a server that has everything loaded, so that a
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
@@ -23,6 +24,7 @@ from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 from tests.stopped import STOPPED
 
 KILLED = 137
+Result = TypeVar("Result")
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__])
 
@@ -34,12 +36,13 @@ class KillingStore(Store):
     """
 
     creates_if_absent = LocalStore.creates_if_absent
+    deletes_if_same = LocalStore.deletes_if_same
 
     def __init__(self, after: int | None) -> None:
-        self._store = LocalStore()
+        self._store: Store = LocalStore()
         self._after = after
         self._lock = threading.Lock()
-        self.changes = 0
+        self._changes = [0]  # in a list, which its fenced copies share
 
     @property
     def protocol(self) -> str:
@@ -54,6 +57,9 @@ class KillingStore(Store):
     def read(self, path: str) -> bytes:
         return self._store.read(path)
 
+    def find(self, path: str) -> StoredFile | None:
+        return self._store.find(path)
+
     def create(self, path: str, data: bytes) -> None:
         self._change(lambda: self._store.create(path, data))
 
@@ -63,23 +69,36 @@ class KillingStore(Store):
     def delete(self, path: str) -> None:
         self._change(lambda: self._store.delete(path))
 
+    def delete_listed(self, file: StoredFile) -> None:
+        self._change(lambda: self._store.delete_listed(file))
+
+    def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
+        return self._change(lambda: self._store.replace_listed(file, data))
+
     def remove_empty_directories(self, path: str) -> None:
         self._change(lambda: self._store.remove_empty_directories(path))
 
     def copy(self, source: str, target: str, size: int) -> None:
         raise NotImplementedError("local copies pass through the process")
 
+    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+        """Both count the same changes."""
+        fenced = copy.copy(self)
+        fenced._store = self._store.fenced(check, request_timeout=request_timeout)
+        return fenced
+
     def same_as(self, other: Store) -> bool:
         return isinstance(other, (KillingStore, LocalStore))
 
-    def _change(self, change: Callable[[], None]) -> None:
+    def _change(self, change: Callable[[], Result]) -> Result:
         with self._lock:
-            if self.changes == self._after:
+            if self._changes[0] == self._after:
                 os._exit(KILLED)
-            change()
-            self.changes += 1
-            if self.changes == self._after:
+            result = change()
+            self._changes[0] += 1
+            if self._changes[0] == self._after:
                 os._exit(KILLED)
+        return result
 
 
 def back_up(store: Store, checkpoint: Path, repository: Path, *, workers: int) -> None:

@@ -29,6 +29,7 @@ class Place:
     :param foreign: another client of the same place, with its own caches, and the root in it.
     :param exclusive: ``creates_if_absent`` must be declared and hold.
     :param copies: ``copies_within`` must be declared and work.
+    :param compares: ``deletes_if_same`` must be declared and hold.
     :param identity: identities must be given and change with the content.
     :param directories: empty directories exist.
     :param steady: while a file is replaced, readers find the old content or the new one.
@@ -39,6 +40,7 @@ class Place:
     foreign: tuple[AbstractFileSystem, str]
     exclusive: bool = True
     copies: bool = False
+    compares: bool = False
     identity: bool = True
     directories: bool = False
     steady: bool = True
@@ -58,7 +60,7 @@ def _local(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
     location = open_location(str(tmp_path / "place"))
     assert isinstance(location.store, LocalStore)
     fs = LocalFileSystem(skip_instance_cache=True)
-    return Place(location, (fs, str(tmp_path / "place")), directories=True)
+    return Place(location, (fs, str(tmp_path / "place")), compares=True, directories=True)
 
 
 def _memory(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
@@ -73,7 +75,7 @@ def _s3(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
     s3, root = server(), f"{server().make_bucket()}/some/place"
     location = open_location(f"s3a://{root}", storage_options=s3.options())
     assert isinstance(location.store, S3Store)
-    return Place(location, (s3.filesystem(), root), copies=True)
+    return Place(location, (s3.filesystem(), root), copies=True, compares=True)
 
 
 def _s3_from_s3fs(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
@@ -81,13 +83,13 @@ def _s3_from_s3fs(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
     s3, root = server(), f"{server().make_bucket()}/some/place"
     location = location_of(s3.filesystem(), f"s3://{root}/")
     assert isinstance(location.store, S3Store)
-    return Place(location, (s3.filesystem(), root), copies=True)
+    return Place(location, (s3.filesystem(), root), copies=True, compares=True)
 
 
 def _s3fs(tmp_path: Path, server: Callable[[], S3Server]) -> Place:
     """Without obstore, or with settings that only s3fs knows."""
     s3, root = server(), f"{server().make_bucket()}/some/place"
-    return Place(Location(FsspecStore(s3.filesystem()), root), (s3.filesystem(), root), copies=True)
+    return Place(Location(FsspecStore(s3.filesystem()), root), (s3.filesystem(), root), copies=True, compares=True)
 
 
 def _two_steps(tmp_path: Path, server: Callable[[], S3Server]) -> Place:

@@ -27,7 +27,8 @@ ODD_NAMES = [
 
 def test_declares_what_it_can(place: Place) -> None:
     store = place.location.store
-    assert (store.creates_if_absent, store.copies_within) == (place.exclusive, place.copies)
+    declared = store.creates_if_absent, store.copies_within, store.deletes_if_same
+    assert declared == (place.exclusive, place.copies, place.compares)
 
 
 class TestReading:
