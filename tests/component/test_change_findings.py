@@ -19,8 +19,10 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.storage.local_store import LocalStore
+from airflow_ckpt_provider.storage.opening import open_location
 from tests.command_line import Finished, run
 from tests.damaged_samples import Files, delta_missing
+from tests.golden.half_done import HALF_DONE, half_done
 from tests.samples.archives import sample, write_files
 from tests.support.killing import killed_before
 from tests.unit.backup.backups import stream
@@ -238,7 +240,10 @@ def stale_attempt(
     if not first.stops():
         assert first.process.wait() == 0, first.err.read_text()
         return False
-    second = run(*change.argv(place))
+    with pytest.MonkeyPatch.context() as second_user:
+        for name in ("LOGNAME", "AIRFLOW_CKPT_LEASE_SECONDS"):
+            second_user.setenv(name, Attempt.environment("second")[name])
+        second = run(*change.argv(place))
     assert second.code == 0, second.err
     the_stream_commits_three_batches(checkpoint, change.state)
     before = identities(checkpoint)
@@ -255,15 +260,6 @@ def stale_attempt(
     return True
 
 
-@pytest.fixture
-def second_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the program in the process of the tests."""
-    for name, value in Attempt.environment("second").items():
-        if name in ("LOGNAME", "AIRFLOW_CKPT_LEASE_SECONDS"):
-            monkeypatch.setenv(name, value)
-
-
-@pytest.mark.usefixtures("second_user")
 class TestAnAttemptThatWakesUp:
     @pytest.mark.parametrize("moment", ["after", "before"])
     @pytest.mark.parametrize("number", [1, 4])
@@ -373,7 +369,7 @@ class TestKilledBeforeEveryWrite:
         """The seal was removed by hand and the stream went on with what it found."""
         change, wrong = KILLED[name], []
         before = files(change.prepare(tmp_path / "before") / change.below)
-        for write, place, compared in each_kill(change, tmp_path):
+        for write, place, compared in each_kill(change, tmp_path, step=2):
             lift_seals_by_hand(compared)
             if files(compared) == before:
                 continue  # nothing was changed, and there is nothing to take back
@@ -407,6 +403,33 @@ def test_status_says_where_it_stands(name: str, tmp_path: Path) -> None:
             wrong.append(f"write {write}: exit code {said.code}; {said.out!r} {said.err!r}")
     assert sealed > 1
     assert not wrong, f"{len(wrong)} of {sealed}:\n" + "\n".join(wrong)
+
+
+# ---- what version 0.1.0 left half-done -------------------------------------------------------------
+
+HALF_DONE_BY_OLD_CODE = sorted(p.stem for p in HALF_DONE.iterdir() if p.stem.startswith(("repair", "restore")))
+
+
+@pytest.mark.parametrize("name", HALF_DONE_BY_OLD_CODE)
+def test_a_repair_or_restore_of_old_code_can_be_taken_back(name: str, tmp_path: Path) -> None:
+    """Old code did not undo these, and kept no plan of a restore: its seal and what it set aside have to do."""
+    left = half_done(name, tmp_path)
+    found = files(left.checkpoint)
+    undone = run("undo", left.checkpoint, "--repository", left.repository)
+    now = files(left.checkpoint)
+    backups = left.repository / "backups/orders.before-restore"
+    if not backups.exists():
+        assert undone.code == 0, undone.err
+        assert now == left.before
+        return
+    # A safety backup of old code holds what the query needs to go on, and no older files.
+    if undone.code:
+        assert now == found
+        [safety] = (path.stem for path in backups.iterdir())
+        assert safety in undone.err, f"it does not say where the former files are: {undone.err!r}"
+        return
+    assert now.items() <= left.before.items()
+    assert {"commits/5", "offsets/5", "metadata"} <= now.keys()
 
 
 def test_the_first_batch_can_be_rewound_to(tmp_path: Path) -> None:
@@ -514,7 +537,7 @@ def test_a_sink_that_fails_after_the_seal_does_not_keep_the_checkpoint(
 ) -> None:
     table = Table(tmp_path, compacted=what == "vacuum")
     before, log = files(table.checkpoint), table.path / "_delta_log" / f"{2:020}.json"
-    whole_log, rows = log.read_bytes(), batches_in(_place(table.path))
+    whole_log, rows = log.read_bytes(), batches_in(open_location(str(table.path)))
     once_sealed(monkeypatch, getattr(table, what))
     first = run(*table.rewind)
     assert first.code in (1, 3), first.out
@@ -527,10 +550,4 @@ def test_a_sink_that_fails_after_the_seal_does_not_keep_the_checkpoint(
         undone = run("undo", table.checkpoint, "--sink", table.path)
         assert undone.code == 0, undone.err
     assert files(table.checkpoint) == before
-    assert batches_in(_place(table.path)) == rows + ([99, 99] if what == "somebody_writes" else [])
-
-
-def _place(path: Path):  # type: ignore[no-untyped-def]
-    from airflow_ckpt_provider.storage.opening import open_location
-
-    return open_location(str(path))
+    assert batches_in(open_location(str(table.path))) == rows + ([99, 99] if what == "somebody_writes" else [])
