@@ -110,6 +110,10 @@ class StorageError(CkptError):
     """The store could not be read or written: credentials, missing bucket, read-only, full, unreachable."""
 
 
+class LeaseLostError(StorageError):
+    """An attempt at a change may not write any more: its lease has run out, or another attempt took over."""
+
+
 class FileChangedError(StorageError):
     """A file is not the one that was listed: somebody replaced or removed it since. It was left as it is.
 
