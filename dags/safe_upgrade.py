@@ -1,7 +1,7 @@
 """Upgrade a stateful stream: back it up, compare, ask, stop, deploy, start, watch; and put everything back where it goes wrong.
 
 Fill in the form, read the plan, approve. Until the task `stop` nothing is changed. From there to `start` the checkpoint is
-sealed: no cluster manager and no colleague starts the stream. Whatever fails from then on is taken back: the new code is
+sealed: no cluster manager and no colleague starts the stream. Whatever fails or is skipped from then on is taken back: the new code is
 stopped, checkpoint, state and table become what they were, the old code runs again, and the run is a failed one whose task
 `report` says what happened. Every task can be cleared, and the run goes on from there.
 
@@ -94,14 +94,18 @@ with DAG(
             None, type=OPTIONAL, title="Sink", description="directory of the table, or foreachBatch, foreach, kafka"
         ),
         "sink_conn_id": Param(None, type=OPTIONAL, title="Connection for the sink"),
-        "sink_exit": Param(
+        "sink_policy": Param(
             "rollback",
-            enum=["rollback", "accept"],
+            enum=["rollback", "keep"],
             title="What becomes of the rows of the new code, on the way back",
-            description="rollback: they leave the sink too; accept: they stay",
+            description="rollback: they leave the sink too; keep: they stay",
         ),
-        "accept_foreign_loss": Param(
-            False, type="boolean", title="Accept that rows of others leave the table, on the way back"
+        "accept": Param(
+            [],
+            type="array",
+            examples=["no_way_back", "foreign_loss", "sink_unknown"],
+            title="Accept an obstacle on the way back",
+            description="the words that the task `begin` prints where it refuses",
         ),
         "kafka_config_id": Param(None, type=OPTIONAL, title="Connection for Kafka"),
         "planned_downtime": Param(
@@ -133,8 +137,8 @@ with DAG(
         roll_back_code=roll_back_code,
         sink="{{ params.sink }}",
         sink_conn_id="{{ params.sink_conn_id }}",
-        sink_exit="{{ params.sink_exit }}",
-        accept_foreign_loss="{{ params.accept_foreign_loss }}",
+        sink_policy="{{ params.sink_policy }}",
+        accept="{{ params.accept }}",
         kafka_config_id="{{ params.kafka_config_id }}",
         planned_downtime="{{ params.planned_downtime }}",
         preflight="{{ params.preflight }}",

@@ -107,6 +107,39 @@ def remembered(table: Location, app_id: str, *, storage_options: Mapping[str, st
     return version
 
 
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """What a table asks of whoever writes into it.
+
+    :param features: reader and writer features that its protocol names.
+    :param configuration: its properties, such as ``delta.appendOnly``.
+    """
+
+    features: frozenset[str]
+    configuration: Mapping[str, str]
+
+
+def read_properties(table: Location, *, storage_options: Mapping[str, str]) -> TableProperties:
+    """Open a table as :func:`restore` does, and return what it asks of a writer. Reads only.
+
+    :param table: the table.
+    :param storage_options: settings of the store as ``deltalake`` names them; empty for local disks.
+    :raises MissingExtraError: ``deltalake`` is not installed.
+    :raises StorageError: the table could not be read: credentials, address, or a feature that delta-rs does not know.
+    """
+    client = _client("rolling a Delta table back")
+    try:
+        opened = client.DeltaTable(table.uri, storage_options=dict(storage_options) or None)
+        protocol, metadata = opened.protocol(), opened.metadata()
+    except (client.exceptions.DeltaError, OSError) as e:
+        raise StorageError(
+            f"deltalake cannot open {table}: {e}",
+            hint="give deltalake what it needs to reach the table's store (sink_options); the Airflow connection is not used",
+        ) from e
+    features = frozenset((*(protocol.reader_features or ()), *(protocol.writer_features or ())))
+    return TableProperties(features, dict(metadata.configuration))
+
+
 def restore(
     table: Location,
     version: int,

@@ -7,7 +7,7 @@ written in Python arrive as they are. Both mean the same here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -74,6 +74,21 @@ def one_of(value: Any, field: str, choices: tuple[str, ...]) -> str:
     found = text(value)
     if found not in choices:
         raise RefusedError(f"{field} is {found!r}", hint=f"give one of: {', '.join(choices)}")
+    return found
+
+
+def words(value: Any, field: str, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a field that is a list of words; empty entries are left out.
+
+    :param value: a sequence; or text, as a template gives it: ``"a, b"`` or ``"['a', 'b']"``.
+    :param choices: the words that there are.
+    :raises RefusedError: one of them is another word.
+    """
+    given: Iterable[Any] = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+    parts = [part for each in given for part in str(text(each) or "").strip("[]()").split(",")]
+    found = tuple(dict.fromkeys(part.strip().strip("'\"") for part in parts if part.strip().strip("'\"")))
+    if unknown := [word for word in found if word not in choices]:
+        raise RefusedError(f"{field} has {unknown[0]!r}", hint=f"give some of: {', '.join(choices)}")
     return found
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
-from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
 from airflow_ckpt_provider.sinks.spark_restore import APPLICATION, arguments_for
 
@@ -18,6 +19,7 @@ def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: A
     :param uri: the table as Spark names it, where that differs from its address here, such as ``s3a://…``.
     :param settings: what else ``SparkSubmitHook`` is given: ``packages``, ``conf``, ….
     :raises MissingExtraError: Airflow's Spark provider is not installed; said before anything is changed.
+    :raises RefusedError: there is no such connection; said before anything is changed.
     """
     try:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -25,6 +27,13 @@ def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: A
         raise MissingExtraError(
             f"connection {conn_id!r} needs Airflow's Spark provider, which is not installed ({e})",
             hint="pip install 'airflow-ckpt-provider[spark]'",
+        ) from e
+    try:
+        BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as e:
+        raise RefusedError(
+            f"there is no Airflow connection {conn_id!r}, by which Spark is to restore the table",
+            hint=f"create it (airflow connections add {conn_id} …), or correct spark_conn_id",
         ) from e
 
     def restore(target: TableTarget, expected: int) -> None:

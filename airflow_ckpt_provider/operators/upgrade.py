@@ -1,160 +1,105 @@
-"""The steps of an upgrade that change nothing: begin, plan, keep, report; see :mod:`~airflow_ckpt_provider.task_groups`."""
+"""The steps of an upgrade that change nothing: begin, plan, go, keep, report; see :mod:`~airflow_ckpt_provider.task_groups`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_ckpt_provider.backup.manifest import checked_name
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.renamed import renamed
+from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.sensors.stream_health import mark_baseline, stream_baseline
+from airflow_ckpt_provider.sensors.stream_health import stream_baseline
 from airflow_ckpt_provider.upgrade.fence import begin
-from airflow_ckpt_provider.upgrade.outcome import HALF_WAY, KEPT, UNTOUCHED, downtime_of, outcome_of
+from airflow_ckpt_provider.upgrade.outcome import HALF_WAY, KEPT, TAKEN_BACK, UNTOUCHED, downtime_of, outcome_of
 from airflow_ckpt_provider.upgrade.page import page_of
-from airflow_ckpt_provider.upgrade.record import Event, end_upgrade, newest_upgrade, note, upgrade_of
+from airflow_ckpt_provider.upgrade.record import Event, end_upgrade, is_needed, newest_upgrade, note
 from airflow_ckpt_provider.upgrade.rehearsal.report import parse_report
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.upgrade.record import Upgrade
 
-_NO_SINK = "sink: what the new code has written cannot be taken out of it on the way back"
+class UpgradeBeginOperator(UpgradeSinkOperator):
+    """Begin an upgrade: judge its way back, take the stream for this run, and measure its pace.
 
-
-class UpgradeOperator(BaseOperator):
-    """Base of the steps of an upgrade: the places, and the record of the upgrade.
-
-    :param checkpoint: URI of the checkpoint. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
-    :param repository: URI of the repository that keeps the backups and the record of the upgrade. (templated)
-    :param repository_conn_id: Airflow connection to reach it; ``None`` likewise. (templated)
-    :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
-    :param driver_logs: where the driver says how it goes, as :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline`
-        takes it: ``progress_log``, ``error_log``, ``progress_log_conn_id``; what they say by now is no fault of what is started
-        next. (templated)
-    """
-
-    template_fields: Sequence[str] = (
-        "checkpoint",
-        "checkpoint_conn_id",
-        "repository",
-        "repository_conn_id",
-        "name",
-        "driver_logs",
-    )
-    ui_color = "#dae8fc"
-
-    def __init__(
-        self,
-        *,
-        checkpoint: str,
-        repository: str,
-        checkpoint_conn_id: str | None = None,
-        repository_conn_id: str | None = None,
-        name: str | None = None,
-        driver_logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
-        super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.repository: str | None = repository
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.repository_conn_id = repository_conn_id
-        self.name = name
-        self.driver_logs = driver_logs
-
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
-
-    def _kept(self) -> Repository:
-        return Repository.open_or_create(
-            open_place(required(self.repository, "repository"), text(self.repository_conn_id))
-        )
-
-    def _name(self, checkpoint: Checkpoint) -> str:
-        return checked_name(text(self.name) or checkpoint.location.name)
-
-    def _baseline(self, upgrade: Upgrade, batch_id: int | None, *, anew: bool = False) -> dict[str, Any]:
-        """The pace that was measured before the upgrade, for the batches that come next."""
-        measured: dict[str, Any] = dict(upgrade.fact(Event.BEGUN, "baseline"))
-        measured["batch_id"] = -1 if anew or batch_id is None else batch_id
-        if anew:
-            # Of a new checkpoint every batch is a new one, under an id that Spark makes.
-            measured["query_id"] = None
-        return mark_baseline(measured, **(self.driver_logs or {}))
-
-    def _upgrade(self, repository: Repository, checkpoint: Checkpoint, context: Context) -> Upgrade:
-        return upgrade_of(repository, self._name(checkpoint), upgrade_id(context))
-
-    def _sibling(self, task_id: str) -> str:
-        """The id of a task of the same group."""
-        return f"{self.task_id.rpartition('.')[0]}.{task_id}".lstrip(".")
-
-
-def upgrade_id(context: Context) -> str:
-    """Who upgrades: the run, the same for all tasks and attempts of it."""
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}"
-
-
-class UpgradeBeginOperator(UpgradeOperator):
-    """Begin an upgrade: take the stream for this run, and measure its pace.
-
-    Fails, without retries, where another run upgrades the stream, or its checkpoint is sealed. The result: ``baseline`` (what
-    :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline` measures), ``upgrade_id``, ``name``.
+    Fails, without retries, where the way back would fail for a reason that nobody accepted, another run upgrades the stream, or
+    its checkpoint is sealed. The result: ``baseline`` (what
+    :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline` measures), ``upgrade_id``, ``name``, ``way_back`` (the
+    dry run, and as ``markdown``), ``accepted``.
 
     :param mode: how, for the record. (templated)
     :param version: what is deployed, in words, for the record and the plan. (templated)
-    :param sink: what the stream writes to; ``None``: not known, which is told. (templated)
     :param skipped: parts of the upgrade that are left out, as ``what: why it matters``.
     """
 
-    template_fields: Sequence[str] = (*UpgradeOperator.template_fields, "mode", "version", "sink")
+    template_fields: Sequence[str] = (*UpgradeSinkOperator.template_fields, "mode", "version")
 
     def __init__(
         self,
         *,
         mode: str,
         version: str | None = None,
-        sink: str | None = None,
         skipped: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.mode = mode
         self.version = version
-        self.sink = sink
         self.skipped = tuple(skipped)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the baseline."""
+        """Return the baseline and the dry run."""
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
             name, run = self._name(checkpoint), upgrade_id(context)
+            accepted = self._accepted()
+            way_back = self._dry_run(checkpoint)
+            way_back.check(accepted)
             baseline = stream_baseline(self.checkpoint, text(self.checkpoint_conn_id), **(self.driver_logs or {}))
             about = {"mode": self.mode, "version": text(self.version) or "", "baseline": baseline}
+            about |= {"accepted": list(accepted), "way_back": way_back.to_json()}
             begun = begin(checkpoint, repository, name, run, **about)
-        skipped = [*self.skipped, *([] if text(self.sink) else [_NO_SINK])]
-        self.log.info("%s is upgraded by %s; what is left out: %s", name, run, "; ".join(skipped) or "nothing")
+            shown = (tuple(accepted), tuple(obstacle.code for obstacle in way_back.obstacles))
+            if (begun.accepted, begun.obstacles) != shown and not is_needed(begun):
+                # The task was cleared, and what the plan will show now is what counts.
+                end_upgrade(repository, begun, kind=UNTOUCHED, made_by=run, reason="begun again, with another way back")
+                begun = begin(checkpoint, repository, name, run, **about)
+        self.log.info("%s is upgraded by %s; what is left out: %s", name, run, "; ".join(self.skipped) or "nothing")
         return {
             "upgrade_id": run,
             "name": name,
             "mode": self.mode,
             "version": begun.fact(Event.BEGUN, "version"),
-            "skipped": skipped,
+            "skipped": list(self.skipped),
             "baseline": begun.fact(Event.BEGUN, "baseline"),
+            "way_back": {**way_back.to_json(), "markdown": way_back.to_markdown()},
+            "accepted": list(begun.accepted),
         }
+
+
+class UpgradeGoOperator(UpgradeSinkOperator):
+    """Judge the way back a second time, right before the stream is stopped; note that it may be stopped from here on.
+
+    What the record of the upgrade has as accepted counts, and only for the obstacles that the plan showed. Fails, without
+    retries, where there is another one. The result: ``way_back`` (the dry run).
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the dry run."""
+        with no_retry_when_refused():
+            checkpoint, repository = self._checkpoint(), self._kept()
+            upgrade = self._upgrade(repository, checkpoint, context)
+            way_back = self._dry_run(checkpoint)
+            way_back.check(upgrade.accepted, approved=upgrade.obstacles)
+            # Written, not only read: a repository that takes no writes any more is found before the stop.
+            note(repository, upgrade, Event.STOPPING, way_back=way_back.to_json())
+        return {"way_back": way_back.to_json()}
 
 
 class UpgradePlanOperator(UpgradeOperator):
@@ -165,8 +110,8 @@ class UpgradePlanOperator(UpgradeOperator):
 
     :param rehearsal_report: URI of the report that ``jobs/rehearse.py`` wrote; ``None``: there is none. (templated)
     :param rehearsal_conn_id: Airflow connection to reach it. (templated)
-    :param accept: verdict of the rehearsal that is accepted beside ``SAFE``: ``"UNKNOWN"`` where other rows are the purpose of
-        the upgrade, and the person who approves looks at them. (templated)
+    :param accept_rehearsal: verdict of the rehearsal that is accepted beside ``SAFE``: ``"UNKNOWN"`` where other rows are the
+        purpose of the upgrade, and the person who approves looks at them. (templated)
     :param steps: what the tasks after the approval do, in words.
     """
 
@@ -174,7 +119,7 @@ class UpgradePlanOperator(UpgradeOperator):
         *UpgradeOperator.template_fields,
         "rehearsal_report",
         "rehearsal_conn_id",
-        "accept",
+        "accept_rehearsal",
     )
 
     def __init__(
@@ -182,14 +127,15 @@ class UpgradePlanOperator(UpgradeOperator):
         *,
         rehearsal_report: str | None = None,
         rehearsal_conn_id: str | None = None,
-        accept: str | None = None,
+        accept_rehearsal: str | None = None,
         steps: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
+        accept_rehearsal = renamed(kwargs, old="accept", new="accept_rehearsal", value=accept_rehearsal, default=None)
         super().__init__(**kwargs)
         self.rehearsal_report = rehearsal_report
         self.rehearsal_conn_id = rehearsal_conn_id
-        self.accept = accept
+        self.accept_rehearsal = accept_rehearsal
         self.steps = tuple(steps)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -201,7 +147,7 @@ class UpgradePlanOperator(UpgradeOperator):
             page = page_of(self._pulled(context, "begin"), known, rehearsal, self.steps)
             self.log.info("\n%s", page)
             verdict = str(rehearsal["verdict"]) if rehearsal else Verdict.UNKNOWN.value
-            if rehearsal and verdict not in (Verdict.SAFE.value, text(self.accept)):
+            if rehearsal and verdict not in (Verdict.SAFE.value, text(self.accept_rehearsal)):
                 context["ti"].xcom_push(key="markdown", value=page)
                 raise RefusedError(
                     f"the rehearsal says {verdict}: nothing was stopped",
@@ -283,8 +229,14 @@ class UpgradeReportOperator(UpgradeOperator):
             if outcome.kind != HALF_WAY:
                 facts = {"checkpoint": checkpoint.location.uri, "failed": failed, "outcome": outcome.to_json()}
                 end_upgrade(repository, found, kind=outcome.kind, made_by=run, reason=text(self.reason) or "", **facts)
-        said = f"\n\nTasks that failed: {', '.join(failed)}." if failed else ""
-        report = {**outcome.to_json(), "failed": failed, "markdown": f"{outcome.to_markdown()}{said}\n"}
+        said = [f"Tasks that failed: {', '.join(failed)}."] if failed else []
+        if outcome.kind in (TAKEN_BACK, HALF_WAY) and (first := self._first_undone(context)):
+            said.append(f"The first task on the way forward that did not succeed: {first}.")
+        if outcome.clear:
+            task_id, run_id = self._sibling(outcome.clear), context["ti"].run_id
+            said.append(f"To clear, with what comes after it: the task `{task_id}` of the run `{run_id}`.")
+        markdown = "\n\n".join([outcome.to_markdown(), *said])
+        report = {**outcome.to_json(), "failed": failed, "markdown": f"{markdown}\n"}
         self.log.info("\n%s", report["markdown"])
         if outcome.kind == KEPT or (outcome.kind == UNTOUCHED and not failed):
             return report
@@ -292,9 +244,15 @@ class UpgradeReportOperator(UpgradeOperator):
         raise AirflowFailException(report["markdown"])
 
     def _failed(self, context: Context) -> list[str]:
-        ti = context["ti"]
-        prefix = self._sibling("")
-        states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
-        return sorted(
-            t.removeprefix(prefix) for t, state in states.items() if state == "failed" and t.startswith(prefix)
-        )
+        return sorted(task_id for task_id, state in self._states(context).items() if state == "failed")
+
+    def _first_undone(self, context: Context) -> str | None:
+        """The first task between `go` and `keep` that was not successful, with its state."""
+        states, dag = self._states(context), self.dag
+        forward = dag.get_task(self._sibling("go")).get_flat_relative_ids(upstream=False)
+        forward &= {*dag.get_task(self._sibling("keep")).get_flat_relative_ids(upstream=True), self._sibling("keep")}
+        for task in dag.topological_sort():
+            task_id = task.task_id.removeprefix(self._sibling(""))
+            if task.task_id in forward and (state := states.get(task_id)) != "success":
+                return f"{task_id} ({state or 'not run'})"
+        return None

@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
+from airflow_ckpt_provider.operators.fields import required
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.operators.sink_operator import SinkOperator
-from airflow_ckpt_provider.operators.upgrade import UpgradeOperator, upgrade_id
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
 from airflow_ckpt_provider.upgrade.fence import fence, release
-from airflow_ckpt_provider.upgrade.going_back import go_back, is_needed
-from airflow_ckpt_provider.upgrade.record import Event, newest_upgrade
+from airflow_ckpt_provider.upgrade.going_back import go_back
+from airflow_ckpt_provider.upgrade.record import Event, is_needed, newest_upgrade
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-_EXITS = tuple(exit_.value for exit_ in SinkPolicy if exit_ is not SinkPolicy.FORWARD)
 
 
 class UpgradeSealOperator(UpgradeOperator):
@@ -28,12 +24,22 @@ class UpgradeSealOperator(UpgradeOperator):
 
     The seal stays until the new code may start, or the old code may again; a retry, and the second seal of an upgrade that is
     taken back, find the first one. The result: ``plan_id`` (of the seal), ``batch_id``, ``path``.
+
+    :param after: id of a task of the group that has to be successful; else this one is skipped. With
+        ``trigger_rule="all_done"`` the seal is put whatever a stop in between did: failed, was skipped, timed out. ``None``:
+        there is none.
     """
 
     ui_color = "#f8cecc"
 
+    def __init__(self, *, after: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.after = after
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what names the seal."""
+        if self.after and (state := self._states(context).get(self.after)) != "success":
+            raise AirflowSkipException(f"the task {self.after} is {state or 'none'}: nothing is to be stopped")
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
             upgrade = self._upgrade(repository, checkpoint, context)
@@ -76,7 +82,10 @@ class UpgradeReleaseOperator(UpgradeOperator):
 
 
 class UpgradeGateOperator(UpgradeOperator):
-    """Decide after a failure whether there is anything to put back; skips what follows where nothing was changed."""
+    """Decide, whatever happened before, whether there is anything to put back; skips what follows where there is nothing.
+
+    The record of the upgrade decides, not the states of tasks: a task may have failed, been skipped or been marked.
+    """
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what has been done so far."""
@@ -88,60 +97,20 @@ class UpgradeGateOperator(UpgradeOperator):
         return {"events": [event.value for event in found.events], "new_code_started": found.has(Event.RELEASED)}
 
 
-class UpgradeRestoreOperator(UpgradeOperator, SinkOperator):
+class UpgradeRestoreOperator(UpgradeSinkOperator):
     """Put checkpoint and sink back to the drained batch, and let the old code start.
 
     A retry goes on where the attempt before was stopped. Where it is refused nothing was changed, and the checkpoint stays
-    sealed. The result: ``restored``, ``batch_id``, ``plan`` (of the rewind, or ``None``), ``baseline`` for the health gate.
+    sealed. What was accepted when the upgrade began counts here too. The result: ``restored``, ``batch_id``, ``plan`` (of the
+    rewind, or ``None``), ``baseline`` for the health gate.
 
-    :param sink: what the stream writes to, as for
-        :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`. (templated)
-    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
-    :param sink_exit: what is done about the rows that the new code wrote: ``rollback`` or ``accept``. (templated)
-    :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table. (templated)
-    :param sink_options: settings of the table's store as ``deltalake`` names them. (templated)
-    :param spark_conn_id: Airflow connection of type ``spark``, for tables that only Spark can restore. (templated)
-    :param spark_settings: what ``SparkSubmitHook`` is given. (templated)
-    :param accept_foreign_loss: go back though rows that others wrote leave the table too. (templated)
     :param quiet_for: seconds for which nobody may have written to the checkpoint.
     """
 
-    template_fields: Sequence[str] = (
-        *UpgradeOperator.template_fields,
-        "sink",
-        "sink_conn_id",
-        "sink_exit",
-        "txn_app_id",
-        "sink_options",
-        "spark_conn_id",
-        "spark_settings",
-        "accept_foreign_loss",
-    )
     ui_color = "#ffe6cc"
 
-    def __init__(
-        self,
-        *,
-        sink: str | None = None,
-        sink_conn_id: str | None = None,
-        sink_exit: str | None = SinkPolicy.ROLLBACK.value,
-        txn_app_id: str | None = None,
-        sink_options: dict[str, str] | None = None,
-        spark_conn_id: str | None = None,
-        spark_settings: dict[str, Any] | None = None,
-        accept_foreign_loss: bool | str = False,
-        quiet_for: float = 5.0,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, quiet_for: float = 5.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.sink = sink
-        self.sink_conn_id = sink_conn_id
-        self.sink_exit = sink_exit
-        self.txn_app_id = txn_app_id
-        self.sink_options = sink_options
-        self.spark_conn_id = spark_conn_id
-        self.spark_settings = spark_settings
-        self.accept_foreign_loss = accept_foreign_loss
         self.quiet_for = quiet_for
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -149,14 +118,13 @@ class UpgradeRestoreOperator(UpgradeOperator, SinkOperator):
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
             upgrade = self._upgrade(repository, checkpoint, context)
-            exit_ = text(self.sink_exit)
             way = go_back(
                 checkpoint,
                 repository,
                 upgrade,
                 sink=self._sink(),
-                sink_exit=SinkPolicy(one_of(exit_, "sink_exit", _EXITS)) if exit_ else None,
-                accept_foreign_loss=flag(self.accept_foreign_loss, "accept_foreign_loss"),
+                sink_policy=self._policy(),
+                accept=self._accepted(),
                 quiet_for=self.quiet_for,
                 made_by=made_by(context),
             )

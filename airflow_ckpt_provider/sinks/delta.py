@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
@@ -13,6 +13,14 @@ from airflow_ckpt_provider.verdict import Verdict
 RESTORED_WITHOUT_SPARK = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
 )
+
+
+def is_append_only(configuration: Mapping[str, str]) -> bool:
+    """Whether a table's properties forbid that rows are taken out of it (``delta.appendOnly``).
+
+    Spark refuses ``RESTORE`` then; ``deltalake`` does not look, and breaks what the table's owner has set.
+    """
+    return str(configuration.get("delta.appendOnly", "")).lower() == "true"
 
 
 def inspect_delta(
@@ -126,6 +134,11 @@ def _rollback(
     :param after: the rest of it.
     :param own: the ids under which the stream has written.
     """
+    if is_append_only(history.configuration):
+        return None, (
+            "the table is append-only (delta.appendOnly=true), so no row may be taken out of it; its owner can change that: "
+            "ALTER TABLE … SET TBLPROPERTIES ('delta.appendOnly' = 'false')"
+        )
     known = [c.txns[app_id] for c in before if app_id in c.txns]
     first_own = next((c.txns[app_id] for c in after if app_id in c.txns), None)
     if not known and not history.is_whole and first_own != batch_id + 1:

@@ -69,12 +69,14 @@ class TableHistory:
     :param commits: all versions whose JSON is there, ascending and without a hole.
     :param table_id: id of the table, or ``None`` where no commit that is left says it.
     :param features: reader and writer features that its protocol names.
+    :param configuration: its properties, such as ``delta.appendOnly``; empty where no commit that is left says them.
     """
 
     uri: str
     commits: tuple[TableCommit, ...]
     table_id: str | None = None
     features: frozenset[str] = field(default_factory=frozenset)
+    configuration: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -139,16 +141,18 @@ def read_table_history(table: Location) -> TableHistory:
     commits: list[TableCommit] = []
     table_id: str | None = None
     features: frozenset[str] = frozenset()
+    configuration: Mapping[str, str] = {}
     for version, actions in zip(versions[start:], raw, strict=True):
         commits.append(_commit(version, actions, commits))
         for action in actions:
             if "metaData" in action:
                 table_id = action["metaData"].get("id")
+                configuration = action["metaData"].get("configuration") or {}
             if "protocol" in action:
                 protocol = action["protocol"]
                 named = (*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ()))
                 features = frozenset(named)
-    return TableHistory(table.uri, tuple(commits), table_id, features)
+    return TableHistory(table.uri, tuple(commits), table_id, features, configuration)
 
 
 def _actions(table: Location, version: int) -> list[dict[str, Any]]:

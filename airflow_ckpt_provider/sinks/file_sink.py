@@ -47,6 +47,22 @@ def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[in
     return SinkReport("file", place.uri, Verdict.WILL_SKIP, reasons, newest, newest, rollback, obstacle)
 
 
+def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozenset()) -> str | None:
+    """Why batches that are written from now on could not be taken out again; ``None`` where they could.
+
+    :param place: the directory that the query writes to.
+    :param unwritten: as for :func:`inspect_file_sink`.
+    :raises UnreadableLogError: an entry of the log cannot be parsed.
+    """
+    log = _entries(place)
+    newest = max((number for number, _ in log), default=-1)
+    paths = _data_files(place, log, newest, unwritten)
+    if paths is None:
+        return f"{SINK_LOG} lacks entries up to batch {newest}: which files belong to which batch cannot be told"
+    outside = next((path for path in sorted(paths) if _inside(place, path) is None), None)
+    return f"{SINK_LOG} names {outside}, which does not lie in {place}: the sink was moved" if outside else None
+
+
 def _entries(place: Location) -> dict[tuple[int, bool], StoredFile]:
     """(batch, whether it is a compacted one) -> the file."""
     found = {}

@@ -8,7 +8,6 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 
@@ -20,13 +19,16 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionRestoreOperator,
 )
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
+from airflow_ckpt_provider.operators.renamed import deprecated, renamed
 from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
 from airflow_ckpt_provider.operators.upgrade import (
     UpgradeBeginOperator,
+    UpgradeGoOperator,
     UpgradeKeepOperator,
     UpgradePlanOperator,
     UpgradeReportOperator,
 )
+from airflow_ckpt_provider.operators.upgrade_operator import RENAMED_POLICIES, UpgradeSinkOperator
 from airflow_ckpt_provider.operators.upgrade_switch import (
     UpgradeGateOperator,
     UpgradeReleaseOperator,
@@ -63,9 +65,9 @@ def safe_upgrade(
     repository_conn_id: str | None = None,
     sink: str | None = None,
     sink_conn_id: str | None = None,
-    sink_exit: str = "rollback",
+    sink_policy: str = "rollback",
     sink_settings: Mapping[str, Any] | None = None,
-    accept_foreign_loss: bool | str = False,
+    accept: Sequence[str] | str = (),
     kafka_config_id: str | None = None,
     planned_downtime: str = "30m",
     preflight: str | None = "fail",
@@ -91,6 +93,8 @@ def safe_upgrade(
     deferrable: bool = False,
     retries: int = 4,
     retry_delay: timedelta = timedelta(seconds=30),
+    accept_foreign_loss: bool | str | None = None,
+    **old_names: Any,
 ) -> TaskGroup:
     """Make the tasks of an upgrade. Call it inside a DAG.
 
@@ -102,10 +106,10 @@ def safe_upgrade(
             stop=lambda task_id: BashOperator(task_id=task_id, bash_command="…"), …
         )
 
-    Until the task ``stop`` nothing is changed. From it to ``start`` the checkpoint is sealed: no cluster manager, retry or
-    colleague starts either version, and a stream that its own stop did not stop ends at its batch boundary. Whatever fails
-    from then on is taken back: the new code is stopped, checkpoint, state and sink become what they were, the old code is put
-    in place and started, and the task ``report`` fails with what happened. Every task can be cleared: the run goes on from there.
+    Until the task ``stop`` nothing is changed; before it, the way back is judged by a dry run. From it to ``start`` the
+    checkpoint is sealed: no cluster manager, retry or colleague starts either version, and a stream that its own stop did not
+    stop ends at its batch boundary. Whatever fails, is skipped or times out from then on is taken back: the new code is
+    stopped, checkpoint, state and sink become what they were, the old code is put in place and started, and the task ``report`` fails with what happened. Every task can be cleared: the run goes on from there.
 
     .. seealso:: :doc:`/howto/safe-upgrade`
 
@@ -128,10 +132,11 @@ def safe_upgrade(
     :param sink: what the stream writes to, as for
         :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`. (templated)
     :param sink_conn_id: Airflow connection to read the sink's log. (templated)
-    :param sink_exit: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"accept"`` leaves
-        them. (templated)
+    :param sink_policy: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"keep"`` leaves
+        them. Where the way back would fail ``begin`` fails, and names the reason and the word that accepts it. (templated)
     :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``.
-    :param accept_foreign_loss: go back though rows that others wrote leave the table too. (templated)
+    :param accept: words that accept an obstacle on the way back, as ``begin`` prints them: ``"no_way_back"``, ``"foreign_loss"``,
+        ``"sink_unknown"``. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: whether Kafka keeps the data is not known. (templated)
     :param planned_downtime: how long the stream may stand still: less than the sources keep what it has not read. (templated)
     :param preflight: ``"fail"`` where the sources would not outlast that, or it is not known; ``"warn"``: only say so on the
@@ -166,9 +171,18 @@ def safe_upgrade(
     :param retries: of the tasks that this group makes itself. Together longer than the 90 s after which the lease of a backup
         on a lost worker is free.
     :param retry_delay: of these.
+    :param accept_foreign_loss: deprecated: ``accept=["foreign_loss"]``. (templated)
+    :param old_names: deprecated names of parameters: ``sink_exit``.
     :raises RefusedError: the parameters do not go together.
     """
     _check_mode(mode, stop, shadow)
+    sink_policy = renamed(
+        old_names, old="sink_exit", new="sink_policy", value=sink_policy, default="rollback", values=RENAMED_POLICIES
+    )
+    if old_names:
+        raise TypeError(f"safe_upgrade() got an unexpected keyword argument {next(iter(old_names))!r}")
+    if accept_foreign_loss is not None:
+        deprecated("accept_foreign_loss", instead='accept=["foreign_loss"]')
     raises = raise_retention_to_at_most is not None
     ours = _Ours(
         where={"checkpoint": checkpoint, "checkpoint_conn_id": checkpoint_conn_id},
@@ -179,6 +193,13 @@ def safe_upgrade(
     rest = {"condition": "drained", "quiet_for": quiet_for, "poll_interval": quiet_for, "timeout": rest_timeout}
     health = {"timeout": 3600.0, "catching_up": True, **(health or {})}
     logs = {key: health[key] for key in ("progress_log", "error_log", "progress_log_conn_id") if key in health}
+    sink_and_policy = {
+        "sink": sink,
+        "sink_conn_id": sink_conn_id,
+        "sink_policy": sink_policy,
+        "accept": accept,
+        **(sink_settings or {}),
+    }
     anew = {"way": "keep-position", "sink": sink, "sink_conn_id": sink_conn_id, **(reset or {})}
     with TaskGroup(group_id, tooltip=f"upgrade, {mode}") as group:
 
@@ -191,8 +212,8 @@ def safe_upgrade(
                 "begin",
                 mode=mode,
                 version=version,
-                sink=sink,
                 driver_logs=logs,
+                **sink_and_policy,
                 skipped=_skipped(preflight, description, rehearse or shadow, approval, checks),
             ),
             preflight
@@ -227,8 +248,8 @@ def safe_upgrade(
                 "plan",
                 rehearsal_report=rehearsal_report,
                 rehearsal_conn_id=report_conn_id,
-                accept=accept_rehearsal,
-                steps=_steps(mode, sink_exit, raises=raises, checks=bool(checks)),
+                accept_rehearsal=accept_rehearsal,
+                steps=_steps(mode, sink_policy, raises=raises, checks=bool(checks)),
             ),
             approval
             and ApprovalOperator(
@@ -247,9 +268,9 @@ def safe_upgrade(
                 raise_retention=True,
                 raise_retention_to_at_most=raise_retention_to_at_most,
             ),
-            EmptyOperator(task_id="go"),
+            ours.keep(UpgradeGoOperator, "go", **sink_and_policy),
         )
-        # From the seal on a failure is taken back.
+        # From here on whatever does not succeed is taken back.
         switch = _one_after_the_other(
             ours.stopped(before[-1], stop, "stop", "seal"),
             ours.look(
@@ -306,8 +327,9 @@ def safe_upgrade(
             checks and checks("checks"),
             ours.keep(UpgradeKeepOperator, "keep"),
         )
-        take_back = ours.keep(UpgradeGateOperator, "take_back", trigger_rule=TriggerRule.ONE_FAILED)
-        switch >> take_back
+        # By the record, whatever became of the tasks: `keep` is done as soon as one before it has failed or was skipped.
+        take_back = ours.keep(UpgradeGateOperator, "take_back", trigger_rule=TriggerRule.ALL_DONE)
+        switch[-1] >> take_back
         way_back = _one_after_the_other(
             ours.stopped(take_back, stop_new or stop, "stop_new", "seal_again"),
             ours.look(
@@ -324,13 +346,9 @@ def safe_upgrade(
             ours.keep(
                 UpgradeRestoreOperator,
                 "restore",
-                sink=sink,
-                sink_conn_id=sink_conn_id,
-                sink_exit=sink_exit,
-                accept_foreign_loss=accept_foreign_loss,
                 quiet_for=quiet_for,
                 driver_logs=logs,
-                **(sink_settings or {}),
+                **sink_and_policy,
             ),
             (start_old or start)("start_old"),
             ours.look(
@@ -353,6 +371,10 @@ def safe_upgrade(
                 **ours.every,
             )
             ends >> back >> report
+        _check_skips(group)
+        for task in group.children.values():
+            if isinstance(task, UpgradeSinkOperator):
+                task.accept_foreign_loss = accept_foreign_loss
     return group
 
 
@@ -369,6 +391,17 @@ def _check_mode(mode: str, stop: MakeTask | None, shadow: MakeTask | None) -> No
             f"mode is {mode!r}, and shadow is {'not ' if shadow is None else ''}given",
             hint="mode='shadow' and shadow=… go together: the task runs jobs/rehearse.py with --follow",
         )
+
+
+def _check_skips(group: TaskGroup) -> None:
+    """Refuse a task that would skip the way back and the report, whatever their trigger rules say."""
+    for task in group.iter_tasks():
+        if getattr(task, "ignore_downstream_trigger_rules", False):
+            raise RefusedError(
+                f"the task {task.task_id} skips all that comes after it, the way back and the report too: the stream would "
+                "stay stopped and sealed",
+                hint="give it ignore_downstream_trigger_rules=False; what is skipped then is taken back",
+            )
 
 
 @dataclass(frozen=True)
@@ -394,14 +427,16 @@ class _Ours:
 
     def stopped(self, after: BaseOperator, stop: MakeTask | None, stop_id: str, seal_id: str) -> BaseOperator:
         """A stop that may fail, and the seal that stops the stream all the same; returns the seal."""
-        seal = self.keep(UpgradeSealOperator, seal_id)
-        after >> seal
-        if stop:
-            task = stop(stop_id)
-            task.execution_timeout = task.execution_timeout or _STOP_WITHIN
-            # Runs where the stop ran, however it ended; not where nobody has allowed it.
-            seal.trigger_rule = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
-            after >> task >> seal
+        if stop is None:
+            seal = self.keep(UpgradeSealOperator, seal_id)
+            after >> seal
+            return seal
+        task = stop(stop_id)
+        task.execution_timeout = task.execution_timeout or _STOP_WITHIN
+        # Runs whatever became of the stop; not where nobody has allowed it.
+        allowed = after.task_id.rpartition(".")[2]
+        seal = self.keep(UpgradeSealOperator, seal_id, after=allowed, trigger_rule=TriggerRule.ALL_DONE)
+        after >> task >> seal
         return seal
 
 
@@ -431,7 +466,7 @@ def _skipped(
     return [words for words, given in parts.items() if not given]
 
 
-def _steps(mode: str, sink_exit: str, *, raises: bool, checks: bool) -> Sequence[str]:
+def _steps(mode: str, sink_policy: str, *, raises: bool, checks: bool) -> Sequence[str]:
     """What happens after the approval, in words."""
     start = (
         "put a new checkpoint in place at the kept position, lift the seal, start"
@@ -446,11 +481,11 @@ def _steps(mode: str, sink_exit: str, *, raises: bool, checks: bool) -> Sequence
         "wait until nothing is written any more; back up the checkpoint",
         f"deploy; {start}",
         f"health gate{'; your checks of the new rows' if checks else ''}",
-        "keep; or, where any of this fails: stop, seal, put the old code, the checkpoint and its state back"
+        "keep; or, where any of this fails or is skipped: stop, seal, put the old code, the checkpoint and its state back"
         + (
             ", take the new code's rows out of the sink"
-            if sink_exit == "rollback"
-            else ", leave the new code's rows in the sink"
+            if sink_policy == "rollback"
+            else ", do with the new code's rows in the sink as said under `Way back`"
         )
         + ", start",
     ]

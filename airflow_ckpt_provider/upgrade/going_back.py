@@ -7,7 +7,7 @@ the backup of the drained checkpoint, not from what the new code left of it, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.upgrade.fence import fence, own_seal
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, note, note_refusal
+from airflow_ckpt_provider.upgrade.way_back import FOREIGN_LOSS
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +47,14 @@ class WayBack:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def is_needed(upgrade: Upgrade) -> bool:
-    """Whether anything was changed that has to be put back: at the least, the stream was stopped."""
-    return upgrade.has(Event.SEALED) and not upgrade.has(Event.KEPT)
-
-
 def go_back(
     checkpoint: Checkpoint,
     repository: Repository,
     upgrade: Upgrade,
     *,
     sink: Sink,
-    sink_exit: SinkPolicy | None,
-    accept_foreign_loss: bool = False,
+    sink_policy: SinkPolicy | None,
+    accept: Collection[str] = (),
     quiet_for: float = 5.0,
     made_by: str = "",
 ) -> WayBack:
@@ -67,8 +63,8 @@ def go_back(
     :param checkpoint: the checkpoint, sealed by :func:`~airflow_ckpt_provider.upgrade.fence.fence`.
     :param repository: keeps the upgrade's record and its backup.
     :param sink: what the stream writes to.
-    :param sink_exit: what is done about rows that the new code wrote.
-    :param accept_foreign_loss: go back though rows of others leave the table too.
+    :param sink_policy: what is done about rows that the new code wrote.
+    :param accept: what a person has accepted, beside what the record has; see :mod:`~airflow_ckpt_provider.upgrade.way_back`.
     :param quiet_for: seconds without a change after which the checkpoint counts as at rest.
     :raises RefusedError: it cannot be put back; nothing was changed, and the checkpoint is sealed.
     :raises SealedError: somebody else has sealed it; nothing was changed.
@@ -85,6 +81,7 @@ def go_back(
             hint="clear the run from its task `seal_again` on",
         )
     plan: Mapping[str, Any] | None = done
+    accept = {*accept, *upgrade.accepted}
     if backup_id is not None and mark is not None:
         plan = _rewind(
             checkpoint,
@@ -92,8 +89,8 @@ def go_back(
             upgrade,
             mark,
             sink=sink,
-            sink_exit=sink_exit,
-            accept_foreign_loss=accept_foreign_loss,
+            sink_policy=sink_policy,
+            accept=accept,
             quiet_for=quiet_for,
             made_by=made_by,
         )
@@ -111,8 +108,8 @@ def _rewind(
     mark: Seal,
     *,
     sink: Sink,
-    sink_exit: SinkPolicy | None,
-    accept_foreign_loss: bool,
+    sink_policy: SinkPolicy | None,
+    accept: Collection[str],
     quiet_for: float,
     made_by: str,
 ) -> Mapping[str, Any] | None:
@@ -120,7 +117,7 @@ def _rewind(
         checkpoint,
         Specifier("to_batch", str(upgrade.fact(Event.RELEASED, "batch_id"))),
         sink=sink,
-        sink_exit=sink_exit,
+        sink_exit=sink_policy,
         repository=repository.location,
         name=upgrade.name,
         exact_replay=False,
@@ -136,7 +133,7 @@ def _rewind(
             checkpoint,
             repository,
             sink=sink,
-            accept_foreign_loss=accept_foreign_loss,
+            accept_foreign_loss=FOREIGN_LOSS in accept,
             # Its way back is the only one there is: data that a source has lost meanwhile is lost for new code as well.
             accept_source_loss=True,
             quiet_for=quiet_for,

@@ -1,4 +1,4 @@
-"""How an upgrade has ended, or where it stands: in words, with times, and with the command that goes on from there."""
+"""How an upgrade has ended, or where it stands: in words, with times, and with what goes on from there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.poll import list_logs
-from airflow_ckpt_provider.upgrade.record import Event, Upgrade
+from airflow_ckpt_provider.upgrade.record import Event, Upgrade, is_needed
 
 KEPT = "kept"
 TAKEN_BACK = "taken_back"
 UNTOUCHED = "untouched"
 HALF_WAY = "half_way"
+
+#: Tasks of the group ``safe_upgrade``.
+_TAKE_BACK, _START_OLD = "take_back", "start_old"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,11 @@ class Outcome:
     """What has become of an upgrade.
 
     :param kind: ``kept``: the new code runs; ``taken_back``: the old code goes on where it was; ``untouched``: the stream was
-        never stopped; ``half_way``: neither is done, and the commands go on from there.
+        never stopped; ``half_way``: none of these; ``clear`` says how the run goes on, ``commands`` how a person does.
     :param message: the same in words.
-    :param commands: what goes on from there, one command a line.
+    :param commands: a way out by hand, one command a line.
+    :param clear: the task of the group to clear, with what comes after it, so that the run ends; ``None``: there is nothing
+        left to do.
     :param downtime: seconds from the last commit of the old code to the first one after it, of the new code or, taken back,
         of the old; ``None`` where there was none, or it cannot be told.
     """
@@ -34,6 +39,7 @@ class Outcome:
     message: str
     commands: tuple[str, ...] = ()
     downtime: float | None = None
+    clear: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as plain JSON."""
@@ -66,31 +72,40 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
             else "the new code had written nothing"
         )
         downtime = downtime_of(upgrade, checkpoint, since=datetime.fromisoformat(str(upgrade.fact(Event.BACK, "at"))))
-        goes_on = (
-            "The old code goes on."
-            if downtime is not None
-            else "No batch was committed since: see that the old code runs."
-        )
-        return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. {goes_on}", downtime=downtime)
-    if not upgrade.has(Event.SEALED):
+        if downtime is not None:
+            return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. The old code goes on.", downtime=downtime)
+        goes_on = f"No batch was committed since: see that the old code runs; the task `{_START_OLD}` starts it."
+        return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. {goes_on}", clear=_START_OLD)
+    if not is_needed(upgrade):
         return Outcome(UNTOUCHED, f"Nothing was changed: {place} was not stopped and goes on with the old code.")
+    back = f"Clear the task `{_TAKE_BACK}` with what comes after it: the old code is put in place, the checkpoint is what it was"
+    on = "Or correct what failed and clear the first task that did not succeed, with what comes after it: the run goes on."
     if sealed and mark:
         return Outcome(
             HALF_WAY,
-            f"{place} is sealed by this upgrade, and no Spark starts from it, old code or new. Mend what failed and clear the "
-            "failed task with what comes after it: the run goes on from there. Or see to it that the old code is in place, and "
-            "lift the seal by hand"
+            f"{place} is sealed by this upgrade, and no Spark starts from it, old code or new. {back}, and the old code is "
+            f"started. {on} Or see to it that the old code is in place, and lift the seal by hand"
             f"{', which leaves what the new code has written' if upgrade.has(Event.RELEASED) else ''}:",
             (f"airflow-ckpt unseal {shlex.quote(place)} --plan {mark.plan_id}",),
+            clear=_TAKE_BACK,
+        )
+    if not upgrade.has(Event.RELEASED):
+        found = f" It is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by})." if mark else ""
+        return Outcome(
+            HALF_WAY,
+            f"{place} was to be stopped, is not sealed by this upgrade, and may be stopped or run with the old code.{found} "
+            f"{back}, and the old code is started. {on}",
+            clear=_TAKE_BACK,
         )
     return Outcome(
         HALF_WAY,
-        f"The new code was allowed to start on {place}, is not known to be well, and was not taken back. Clear the failed "
-        "task with what comes after it; or stop the stream and go back by hand:",
+        f"The new code was allowed to start on {place}, is not known to be well, and was not taken back. {back}, the sink goes "
+        f"back with it, and the old code is started. {on} Or stop the stream and go back by hand:",
         (
             f"airflow-ckpt rewind {shlex.quote(place)} --to-batch {after} --backup {upgrade.fact(Event.RELEASED, 'backup_id')} "
             f"--repository REPOSITORY --name {shlex.quote(upgrade.name)} --sink SINK --sink-exit rollback --apply",
         ),
+        clear=_TAKE_BACK,
     )
 
 

@@ -11,14 +11,17 @@ def page_of(
 ) -> str:
     """Make the page, as Markdown.
 
-    :param begun: ``name``, ``mode``, ``version`` and ``skipped`` of the upgrade.
+    :param begun: ``name``, ``mode``, ``version``, ``skipped`` and ``way_back`` of the upgrade.
     :param known: what the checks before have found, as Markdown.
     :param rehearsal: the report of a rehearsal; ``None``: there was none.
     :param steps: what comes after the approval, in words.
     """
     version = f" to {begun['version']}" if begun.get("version") else ""
     left_out = "".join(f"* left out: {words}\n" for words in begun.get("skipped") or ())
-    parts = [f"### Upgrade of {begun.get('name')}{version}, {begun.get('mode')}\n\n{left_out}".rstrip(), *known]
+    parts = [f"### Upgrade of {begun.get('name')}{version}, {begun.get('mode')}\n\n{left_out}".rstrip()]
+    if way_back := begun.get("way_back"):
+        parts.append(str(way_back["markdown"]))
+    parts += known
     if rehearsal:
         parts.append(str(rehearsal.get("markdown") or f"Rehearsal: **{rehearsal['verdict']}**"))
     then = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))

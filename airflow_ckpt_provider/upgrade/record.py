@@ -28,6 +28,8 @@ class Event(StrEnum):
     """A step of an upgrade."""
 
     BEGUN = "begun"
+    #: The way back was judged a second time, and from here on the stream may be stopped.
+    STOPPING = "stopping"
     #: No Spark starts from the checkpoint, old code or new.
     SEALED = "sealed"
     #: The new code may start: whatever lies beyond the drained batch is its own.
@@ -68,6 +70,17 @@ class Upgrade:
     def fact(self, event: Event, key: str) -> Any:
         """What was noted of a step; ``None`` where it was not done or nothing was noted."""
         return self.events.get(event, {}).get(key)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """What was accepted when it began; nothing in a record of an older release."""
+        return tuple(self.fact(Event.BEGUN, "accepted") or ())
+
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        """Codes of the obstacles on its way back that were known, and accepted, when it began."""
+        known = self.fact(Event.BEGUN, "way_back") or {}
+        return tuple(str(obstacle["code"]) for obstacle in known.get("obstacles") or ())
 
     def plan_id(self, *, back: bool) -> str:
         """The id of its seal: on the way forward, or back; the same for every attempt, until one is refused."""
@@ -152,6 +165,11 @@ def upgrade_of(repository: Repository, name: str, upgrade_id: str) -> Upgrade:
             hint="clear the run from its first task on, or start a new one",
         )
     return found
+
+
+def is_needed(upgrade: Upgrade) -> bool:
+    """Whether anything may have been changed that has to be put back: at the least, the stream was to be stopped."""
+    return (upgrade.has(Event.STOPPING) or upgrade.has(Event.SEALED)) and not upgrade.has(Event.KEPT)
 
 
 def note_refusal(repository: Repository, upgrade: Upgrade) -> Upgrade:

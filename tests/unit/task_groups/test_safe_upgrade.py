@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG, BaseOperator, TriggerRule
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -51,9 +54,11 @@ def test_every_mode_stops_seals_and_can_go_back(mode: str) -> None:
     assert ("shadow" in tasks) is (mode == "shadow")
     assert ("new_checkpoint" in tasks) is (mode == "stateless")
     assert {t for t in BACK if t not in tasks} == ({"stop_new"} if mode == "last-state" else set())
-    # Whatever fails once the stream may be stopped is taken back.
-    assert all("take_back" in follows(tasks, t) for t in FORWARD)
-    assert tasks["take_back"].trigger_rule == TriggerRule.ONE_FAILED
+    # Whatever does not succeed once the stream may be stopped is taken back: nothing is between two of them that could run.
+    chain = [t for t in tasks if t in {*FORWARD, "stop", "go", "positions", "new_checkpoint"}]
+    assert all(second in follows(tasks, first) for first, second in pairwise(chain) if first != "go")
+    assert {t for t in tasks if "take_back" in follows(tasks, t)} == {"keep"}
+    assert tasks["take_back"].trigger_rule == TriggerRule.ALL_DONE
     assert tasks["report"].trigger_rule == TriggerRule.ALL_DONE
 
 
@@ -75,8 +80,9 @@ def test_nothing_before_the_approval_can_start_the_way_back() -> None:
 
 def test_the_seal_is_put_whatever_the_stop_did() -> None:
     tasks = upgrade()
-    assert {t for t in tasks if "seal" in follows(tasks, t)} == {"go", "stop"}
-    assert tasks["seal"].trigger_rule == TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+    assert {t for t in tasks if "seal" in follows(tasks, t)} == {"stop"}
+    assert (tasks["seal"].trigger_rule, tasks["seal"].after) == (TriggerRule.ALL_DONE, "go")
+    assert (tasks["seal_again"].trigger_rule, tasks["seal_again"].after) == (TriggerRule.ALL_DONE, "take_back")
     assert tasks["stop"].execution_timeout.total_seconds() == 600
 
 
@@ -125,3 +131,34 @@ def test_the_retention_is_put_back_whatever_happened() -> None:
 def test_what_does_not_go_together(given: dict[str, Any], says: str) -> None:
     with pytest.raises(RefusedError, match=says):
         upgrade(**given)
+
+
+def test_nothing_may_skip_the_way_back() -> None:
+    """`ShortCircuitOperator` skips the report too, by default."""
+
+    def deploy(task_id: str, **given: Any) -> BaseOperator:
+        gate = ShortCircuitOperator(task_id="gate", python_callable=lambda: False, **given)
+        task = EmptyOperator(task_id=task_id)
+        gate >> task
+        return task
+
+    with pytest.raises(RefusedError, match=r"safe_upgrade\.gate skips all that comes after it"):
+        upgrade(deploy=deploy)
+    assert "deploy" in upgrade(deploy=lambda task_id: deploy(task_id, ignore_downstream_trigger_rules=False))
+
+
+def test_old_names_work_with_a_warning() -> None:
+    with pytest.warns(
+        AirflowProviderDeprecationWarning, match="`sink_exit` is deprecated. Use `sink_policy`"
+    ) as warned:
+        tasks = upgrade(sink_exit="accept")
+    assert warned[0].filename == __file__
+    assert {tasks[t].sink_policy for t in ("begin", "go", "restore")} == {"keep"}
+    with pytest.warns(AirflowProviderDeprecationWarning, match=r"`accept_foreign_loss` is deprecated") as warned:
+        tasks = upgrade(accept_foreign_loss="{{ params.x }}")
+    assert len(warned) == 1
+    assert {tasks[t].accept_foreign_loss for t in ("begin", "go", "restore")} == {"{{ params.x }}"}
+    with pytest.raises(RefusedError, match="sink_exit and sink_policy are given"):
+        upgrade(sink_exit="accept", sink_policy="keep")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sinks'"):
+        upgrade(sinks="s3://lake/tables/orders")

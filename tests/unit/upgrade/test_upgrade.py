@@ -16,7 +16,7 @@ from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.upgrade.fence import begin, fence, release
-from airflow_ckpt_provider.upgrade.going_back import WayBack, go_back, is_needed
+from airflow_ckpt_provider.upgrade.going_back import WayBack, go_back
 from airflow_ckpt_provider.upgrade.outcome import outcome_of
 from airflow_ckpt_provider.upgrade.page import page_of
 from airflow_ckpt_provider.upgrade.record import (
@@ -24,6 +24,7 @@ from airflow_ckpt_provider.upgrade.record import (
     Upgrade,
     begin_upgrade,
     end_upgrade,
+    is_needed,
     newest_upgrade,
     note,
     upgrade_of,
@@ -89,20 +90,24 @@ def new_code_runs(orders: Location, table: Location, *, rewrites: bool = True) -
     append(table.uri, DRAINED + 2)
 
 
-def taken_back(orders: Location, kept: Repository, table: Location | None, run: str = RUN, **options: bool) -> WayBack:
+def taken_back(
+    orders: Location, kept: Repository, table: Location | None, run: str = RUN, *, accept: tuple[str, ...] = ()
+) -> WayBack:
     fence(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", run))
-    return way_back(orders, kept, table, run, **options)
+    return way_back(orders, kept, table, run, accept=accept)
 
 
-def way_back(orders: Location, kept: Repository, table: Location | None, run: str = RUN, **options: bool) -> WayBack:
+def way_back(
+    orders: Location, kept: Repository, table: Location | None, run: str = RUN, *, accept: tuple[str, ...] = ()
+) -> WayBack:
     return go_back(
         Checkpoint.at(orders),
         kept,
         upgrade_of(kept, "orders", run),
         sink=Sink(place=table) if table else Sink(kind="foreachBatch"),
-        sink_exit=SinkPolicy.ROLLBACK if table else SinkPolicy.ACCEPT,
+        sink_policy=SinkPolicy.ROLLBACK if table else SinkPolicy.ACCEPT,
+        accept=accept,
         quiet_for=0,
-        **options,
     )
 
 
@@ -138,6 +143,19 @@ class TestTheRecord:
         # An attempt that has not seen it.
         assert note(kept, begun_before(upgrade), Event.SEALED, plan_id="c").fact(Event.SEALED, "plan_id") == "a"
 
+    def test_one_of_an_older_release_is_read(self, kept: Repository) -> None:
+        """Nothing was noted of the way back then."""
+        kept.location.create(
+            "upgrades/orders/000001.json",
+            b'{"event": "begun", "upgrade": "a/1", "at": "2026-01-01T00:00:00+00:00", "mode": "savepoint", "baseline": {}}',
+        )
+        kept.location.create(
+            "upgrades/orders/000002.json",
+            b'{"event": "sealed", "upgrade": "a/1", "at": "2026-01-01T00:01:00+00:00", "plan_id": "x"}',
+        )
+        found = upgrade_of(kept, "orders", "a/1")
+        assert (found.accepted, found.obstacles, is_needed(found)) == ((), (), True)
+
     def test_streams_do_not_know_each_other(self, kept: Repository) -> None:
         begun(kept)
         assert begin_upgrade(kept, "invoices", "other/run").name == "invoices"
@@ -154,10 +172,6 @@ class TestTheRecord:
         with pytest.raises(RefusedError, match="has no upgrade of orders under way: it has ended"):
             upgrade_of(kept, "orders", RUN)
 
-
-def begun_before(upgrade: Upgrade) -> Upgrade:
-    return Upgrade(upgrade.name, upgrade.upgrade_id, 1, {Event.BEGUN: upgrade.events[Event.BEGUN]})
-
     def test_its_end_is_audited_once(self, kept: Repository) -> None:
         for kind in ("kept", "by hand"):
             ended = end_upgrade(kept, begun_now(kept), kind=kind, made_by=RUN, reason="2.7")
@@ -169,6 +183,10 @@ def begun_before(upgrade: Upgrade) -> Upgrade:
             "kept",
             "2.7",
         )
+
+
+def begun_before(upgrade: Upgrade) -> Upgrade:
+    return Upgrade(upgrade.name, upgrade.upgrade_id, 1, {Event.BEGUN: upgrade.events[Event.BEGUN]})
 
 
 def begun_now(kept: Repository) -> Upgrade:
@@ -315,7 +333,7 @@ class TestTheWayBack:
         outcome = outcome_of(upgrade, Checkpoint.at(orders))
         assert outcome.kind == "half_way"
         assert outcome.commands[0].startswith(f"airflow-ckpt unseal {orders} --plan ")
-        taken_back(orders, kept, table, accept_foreign_loss=True)
+        taken_back(orders, kept, table, accept=("foreign_loss",))
         assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
 
     @pytest.mark.parametrize("is_released", [False, True])

@@ -1,0 +1,191 @@
+"""What the steps of an upgrade have in common: the places, the record, and the sink with its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, words
+from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
+from airflow_ckpt_provider.operators.sink_operator import SinkOperator
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.sensors.stream_health import mark_baseline
+from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.upgrade.record import Event, upgrade_of
+from airflow_ckpt_provider.upgrade.way_back import ACCEPTABLE, FOREIGN_LOSS, dry_run, policy_word
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.upgrade.record import Upgrade
+    from airflow_ckpt_provider.upgrade.way_back import DryRun
+
+_POLICIES = {policy_word(policy): policy for policy in SinkPolicy}
+#: Values of ``sink_policy`` that have a new name.
+RENAMED_POLICIES = {"accept": "keep"}
+
+
+class UpgradeOperator(BaseOperator):
+    """Base of the steps of an upgrade: the places, and the record of the upgrade.
+
+    :param checkpoint: URI of the checkpoint. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
+    :param repository: URI of the repository that keeps the backups and the record of the upgrade. (templated)
+    :param repository_conn_id: Airflow connection to reach it; ``None`` likewise. (templated)
+    :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
+    :param driver_logs: where the driver says how it goes, as :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline`
+        takes it: ``progress_log``, ``error_log``, ``progress_log_conn_id``; what they say by now is no fault of what is started
+        next. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "checkpoint_conn_id",
+        "repository",
+        "repository_conn_id",
+        "name",
+        "driver_logs",
+    )
+    ui_color = "#dae8fc"
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str,
+        repository: str,
+        checkpoint_conn_id: str | None = None,
+        repository_conn_id: str | None = None,
+        name: str | None = None,
+        driver_logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.repository: str | None = repository
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.repository_conn_id = repository_conn_id
+        self.name = name
+        self.driver_logs = driver_logs
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
+
+    def _kept(self) -> Repository:
+        return Repository.open_or_create(
+            open_place(required(self.repository, "repository"), text(self.repository_conn_id))
+        )
+
+    def _name(self, checkpoint: Checkpoint) -> str:
+        return checked_name(text(self.name) or checkpoint.location.name)
+
+    def _baseline(self, upgrade: Upgrade, batch_id: int | None, *, anew: bool = False) -> dict[str, Any]:
+        """The pace that was measured before the upgrade, for the batches that come next."""
+        measured: dict[str, Any] = dict(upgrade.fact(Event.BEGUN, "baseline"))
+        measured["batch_id"] = -1 if anew or batch_id is None else batch_id
+        if anew:
+            # Of a new checkpoint every batch is a new one, under an id that Spark makes.
+            measured["query_id"] = None
+        return mark_baseline(measured, **(self.driver_logs or {}))
+
+    def _upgrade(self, repository: Repository, checkpoint: Checkpoint, context: Context) -> Upgrade:
+        return upgrade_of(repository, self._name(checkpoint), upgrade_id(context))
+
+    def _states(self, context: Context) -> dict[str, str]:
+        """State of each task of the group in this run, by its id within the group."""
+        ti, prefix = context["ti"], self._sibling("")
+        states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+        return {t.removeprefix(prefix): state for t, state in states.items() if t.startswith(prefix)}
+
+    def _sibling(self, task_id: str) -> str:
+        """The id of a task of the same group."""
+        return f"{self.task_id.rpartition('.')[0]}.{task_id}".lstrip(".")
+
+
+def upgrade_id(context: Context) -> str:
+    """Who upgrades: the run, the same for all tasks and attempts of it."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}"
+
+
+class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
+    """Base of the steps that judge or take the way back: the sink, and what a person accepts.
+
+    :param sink: what the stream writes to, as for
+        :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`; ``None``: not known. (templated)
+    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
+    :param sink_policy: what becomes of the rows that the new code wrote, on the way back: ``rollback``: they leave the sink;
+        ``keep``: they stay. (templated)
+    :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table. (templated)
+    :param sink_options: settings of the table's store as ``deltalake`` names them. (templated)
+    :param spark_conn_id: Airflow connection of type ``spark``, for tables that only Spark can restore. (templated)
+    :param spark_settings: what ``SparkSubmitHook`` is given. (templated)
+    :param accept: words that accept what would be refused, as the refusal and the plan print them: ``no_way_back``,
+        ``foreign_loss``, ``sink_unknown``. (templated)
+    :param accept_foreign_loss: deprecated: ``accept=["foreign_loss"]``. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *UpgradeOperator.template_fields,
+        "sink",
+        "sink_conn_id",
+        "sink_policy",
+        "txn_app_id",
+        "sink_options",
+        "spark_conn_id",
+        "spark_settings",
+        "accept",
+        "accept_foreign_loss",
+    )
+
+    def __init__(
+        self,
+        *,
+        sink: str | None = None,
+        sink_conn_id: str | None = None,
+        sink_policy: str = SinkPolicy.ROLLBACK.value,
+        txn_app_id: str | None = None,
+        sink_options: dict[str, str] | None = None,
+        spark_conn_id: str | None = None,
+        spark_settings: dict[str, Any] | None = None,
+        accept: Sequence[str] | str = (),
+        accept_foreign_loss: bool | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        sink_policy = renamed(
+            kwargs,
+            old="sink_exit",
+            new="sink_policy",
+            value=sink_policy,
+            default=SinkPolicy.ROLLBACK.value,
+            values=RENAMED_POLICIES,
+        )
+        if accept_foreign_loss is not None:
+            deprecated("accept_foreign_loss", instead='accept=["foreign_loss"]')
+        super().__init__(**kwargs)
+        self.sink = sink
+        self.sink_conn_id = sink_conn_id
+        self.sink_policy = sink_policy
+        self.txn_app_id = txn_app_id
+        self.sink_options = sink_options
+        self.spark_conn_id = spark_conn_id
+        self.spark_settings = spark_settings
+        self.accept = accept
+        self.accept_foreign_loss = accept_foreign_loss
+
+    def _policy(self) -> SinkPolicy:
+        found = renamed_value(self.sink_policy, "sink_policy", RENAMED_POLICIES)
+        return _POLICIES[one_of(found or SinkPolicy.ROLLBACK.value, "sink_policy", tuple(_POLICIES))]
+
+    def _accepted(self) -> tuple[str, ...]:
+        found = words(self.accept, "accept", ACCEPTABLE)
+        foreign = flag(self.accept_foreign_loss, "accept_foreign_loss")
+        return tuple(dict.fromkeys((*found, FOREIGN_LOSS))) if foreign else found
+
+    def _dry_run(self, checkpoint: Checkpoint) -> DryRun:
+        return dry_run(checkpoint, self._sink, self._policy())

@@ -1,0 +1,309 @@
+"""A dry run of the way back of an upgrade, made while the stream still runs: what would make it impossible? Reads only.
+
+It asks the code that will carry out the way back: the sink is judged as if the new code had written one batch more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.closure import resolve_closure
+from airflow_ckpt_provider.checkpoint.progress import Progress
+from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.guards.delta_client import read_properties
+from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
+from airflow_ckpt_provider.recovery.rewind.targets import repartitions
+from airflow_ckpt_provider.sinks.data_files import missing_data_file
+from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, inspect_delta, is_append_only
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
+from airflow_ckpt_provider.sinks.file_sink import obstacle_to_rollback
+from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
+
+#: What a person can accept: the way back may fail, and the stream stays stopped and sealed then.
+NO_WAY_BACK = "no_way_back"
+#: Rows that others write into the sink while the new code runs leave it too.
+FOREIGN_LOSS = "foreign_loss"
+#: What the sink does with batches that come again is not known.
+SINK_UNKNOWN = "sink_unknown"
+ACCEPTABLE = (NO_WAY_BACK, FOREIGN_LOSS, SINK_UNKNOWN)
+
+#: A stream that purges files while it is looked at is looked at again.
+_LOOKS = 3
+#: Whether others write into a table is judged by what they did between so many of the stream's newest batches.
+_BATCHES = 20
+_OF_GROUP = "an argument of safe_upgrade"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One reason for which the way back would fail.
+
+    :param code: a short name, which stays the same between releases.
+    :param reason: what is wrong with what, and why it matters.
+    :param next_step: what removes it.
+    :param word: what a person gives to accept it, one of :data:`ACCEPTABLE`.
+    :param may_pass: it may pass by itself: a store that did not answer.
+    """
+
+    code: str
+    reason: str
+    next_step: str
+    word: str = NO_WAY_BACK
+    may_pass: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The obstacle as plain JSON."""
+        return {"code": self.code, "reason": self.reason, "next_step": self.next_step, "accept": self.word}
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What is known of the way back before anything is stopped.
+
+    :param policy: what is done about the rows of the new code.
+    :param sink: the sink, as its address or kind; ``unknown`` where none is named.
+    :param how: what the way back does, in words.
+    :param obstacles: for which reasons it would fail; empty where none was found.
+    """
+
+    policy: SinkPolicy
+    sink: str
+    how: str
+    obstacles: tuple[Obstacle, ...]
+
+    def check(self, accepted: Collection[str], *, approved: Collection[str] | None = None) -> None:
+        """Refuse what nobody has accepted.
+
+        :param accepted: words that a person gave.
+        :param approved: codes of the obstacles that the person saw; ``None``: whatever is found is shown now.
+        :raises RefusedError: the way back would fail.
+        :raises StorageError: likewise, and trying again may help.
+        """
+        left = [
+            o for o in self.obstacles if o.word not in accepted or (approved is not None and o.code not in approved)
+        ]
+        if not left:
+            return
+        reasons = "\n".join(f"* {obstacle.code}: {obstacle.reason}\n  Next: {obstacle.next_step}" for obstacle in left)
+        words = list(dict.fromkeys(obstacle.word for obstacle in left))
+        error = StorageError if all(obstacle.may_pass for obstacle in left) else RefusedError
+        raise error(
+            f"the way back of this upgrade would fail, so nothing is stopped:\n{reasons}",
+            hint=f"remove what is in the way, or accept it ({_OF_GROUP}): accept={words}",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The dry run as plain JSON, for the record and the plan."""
+        return {
+            "policy": policy_word(self.policy),
+            "sink": self.sink,
+            "how": self.how,
+            "obstacles": [obstacle.to_json() for obstacle in self.obstacles],
+        }
+
+    def to_markdown(self) -> str:
+        """The dry run for the approval form: what was accepted, with the words."""
+        lines = [f"* accepted (`{o.word}`): {o.code}: {o.reason}" for o in self.obstacles]
+        lines = lines or ["* no obstacle was found"]
+        head = f"### Way back\n\nSink `{self.sink}`, policy `{policy_word(self.policy)}`: {self.how}."
+        return "\n".join([head, "", *lines])
+
+
+def policy_word(policy: SinkPolicy) -> str:
+    """The word by which people choose a policy."""
+    return "keep" if policy is SinkPolicy.ACCEPT else policy.value
+
+
+def dry_run(checkpoint: Checkpoint, open_sink: Callable[[], Sink], policy: SinkPolicy) -> DryRun:
+    """Judge the way back of an upgrade that is about to begin.
+
+    :param checkpoint: the checkpoint; its stream may run.
+    :param open_sink: opens what the stream writes to; may raise what opening it raises.
+    :param policy: what is to be done about rows that the new code writes.
+    :raises RefusedError: the way back has no such policy.
+    :raises CkptError: the checkpoint cannot be read at all.
+    """
+    if policy is SinkPolicy.FORWARD:
+        raise RefusedError(
+            "sink_policy is 'forward', which an upgrade does not have: the old code goes on from the backup of the drained "
+            "batch, and the checkpoint cannot go forward to where the new code has brought the sink",
+            hint="give 'rollback' (the rows of the new code leave the sink) or 'keep' (they stay)",
+        )
+    progress, tree, damaged = _of_checkpoint(checkpoint)
+    found = [damaged] if damaged else []
+    try:
+        sink = open_sink()
+        found += _of_sink(sink, progress, tree, policy)
+        name, how = sink.name or "unknown", _how(sink, policy)
+    except (CkptError, OSError) as e:
+        name, how = "unreadable", "what becomes of its rows is not known"
+        found.append(_unreadable(e))
+    return DryRun(policy, name, how, tuple({obstacle.code: obstacle for obstacle in reversed(found)}.values())[::-1])
+
+
+def _of_checkpoint(checkpoint: Checkpoint) -> tuple[Progress, Tree, Obstacle | None]:
+    """See that a backup of it can be taken, and be put back in its place."""
+    for look in range(_LOOKS):
+        progress, tree = checkpoint.progress(), checkpoint.tree()
+        if progress.latest_committed is None:
+            reason = f"{checkpoint.location} has no committed batch, so there is no batch to go back to"
+            return progress, tree, Obstacle("nothing_committed", reason, "let the stream commit a batch")
+        try:
+            closure = resolve_closure(tree, progress.latest_committed)
+            return progress, tree, _moved(checkpoint.location, [file.path for file in closure.files])
+        except (CkptError, FileNotFoundError) as e:
+            problem = e
+            if look == _LOOKS - 1:
+                break
+    reason = f"{checkpoint.location} cannot be backed up at batch {progress.latest_committed}: {_words(problem)}"
+    return progress, tree, Obstacle("checkpoint_damaged", reason, "run `airflow-ckpt doctor`, and repair or restore it")
+
+
+def _moved(location: Location, paths: Iterable[str]) -> Obstacle | None:
+    for path in paths:
+        if holds_absolute_paths(path):
+            place = original_place(location.read(path), path=path)
+            if place is not None and not place.rstrip("/").endswith(location.root.rstrip("/")):
+                reason = f"{path} of {location} names {place}: a rewind does not put such a checkpoint back"
+                step = "restore a backup into this place, which rewrites the paths: `airflow-ckpt restore … --replace`"
+                return Obstacle("checkpoint_moved", reason, step)
+    return None
+
+
+def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> list[Obstacle]:
+    takes_back = policy is SinkPolicy.ROLLBACK
+    if sink.place is None and sink.kind == "unknown":
+        if takes_back:
+            reason = (
+                "sink_policy is 'rollback' and no sink is named, so the rows of the new code cannot be taken out of it"
+            )
+            return [
+                Obstacle("sink_not_named", reason, "name it (sink=…), or leave its rows in it (sink_policy='keep')")
+            ]
+        reason = "no sink is named: a Delta table or file sink skips the batches that come again, others get their rows twice"
+        return [Obstacle("sink_unknown", reason, "name it: sink=…", SINK_UNKNOWN)]
+    if sink.place is None and takes_back:
+        reason = f"a {sink.kind} sink keeps no memory of batches, and rows cannot be taken out of it"
+        return [
+            Obstacle("sink_without_memory", reason, "leave its rows in it (sink_policy='keep'); they come twice then")
+        ]
+    committed = progress.latest_committed if progress.latest_committed is not None else -1
+    newest = max(committed, progress.latest_logged if progress.latest_logged is not None else -1)
+    history, app_id, unwritten = history_of(sink), sink.app_id or progress.query_id or "", repartitions(tree)
+    # Also where its rows stay: the way back looks at the sink, and is refused where that cannot be read.
+    report = inspect_sink(sink, history, app_id, committed, newest, unwritten=unwritten)
+    if not takes_back or sink.place is None:
+        return []
+    if history is None:
+        found = [_blocked(report, report)] if _is_blocked(report) else []
+        if why := obstacle_to_rollback(sink.place, unwritten=unwritten):
+            found.append(Obstacle("file_sink_log", why, "leave its rows in it (sink_policy='keep')"))
+        return found
+    return list(_of_table(sink, sink.place, history, app_id, progress.query_id, report, newest))
+
+
+def _of_table(
+    sink: Sink,
+    place: Location,
+    history: TableHistory,
+    app_id: str,
+    query_id: str | None,
+    report: SinkReport,
+    newest: int,
+) -> Iterator[Obstacle]:
+    features, configuration = history.features, dict(history.configuration)
+    if features <= RESTORED_WITHOUT_SPARK:
+        try:
+            # The log may have been cleaned up; and it is deltalake that has to reach the table.
+            known = read_properties(place, storage_options=sink.storage_options)
+            features, configuration = features | known.features, {**known.configuration, **configuration}
+        except MissingExtraError as e:
+            yield Obstacle("deltalake_missing", e.message, e.hint or "install deltalake")
+        except StorageError as e:
+            yield Obstacle("deltalake_cannot_open", e.message, e.hint or "see sink_options", may_pass=True)
+    if is_append_only(configuration):
+        reason = f"{place} is append-only (delta.appendOnly=true): no row may be taken out of it"
+        step = "have its owner change that, or leave the rows in it (sink_policy='keep')"
+        yield Obstacle("append_only", reason, step)
+    else:
+        ahead = max(newest, report.batch_id or -1, report.remembered or -1)
+        more = TableCommit(history.newest + 1, None, "STREAMING UPDATE", {app_id: ahead + 1}, changes_data=True)
+        later = inspect_delta(replace(history, commits=(*history.commits, more)), app_id, ahead)
+        blocked = next((each for each in (report, later) if _is_blocked(each)), None)
+        if blocked:
+            yield _blocked(report, blocked)
+    yield from _of_features(sink, place, sorted(features - RESTORED_WITHOUT_SPARK), query_id)
+    if foreign := _foreign(history, app_id):
+        named = ", ".join(commit.describe() for commit in foreign[-3:])
+        reason = (
+            f"others write into {place}, lately {named}: what they write while the new code runs would leave it too, and the "
+            "way back is refused where nobody accepted that"
+        )
+        step = "stop them during the upgrade, or leave the rows in the table (sink_policy='keep')"
+        yield Obstacle("foreign_writes", reason, step, FOREIGN_LOSS)
+    if gone := missing_data_file(place):
+        reason = f"the data file {gone} of {place} is gone: its newest version cannot be restored"
+        yield Obstacle("data_file_missing", reason, "see who deletes files of the table (VACUUM), and repair the table")
+
+
+def _of_features(sink: Sink, place: Location, beyond: list[str], query_id: str | None) -> Iterator[Obstacle]:
+    if not beyond:
+        return
+    what = f"{place} has the feature {beyond[0]}, with which only Spark can restore it"
+    if sink.app_id and sink.app_id != query_id:
+        yield Obstacle(
+            "txn_app_id",
+            f"{what}; after that it still remembers the batches of txnAppId {sink.app_id}, which only the query's code changes",
+            "leave the rows in the table (sink_policy='keep')",
+        )
+    elif sink.by_spark is None:
+        step = "say how Spark is run: sink_settings={'spark_conn_id': …, 'spark_settings': {'packages': 'io.delta:…'}}"
+        yield Obstacle("spark_missing", f"{what}, and no Spark is named", step)
+
+
+def _is_blocked(report: SinkReport) -> bool:
+    """Whether a rollback to the batch that the report is about would be refused."""
+    return report.verdict is not Verdict.SAFE and report.rollback is None
+
+
+def _blocked(sink: SinkReport, by: SinkReport) -> Obstacle:
+    why = "; ".join([*([by.obstacle] if by.obstacle else []), *by.reasons])
+    step = "name the right sink and its txn_app_id (sink_settings), or leave the rows in it (sink_policy='keep')"
+    return Obstacle("sink_history", f"{sink.uri} cannot be rolled back: {why}", step)
+
+
+def _foreign(history: TableHistory, app_id: str) -> list[TableCommit]:
+    """What others wrote between the newest batches of the stream, and after them."""
+    lineage = history.lineage() or ()
+    own = [index for index, commit in enumerate(lineage) if app_id in commit.txns]
+    return [commit for commit in lineage[own[-_BATCHES:][0] :] if app_id not in commit.txns] if own else []
+
+
+def _how(sink: Sink, policy: SinkPolicy) -> str:
+    if policy is SinkPolicy.ROLLBACK:
+        return "the checkpoint goes back to the drained batch, and the rows of the new code leave the sink"
+    if sink.place is not None:
+        return (
+            "the checkpoint goes back to the drained batch, the rows of the new code stay, and the sink silently skips the "
+            "batches of the old code that have their numbers"
+        )
+    twice = "the rows of the new code stay, and come again from the old code"
+    return f"the checkpoint goes back to the drained batch; {twice if sink.kind != 'unknown' else 'the sink is not touched'}"
+
+
+def _unreadable(error: CkptError | OSError) -> Obstacle:
+    hint = error.hint if isinstance(error, CkptError) and error.hint else "correct sink and sink_conn_id"
+    # A refusal, or a package that is not installed, stays; a store may answer the next time.
+    may_pass = isinstance(error, OSError | StorageError) and not isinstance(error, MissingExtraError)
+    return Obstacle("sink_unreadable", _words(error), hint, may_pass=may_pass)
+
+
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, CkptError) else f"{type(error).__name__}: {error}"
