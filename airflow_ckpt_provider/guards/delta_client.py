@@ -144,16 +144,16 @@ def restore(
     table: Location,
     version: int,
     *,
-    txn: tuple[str, int],
+    txns: Mapping[str, int],
     about: Mapping[str, str],
     expected: int,
     storage_options: Mapping[str, str],
 ) -> None:
-    """Restore a version and set a ``txn``, in one atomic commit.
+    """Restore a version and set what the table remembers, in one atomic commit.
 
     :param table: the table.
     :param version: the version whose content it is to have.
-    :param txn: app id and the version it is to remember of it.
+    :param txns: app id -> the version it is to remember of it.
     :param about: what ``commitInfo`` is to say besides.
     :param expected: the version the table has to have before.
     :param storage_options: settings of the store as ``deltalake`` names them; empty for local disks.
@@ -176,7 +176,7 @@ def restore(
                 custom_metadata=dict(about),
                 # A concurrent commit must fail this one: its rows would be restored away unseen.
                 max_commit_retries=0,
-                app_transactions=[client.Transaction(*txn)],
+                app_transactions=[client.Transaction(*txn) for txn in txns.items()],
             ),
         )
     except client.exceptions.CommitFailedError as e:

@@ -185,7 +185,7 @@ class CheckpointRestoreOperator(BaseOperator):
             seal_running=flag(self.seal_running, "seal_running"),
             quiet_for=self.quiet_for,
             target_uri=text(self.target_uri),
-            sink=sink_says(sink, manifest, target, batch=batch),
+            sink=sink_says(sink, manifest, target, batch=batch, repository=repository),
         )
 
     def _check_fingerprint(self, plan: RestorePlan) -> None:

@@ -10,8 +10,8 @@ the query has to get a new id, under the same seal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.guards.delta_client import restore
@@ -31,6 +31,7 @@ class TableTarget:
     :param batch_id: the batch it is to remember.
     :param plan_id: the plan; a second run of it finds the commit of the first.
     :param storage_options: settings of the store as ``deltalake`` names them; empty for local disks.
+    :param older_ids: older id of the query -> the batch it is to remember of that, where the stream had several.
     """
 
     table: Location
@@ -39,6 +40,12 @@ class TableTarget:
     batch_id: int
     plan_id: str
     storage_options: dict[str, str]
+    older_ids: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def txns(self) -> dict[str, int]:
+        """Every ``txn`` of the commit: id -> the batch it is to remember."""
+        return {**self.older_ids, self.app_id: self.batch_id}
 
 
 #: Restores a table by a Spark application (``airflow_ckpt_provider.jobs.roll_table_back``), from the version that it has to
@@ -67,7 +74,7 @@ def roll_back_table(target: TableTarget, *, expected: int, by_spark: RestoreBySp
         restore(
             target.table,
             target.version,
-            txn=(target.app_id, target.batch_id),
+            txns=target.txns,
             about={PLAN_KEY: target.plan_id},
             expected=expected,
             storage_options=target.storage_options,

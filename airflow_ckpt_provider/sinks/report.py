@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -73,6 +73,9 @@ class SinkReport:
     :param remembered: newest batch that the sink would skip; ``None`` where it keeps no memory.
     :param rollback: what a rollback would do; ``None`` where none is needed or possible.
     :param obstacle: why a rollback is not possible, where it would be needed.
+    :param query_ids: every id of the stream that a batch was looked for under; empty for sinks that do not know a query by its id.
+    :param memories: id -> newest batch that the sink remembers of it, for older ids of which that lies beyond the target.
+    :param doubts: what is not right, or not known, of the batches up to the target; a rollback does not change it.
     """
 
     kind: str
@@ -83,6 +86,9 @@ class SinkReport:
     remembered: int | None = None
     rollback: SinkRollback | None = None
     obstacle: str | None = None
+    query_ids: tuple[str, ...] = ()
+    memories: Mapping[str, int] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON."""
@@ -95,17 +101,22 @@ class SinkReport:
             "remembered": self.remembered,
             "rollback": self.rollback.to_json() if self.rollback else None,
             "obstacle": self.obstacle,
+            "query_ids": list(self.query_ids),
+            "memories": dict(self.memories),
+            "doubts": list(self.doubts),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SinkReport:
-        """Read what :meth:`to_json` wrote."""
+        """Read what :meth:`to_json` wrote, or an older version of it."""
         rollback = value["rollback"]
         return cls(
             **{
                 **value,
                 "verdict": Verdict(value["verdict"]),
                 "reasons": tuple(value["reasons"]),
+                "query_ids": tuple(value.get("query_ids", ())),
+                "doubts": tuple(value.get("doubts", ())),
                 "rollback": SinkRollback.from_json(rollback) if rollback else None,
             }
         )

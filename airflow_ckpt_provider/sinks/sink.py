@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
@@ -13,6 +13,7 @@ from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import TableHistory, read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark
 from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink, is_file_sink
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, without_memory
 from airflow_ckpt_provider.storage.location import Location
 
@@ -68,25 +69,40 @@ def history_of(sink: Sink) -> TableHistory | None:
     return read_table_history(sink.place) if sink.place and is_delta_table(sink.place) else None
 
 
+def beyond_the_log(sink: Sink, history: TableHistory, ids: QueryIds) -> dict[str, int | None]:
+    """What the table remembers of the ids that its log does not name any more: id -> newest batch, or ``None``.
+
+    Empty where the log is whole, and where ``deltalake``, which reads log checkpoints, is not installed.
+    """
+    found: dict[str, int | None] = {}
+    if sink.place is None or history.is_whole:
+        return found
+    for id_ in ids.all:
+        if history.remembered(id_) is None:
+            try:
+                found[id_] = delta_client.remembered(sink.place, id_, storage_options=sink.storage_options)
+            except MissingExtraError as e:
+                log.info("%s", e)
+    return found
+
+
 def inspect_sink(
     sink: Sink,
     history: TableHistory | None,
-    app_id: str,
+    ids: QueryIds,
     batch_id: int,
     newest: int,
     *,
     unwritten: frozenset[int] = frozenset(),
-    later: Collection[str | None] = (),
 ) -> SinkReport:
     """Judge a start of a query after a batch, by its sink.
 
     :param sink: the sink.
     :param history: the log of the table, where the sink is a Delta table; see :func:`history_of`.
-    :param app_id: id by which the sink knows the query.
+    :param ids: ids by which the sink may know the query.
     :param batch_id: the batch after which it will start.
     :param newest: the newest batch that it may have written.
-    :param unwritten: batches that write nothing into a file sink, such as an offline repartition.
-    :param later: ids of queries that have taken this one's place since.
+    :param unwritten: batches that write nothing into the sink, such as an offline repartition.
     :raises RefusedError: the place that is named is no sink.
     """
     place = sink.place
@@ -97,13 +113,8 @@ def inspect_sink(
             )
         return without_memory(sink.kind, batch_id, newest)
     if history:
-        remembered = None
-        if history.remembered(app_id) is None and not history.is_whole:
-            try:
-                remembered = delta_client.remembered(place, app_id, storage_options=sink.storage_options)
-            except MissingExtraError as e:
-                log.info("%s", e)
-        return inspect_delta(history, app_id, batch_id, remembered=remembered, later=later)
+        remembered = beyond_the_log(sink, history, ids)
+        return inspect_delta(history, ids, batch_id, remembered=remembered, unwritten=unwritten)
     if is_file_sink(place):
         return inspect_file_sink(place, batch_id, unwritten=unwritten)
     raise RefusedError(

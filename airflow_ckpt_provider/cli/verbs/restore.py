@@ -34,7 +34,7 @@ def restore(call: Call) -> Answer:
         seal_running=args.seal_running,
         quiet_for=args.quiet_for,
         target_uri=args.target_uri,
-        sink=sink_says(sink, manifest, target, batch=args.batch),
+        sink=sink_says(sink, manifest, target, batch=args.batch, repository=repository),
     )
     if call.screen:
         call.screen.print(terminal.plan(plan.to_markdown()))

@@ -153,7 +153,9 @@ class RewindPlan(Plan):
     @property
     def sink_verdict(self) -> Verdict:
         """What happens at the sink with the exit that was chosen."""
-        return Verdict.SAFE if self.rolls_sink_back else self.sink.verdict
+        if not self.rolls_sink_back:
+            return self.sink.verdict
+        return Verdict.UNKNOWN if self.sink.doubts else Verdict.SAFE
 
     @property
     def verdict(self) -> Verdict:
@@ -170,8 +172,7 @@ class RewindPlan(Plan):
             )
         elif self.sources and self.source_verdict is not Verdict.SAFE:
             found += [f"sources: {reason}" for reason in self.sources["reasons"]]
-        if not self.rolls_sink_back:
-            found += [f"sink: {reason}" for reason in self.sink.reasons]
+        found += [f"sink: {reason}" for reason in (self.sink.doubts if self.rolls_sink_back else self.sink.reasons)]
         return (*found, *self.downstream, *self.notes)
 
     @property

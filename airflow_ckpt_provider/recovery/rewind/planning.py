@@ -26,6 +26,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import Guard
+from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
 from airflow_ckpt_provider.recovery.rewind.beyond import files_beyond
 from airflow_ckpt_provider.recovery.rewind.downstream import downstream_of
@@ -43,6 +44,7 @@ from airflow_ckpt_provider.recovery.rewind.targets import (
     targets_of_manifest,
 )
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
 from airflow_ckpt_provider.storage.location import Location
@@ -55,9 +57,10 @@ def reachable(
     checkpoint: Checkpoint, repository: Repository | None = None, *, name: str | None = None
 ) -> list[RewindTarget]:
     """Every batch that the stream can go back to, oldest first: those of the checkpoint and those of its backups."""
-    progress = checkpoint.progress()
-    of_backups = _of_backups(repository, checkpoint, name, progress)
-    return merged(targets_of_checkpoint(checkpoint.tree()), of_backups)
+    stream = checked_name(name or checkpoint.location.name)
+    query_id = checkpoint.progress().query_id
+    ids = read_query_ids(query_id, place=checkpoint.location, repository=repository, name=stream)
+    return merged(targets_of_checkpoint(checkpoint.tree()), _of_backups(repository, stream, ids))
 
 
 def plan_rewind(
@@ -121,22 +124,32 @@ def plan_rewind(
     before, tree = inspect_target(location), checkpoint.tree()
     if specifier.kind == "to_latest":
         exact_replay = False  # what was logged and not committed is dropped
-    app_id = sink.app_id or query_id
-    wanted = _for_table_version(specifier, history, app_id)
+    ids = read_query_ids(
+        progress.query_id,
+        place=location,
+        repository=held,
+        name=name,
+        becomes=given,
+        app_id=sink.app_id,
+        history=history,
+        tree=tree,
+    ) or QueryIds.of(query_id, app_id=sink.app_id)
+    wanted = _for_table_version(specifier, history, ids)
     if given:
         found = resolve(wanted, targets_of_manifest(given), newest=given.batch_id)
         target, notes = found.target, found.notes
     else:
-        target, notes = _target(tree, held, checkpoint, name, progress, wanted, sink_exit, sink, history)
+        target, notes = _target(tree, held, name, progress, wanted, sink_exit, sink, history, ids)
+        if target.backup:  # its metadata comes with it
+            query_id = target.backup.query_id
+            ids = ids.starting_as(query_id)
     replays = exact_replay and target.replays
     deletes, writes = _changes(tree, before, target, held, replays=replays)
     if specifier.kind == "to_current" and sink_exit is not SinkPolicy.FORWARD:
         deletes, writes = (), ()
     logged = (progress.latest_logged, progress.latest_committed, target.batch_id if given else None)
     newest = max(b for b in logged if b is not None)
-    # Another query has taken the place of the one in the backup: what it wrote goes as well.
-    later = {progress.query_id} - {query_id, None}
-    report = inspect_sink(sink, history, app_id, target.batch_id, newest, unwritten=repartitions(tree), later=later)
+    report = inspect_sink(sink, history, ids, target.batch_id, newest, unwritten=repartitions(tree))
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(
@@ -155,7 +168,7 @@ def plan_rewind(
         writes=writes,
         sink=report,
         sink_exit=sink_exit,
-        app_id=app_id,
+        app_id=ids.writes_as(history) if history else sink.app_id or query_id,
         replay=replay.to_json(),
         sources=None
         if nothing_to_read
@@ -168,12 +181,10 @@ def plan_rewind(
     return plan
 
 
-def _of_backups(
-    repository: Repository | None, checkpoint: Checkpoint, name: str | None, progress: Progress
-) -> list[RewindTarget]:
+def _of_backups(repository: Repository | None, name: str, ids: QueryIds | None) -> list[RewindTarget]:
     if repository is None:
         return []
-    return targets_of_backups(repository, checked_name(name or checkpoint.location.name), query_id=progress.query_id)
+    return targets_of_backups(repository, name, query_ids=[link.query_id for link in ids.links] if ids else None)
 
 
 def _given_backup(repository: Repository | None, name: str, backup_id: str) -> Manifest:
@@ -182,7 +193,7 @@ def _given_backup(repository: Repository | None, name: str, backup_id: str) -> M
     return repository.manifest(backup_id, name=name)
 
 
-def _for_table_version(specifier: Specifier, history: TableHistory | None, app_id: str) -> Specifier:
+def _for_table_version(specifier: Specifier, history: TableHistory | None, ids: QueryIds) -> Specifier:
     """Turn a table version into the newest batch that the table held then."""
     if specifier.kind != "to_table_version":
         return specifier
@@ -198,24 +209,22 @@ def _for_table_version(specifier: Specifier, history: TableHistory | None, app_i
             hint="choose one of these",
         )
     lineage = history.lineage(version)
-    batches = [c.txns[app_id] for c in lineage or () if app_id in c.txns]
+    batches = [batch for c in lineage or () if (batch := ids.batch_in(c)) is not None]
     if not batches:
-        raise RefusedError(
-            f"version {version} of the table holds no batch of the query {app_id}", hint="use --to-batch"
-        )
+        raise RefusedError(f"version {version} of the table holds no batch of {ids.in_words()}", hint="use --to-batch")
     return Specifier("to_batch", str(max(batches)))
 
 
 def _target(
     tree: Tree,
     repository: Repository | None,
-    checkpoint: Checkpoint,
     name: str,
     progress: Progress,
     specifier: Specifier,
     sink_exit: SinkPolicy | None,
     sink: Sink,
     history: TableHistory | None,
+    ids: QueryIds,
 ) -> tuple[RewindTarget, tuple[str, ...]]:
     newest = progress.latest_committed or 0
     only = int(specifier.value) if specifier.kind == "to_batch" and specifier.value.lstrip("-").isdigit() else None
@@ -223,32 +232,42 @@ def _target(
         only = newest
     own = targets_of_checkpoint(tree, only=only)
     enough = only is not None and own and sink_exit is not SinkPolicy.FORWARD
-    backups = [] if enough else _of_backups(repository, checkpoint, name, progress)
+    backups = [] if enough else _of_backups(repository, name, ids)
     targets = merged(own, backups)
     if only is not None and only not in {t.batch_id for t in targets}:
         targets = merged(targets_of_checkpoint(tree), backups)  # for the range in the message
     resolved = resolve(specifier, targets, newest=newest)
     if sink_exit is not SinkPolicy.FORWARD:
         return resolved.target, resolved.notes
-    target = _where_the_sink_is(sink, history, progress, merged(targets_of_checkpoint(tree), backups), resolved.target)
+    everything = merged(targets_of_checkpoint(tree), backups)
+    target = _where_the_sink_is(sink, history, progress, everything, resolved.target, ids)
     moved = f"the sink stays and the checkpoint goes to batch {target.batch_id}, where the sink is"
     return target, (*resolved.notes, moved)
 
 
 def _where_the_sink_is(
-    sink: Sink, history: TableHistory | None, progress: Progress, targets: list[RewindTarget], asked: RewindTarget
+    sink: Sink,
+    history: TableHistory | None,
+    progress: Progress,
+    targets: list[RewindTarget],
+    asked: RewindTarget,
+    ids: QueryIds,
 ) -> RewindTarget:
     newest = progress.latest_logged or 0
-    report = inspect_sink(sink, history, sink.app_id or progress.query_id or "", asked.batch_id, newest)
-    if report.batch_id is None or report.remembered != report.batch_id:
+    report = inspect_sink(sink, history, ids, asked.batch_id, newest)
+    target = next((t for t in targets if t.batch_id == report.batch_id), None)
+    there = report
+    if target:
+        becomes = ids.starting_as(target.backup.query_id) if target.backup else ids
+        there = inspect_sink(sink, history, becomes, target.batch_id, newest)
+    if report.batch_id is None or (there.verdict in (Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE) and target):
         raise RefusedError(
             f"{report.uri} does not tell to which batch the checkpoint would have to go forward "
-            f"(it holds {report.batch_id}, remembers {report.remembered})",
+            f"(it holds {report.batch_id}, remembers {there.remembered})",
             hint="roll the sink back (--sink-exit rollback), or accept what will happen",
         )
-    for target in targets:
-        if target.batch_id == report.batch_id:
-            return target
+    if target:
+        return target
     raise RefusedError(
         f"the sink is at batch {report.batch_id}, which the checkpoint cannot go to; reachable: {span(targets)}",
         hint="roll the sink back to one of these (--sink-exit rollback)",

@@ -72,6 +72,7 @@ class RollBack:
             batch_id=plan.batch_id,
             plan_id=plan.plan_id,
             storage_options=dict(sink.storage_options),
+            older_ids=dict.fromkeys(plan.sink.memories, plan.batch_id),
         )
         fence.check()
         by_spark = sink.by_spark if plan.by_spark else None
@@ -156,9 +157,10 @@ class BringForward:
             table=sink.place,
             version=rollback.from_version,
             app_id=plan.app_id,
-            batch_id=plan.sink.remembered if plan.sink.remembered is not None else plan.newest,
+            batch_id=next(b for b in (plan.sink.remembered, plan.sink.batch_id, plan.newest) if b is not None),
             plan_id=undo_of(plan.plan_id),
             storage_options=dict(sink.storage_options),
+            older_ids=dict(plan.sink.memories),
         )
         fence.check()
         by_spark = sink.by_spark if plan.by_spark else None

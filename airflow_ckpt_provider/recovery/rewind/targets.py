@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -102,16 +103,16 @@ def repartitions(tree: Tree) -> frozenset[int]:
     return frozenset(b for b, entry in entries.items() if (e := entries.get(b - 1)) and is_repartition(entry, e))
 
 
-def targets_of_backups(repository: Repository, name: str, *, query_id: str | None) -> list[RewindTarget]:
+def targets_of_backups(repository: Repository, name: str, *, query_ids: Collection[str] | None) -> list[RewindTarget]:
     """The batches that the backups of a stream can go back to, by batch and age; the newest backup of each batch.
 
     :param name: name of the stream. The safety backups taken before changes count too.
-    :param query_id: backups of another query are left out; ``None`` takes all.
+    :param query_ids: every id that the query has had; backups of another query are left out. ``None`` takes all.
     """
     found: dict[int, RewindTarget] = {}
     for stream in (name + SAFETY_SUFFIX, name):
         for manifest in repository.backups(stream):
-            if query_id is None or manifest.query_id == query_id:
+            if query_ids is None or manifest.query_id in query_ids:
                 found |= {target.batch_id: target for target in targets_of_manifest(manifest)}
     return [found[batch_id] for batch_id in sorted(found)]
 

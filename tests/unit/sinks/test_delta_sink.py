@@ -15,6 +15,7 @@ from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
@@ -76,7 +77,7 @@ class Table:
         remembered = None
         if history.remembered(query) is None and not history.is_whole:
             remembered = delta_client.remembered(self.place, query, storage_options={})
-        return inspect_delta(history, query, batch, remembered=remembered)
+        return inspect_delta(history, QueryIds.of(query), batch, remembered={query: remembered})
 
     def _remembered(self, query: str) -> int:
         if not (Path(self.path) / "_delta_log").exists():
