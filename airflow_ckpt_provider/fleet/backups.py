@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.notes import Verified, verifications, verified
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.storage.location import Location
 
 #: How far back a good one is looked for behind damaged ones.
@@ -112,7 +113,8 @@ class BackupsOfFleet:
             return found
         other = self._elsewhere().get(checkpoint.uri)
         if other is None and found is not None:
-            same = query_id is not None and query_id == found.query_id
+            ids = read_query_ids(query_id, place=checkpoint, repository=self._repository, name=name)
+            same = ids is not None and found.query_id in ids.all
             whose = "the same query in another place" if same else "another stream"
             raise RefusedError(
                 f"the backups named {name!r} are of {whose}: of {found.checkpoint}",

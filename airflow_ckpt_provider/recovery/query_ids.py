@@ -1,8 +1,8 @@
 """Which query ids a stream has had: read from the plans of resets and rewinds, and from backups.
 
-A plan that gave a query a new id makes that id, so whatever has the id descends from the query of the plan, wherever it was copied to.
-Two ids in backups of the same checkpoint alone prove nothing: the checkpoint may have been deleted in between, and batch numbers
-begun again. They are of one stream if both know a batch by the same number and the same time.
+A plan that gives a query a new id makes that id. So whatever has the id descends from the query of the plan, wherever it was
+copied to. Two ids in backups of one checkpoint alone prove nothing: somebody may have deleted the checkpoint in between, and
+batch numbers began again. Two ids are of one stream if both know a batch by the same number and the same time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def read_query_ids(
     :param name: name of the stream in the repository.
     :param becomes: the backup whose id the query will have at its next start; by default the query keeps the one it has.
     :param app_id: the id that a person named for the sink.
-    :param history: the log of the table that the query writes. Backups are read only if the table has an id that no plan explains.
+    :param history: the log of the table that the query writes. Backups are read only if the table has an id that no plan
+        explains.
     :param tree: the checkpoint's files, whose log entries are compared with those of backups.
     :return: ``None`` if no id is known at all.
     """

@@ -8,22 +8,19 @@ number that the old one had reached. A checkpoint that only gets a new query id 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
-from airflow_ckpt_provider.guards import delta_client
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
-from airflow_ckpt_provider.sinks.delta import inspect_delta
-from airflow_ckpt_provider.sinks.delta_history import TableHistory, read_table_history
+from airflow_ckpt_provider.sinks.delta import content_doubts, inspect_delta
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history
 from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink, is_file_sink
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, without_memory
-from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.sink import Sink, beyond_the_log
 from airflow_ckpt_provider.verdict import Verdict
-
-log = logging.getLogger(__name__)
 
 #: Before the first batch.
 NOTHING_READ = -1
@@ -44,6 +41,7 @@ class Cutover:
     :param remembered: newest batch that the sink remembers of the old query; ``None`` where it keeps no memory.
     :param skipped: how many of the new checkpoint's first batches the sink skips.
     :param doubled: what the sink gets a second time: ``batches``, and ``rows`` where its log tells.
+    :param query_ids: every id of the old query that the table's log was searched for; empty for other sinks.
     """
 
     kind: str
@@ -54,6 +52,7 @@ class Cutover:
     remembered: int | None = None
     skipped: int = 0
     doubled: Mapping[str, int] = field(default_factory=dict)
+    query_ids: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The cutover as plain JSON."""
@@ -66,12 +65,14 @@ class Cutover:
             "remembered": self.remembered,
             "skipped": self.skipped,
             "doubled": dict(self.doubled),
+            "query_ids": list(self.query_ids),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Cutover:
-        """Read what :meth:`to_json` wrote."""
-        return cls(**{**value, "verdict": Verdict(value["verdict"]), "reasons": tuple(value["reasons"])})
+        """Read what :meth:`to_json` wrote, or an older version of it."""
+        lists = {name: tuple(value.get(name, ())) for name in ("reasons", "query_ids")}
+        return cls(**{**value, **lists, "verdict": Verdict(value["verdict"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +112,36 @@ class Known:
             hint=f"give the sink's directory, or one of {', '.join(WITHOUT_MEMORY)} where it has none",
         )
 
-    def held(self, app_id: str | None) -> int | None:
+    @property
+    def lineage(self) -> tuple[TableCommit, ...]:
+        """The commits that make up the table; none where that is not known, or it is no table."""
+        return (self.history.lineage() if self.history else None) or ()
+
+    def held(self, ids: QueryIds | None) -> int | None:
         """Newest batch of a query whose rows are in the table; ``None`` where that is not known or there is none."""
-        lineage = self.history.lineage() if self.history else None
-        return max((c.txns[app_id] for c in lineage or () if app_id in c.txns), default=None) if app_id else None
+        batches = (ids.batch_in(c) for c in self.lineage) if ids else ()
+        return max((batch for batch in batches if batch is not None), default=None)
 
-    def others(self, app_id: str) -> tuple[str, ...]:
+    def others(self, ids: QueryIds) -> tuple[str, ...]:
         """Other ids under which batches are in the table: other streams, or earlier checkpoints of this one."""
-        lineage = self.history.lineage() if self.history else None
-        return tuple(dict.fromkeys(other for c in lineage or () for other in c.txns if other != app_id))
+        return tuple(dict.fromkeys(other for c in self.lineage for other in c.txns if other not in ids.all))
 
-    def rows_after(self, app_id: str, batch_id: int) -> int | None:
-        """Rows in the table of batches after one; ``None`` where the log does not tell."""
-        lineage = self.history.lineage() if self.history else None
-        rows = [c.rows for c in lineage or () if c.txns.get(app_id, NOTHING_READ) > batch_id]
-        return None if None in rows else sum(row or 0 for row in rows)
+    def after(self, ids: QueryIds, batch_id: int) -> tuple[TableCommit, ...]:
+        """The commits in the table of batches after one."""
+        return tuple(c for c in self.lineage if ids.is_beyond(c, batch_id))
+
+    def memory(self, ids: QueryIds) -> int | None:
+        """Newest batch that the table remembers of the id that the query writes with; ``None``: there is none, or not known."""
+        if self.history is None:
+            return None
+        app_id = ids.writes_as(self.history)
+        memory = self.history.remembered(app_id)
+        return beyond_the_log(self.sink, self.history, QueryIds.of(app_id)).get(app_id) if memory is None else memory
 
 
 def cutover_to_new_checkpoint(
     known: Known,
-    query_id: str | None,
+    ids: QueryIds | None,
     *,
     start: int,
     newest: int,
@@ -140,7 +151,7 @@ def cutover_to_new_checkpoint(
     """Judge a new checkpoint: a new query id, and batch numbers from 0 on.
 
     :param known: the sink.
-    :param query_id: the old query's id, where it could be read.
+    :param ids: the old query's ids; ``None`` if none could be read.
     :param start: the batch of the old query after which the new checkpoint reads; :data:`NOTHING_READ` for all there is.
     :param newest: the newest batch that the old query may have written.
     :param new_app_id: ``txnAppId`` that the new query will write with, where it writes with one.
@@ -148,13 +159,12 @@ def cutover_to_new_checkpoint(
     """
     sink = known.sink
     if known.history:
-        app_id = sink.app_id or query_id
-        if app_id is None:
+        if ids is None:
             return _unknown_id(known.history.uri)
-        writes_as = new_app_id or (sink.app_id and app_id)
-        if writes_as and not continues and (memory := _memory(known, writes_as)) is not None and memory >= 0:
+        writes_as = new_app_id or sink.app_id
+        if writes_as and not continues and (memory := known.memory(QueryIds.of(writes_as))) is not None and memory >= 0:
             return _same_app_id(known.history.uri, writes_as, memory)
-        return _by_content(known, app_id, start, "a new query id" if not new_app_id else f"txnAppId {new_app_id}")
+        return _by_content(known, ids, start, "a new query id" if not new_app_id else f"txnAppId {new_app_id}")
     if known.is_file_sink and sink.place:
         remembered = inspect_file_sink(sink.place, newest).remembered
         if remembered is None or remembered < 0:
@@ -184,20 +194,20 @@ def cutover_to_new_checkpoint(
     return _without_memory(sink.kind, start, newest)
 
 
-def cutover_to_new_query_id(known: Known, query_id: str | None, *, start: int, newest: int) -> Cutover:
+def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
     """Judge a checkpoint that only gets a new query id: batch numbers go on after ``start``.
 
     :param known: the sink.
-    :param query_id: the id it had.
+    :param ids: the ids it had; ``None`` if none could be read.
     :param start: its newest committed batch.
     :param newest: its newest logged batch.
     """
     sink = known.sink
     if known.history and not sink.app_id:
-        if query_id is None:
+        if ids is None:
             return _unknown_id(known.history.uri)
-        return _by_content(known, query_id, start, "a new query id")
-    cutover = cutover_of_same_query(known, query_id, start=start, newest=newest)
+        return _by_content(known, ids, start, "a new query id")
+    cutover = cutover_of_same_query(known, ids, start=start, newest=newest)
     if cutover.kind == "unknown":
         reason = "the sink is not known (--sink): a new query id makes a Delta table forget which batches it has"
         return replace(cutover, reasons=(reason,))
@@ -205,20 +215,19 @@ def cutover_to_new_query_id(known: Known, query_id: str | None, *, start: int, n
     return replace(cutover, reasons=(no_use, *cutover.reasons))
 
 
-def cutover_of_same_query(known: Known, query_id: str | None, *, start: int, newest: int) -> Cutover:
+def cutover_of_same_query(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
     """Judge the same query, as a checkpoint of an older batch: its id and its batch numbers go on after ``start``.
 
     :param known: the sink.
-    :param query_id: the query's id.
+    :param ids: the query's ids; ``None`` if none could be read.
     :param start: the batch that it goes on after.
     :param newest: the newest batch that it may have written.
     """
     sink = known.sink
     if known.history:
-        app_id = sink.app_id or query_id
-        if app_id is None:
+        if ids is None:
             return _unknown_id(known.history.uri)
-        report = inspect_delta(known.history, app_id, start, remembered=_memory(known, app_id))
+        report = inspect_delta(known.history, ids, start, remembered=beyond_the_log(sink, known.history, ids))
     elif known.is_file_sink and sink.place:
         report = inspect_file_sink(sink.place, start)
     elif sink.kind == "unknown":
@@ -233,17 +242,18 @@ def cutover_of_same_query(known: Known, query_id: str | None, *, start: int, new
         report.reasons,
         held=report.batch_id,
         remembered=report.remembered,
+        query_ids=report.query_ids,
     )
 
 
-def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Cutover:
+def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str) -> Cutover:
     """Judge by what the table holds: it remembers nothing of the new id."""
     history = known.history
     if history is None:
         raise ValueError("not a Delta table")
     lineage = history.lineage()
-    held, memory = known.held(app_id), _memory(known, app_id)
-    cutover = Cutover("delta", history.uri, Verdict.UNKNOWN, held=held, remembered=memory)
+    held, memory = known.held(ids), known.memory(ids)
+    cutover = Cutover("delta", history.uri, Verdict.UNKNOWN, held=held, remembered=memory, query_ids=ids.all)
     if lineage is None:
         return _with(
             cutover, Verdict.UNKNOWN, "the table was restored to a version that its log does not have any more"
@@ -251,23 +261,26 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Cutov
     if held is None:
         if not history.is_whole:
             reason = (
-                f"the table's log begins at version {history.first}: which batches of {app_id} it holds cannot be told"
+                f"the table's log begins at version {history.first}: which batches of {ids.in_words()} it holds "
+                "cannot be told"
             )
             return _with(cutover, Verdict.UNKNOWN, reason)
-        if start == NOTHING_READ and lineage and known.others(app_id):
+        if start == NOTHING_READ and lineage and known.others(ids):
             return _with(
-                cutover, Verdict.UNKNOWN, f"the table holds nothing of the query {app_id}, {_but_of(known, app_id)}"
+                cutover, Verdict.UNKNOWN, f"the table holds nothing of {ids.in_words()}, {_but_of(known, ids)}"
             )
         if memory is not None or (start == NOTHING_READ and not lineage):
             held = NOTHING_READ  # restored to before its first batch, or asked to start before it
         else:
             reason = (
-                f"the table has no commit of the query {app_id}: it is not its sink, or the query writes to it by foreachBatch "
+                f"the table has no commit of {ids.in_words()}: it is not its sink, or the query writes to it by foreachBatch "
                 "without txnAppId, or with another id (name it: --txn-app-id)"
             )
             return _with(cutover, Verdict.UNKNOWN, reason)
     if held > start:
-        rows = known.rows_after(app_id, start)
+        again = known.after(ids, start)
+        counts = [c.rows for c in again]
+        rows = None if None in counts else sum(count or 0 for count in counts)
         counted = "their rows" if rows is None else f"their {rows:,} rows"
         what = f"batch {held}" if held == start + 1 else f"batches {start + 1} to {held}"
         reason = (
@@ -276,8 +289,11 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Cutov
             if start >= 0
             else f"the table holds batches 0 to {held} and does not know {unknown_as}: {counted} are written again"
         )
-        if start == NOTHING_READ and known.others(app_id):
-            reason += f"; {_but_of(known, app_id)}"
+        older = sorted({id_ for c in again for id_ in c.txns if id_ in ids.all} - {ids.writes_as(history)})
+        if older:
+            reason += f"; some of them are in the table under older ids of the query: {', '.join(older)}"
+        if start == NOTHING_READ and known.others(ids):
+            reason += f"; {_but_of(known, ids)}"
         doubled = {"batches": held - max(start, NOTHING_READ)} | ({} if rows is None else {"rows": rows})
         return _with(cutover, Verdict.WILL_DUPLICATE, reason, doubled=doubled)
     if held < start:
@@ -286,15 +302,17 @@ def _by_content(known: Known, app_id: str, start: int, unknown_as: str) -> Cutov
             f"{start} are missing if those batches had any"
         )
         return _with(cutover, Verdict.UNKNOWN, reason)
+    doubts = content_doubts(history, ids, start) if start >= 0 else ()
+    if doubts:
+        return _with(cutover, Verdict.UNKNOWN, "; ".join(doubts))
     done = f"the table holds exactly the batches up to {start}, and does not know {unknown_as}: nothing is skipped"
     return _with(cutover, Verdict.SAFE, done if start >= 0 else "the table holds nothing of the old query")
 
 
-def _but_of(known: Known, app_id: str) -> str:
+def _but_of(known: Known, ids: QueryIds) -> str:
     """What a start from scratch may double besides: a checkpoint that was reset before wrote under another id."""
-    others = known.others(app_id)
-    lineage = (known.history.lineage() if known.history else None) or ()
-    rows = [c.rows for c in lineage if app_id not in c.txns and c.txns]
+    others = known.others(ids)
+    rows = [c.rows for c in known.lineage if c.txns and not ids.is_own(c)]
     counted = "rows" if None in rows else f"{sum(row or 0 for row in rows):,} rows"
     return (
         f"but {counted} that other query ids wrote ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}): where one is an "
@@ -338,17 +356,6 @@ def _without_memory(kind: str, start: int, newest: int) -> Cutover:
     return Cutover(kind, kind, report.verdict, report.reasons, doubled={"batches": newest - start})
 
 
-def _memory(known: Known, app_id: str) -> int | None:
-    history, place = known.history, known.sink.place
-    memory = history.remembered(app_id) if history else None
-    if memory is None and history and place and not history.is_whole:
-        try:
-            memory = delta_client.remembered(place, app_id, storage_options=known.sink.storage_options)
-        except MissingExtraError as e:
-            log.info("%s", e)
-    return memory
-
-
 def _with(cutover: Cutover, verdict: Verdict, reason: str, *, doubled: Mapping[str, int] | None = None) -> Cutover:
     return Cutover(
         cutover.kind,
@@ -358,4 +365,5 @@ def _with(cutover: Cutover, verdict: Verdict, reason: str, *, doubled: Mapping[s
         held=cutover.held,
         remembered=cutover.remembered,
         doubled=doubled or {},
+        query_ids=cutover.query_ids,
     )

@@ -41,8 +41,8 @@ def inspect_delta(
     :param history: the table's log.
     :param ids: the query ids of the stream.
     :param batch_id: the batch after which the query will start.
-    :param remembered: id -> its newest ``txn`` as a client knows it, for a log that was cleaned up; ``None`` for an id that the table
-        does not know.
+    :param remembered: id -> its newest ``txn`` as a client knows it, for a log that was cleaned up; ``None`` for an id that
+        the table does not know.
     :param unwritten: batches that write nothing, such as an offline repartition.
     """
     memories = _memories(history, ids, remembered or {})
@@ -123,7 +123,8 @@ class _Start:
         kept = self.batches_of(self.before)
         if not kept:
             return (
-                f"the table's log has no commit of {self.ids.in_words()} up to batch {self.batch_id}: whether the table holds the "
+                f"the table's log has no commit of {self.ids.in_words()} up to batch {self.batch_id}: whether the "
+                "table holds the "
                 "rows of those batches is not known",
             )
         last = max(kept)
@@ -137,7 +138,8 @@ class _Start:
         tail = [b for b in range(last + 1, self.batch_id + 1) if b not in self.unwritten]
         if tail:
             doubts.append(
-                f"the table holds batches up to {last}, the checkpoint goes on after {self.batch_id}: rows of batches {tail[0]} to "
+                f"the table holds batches up to {last}, the checkpoint goes on after {self.batch_id}: rows of "
+                f"batches {tail[0]} to "
                 f"{tail[-1]} are missing if those batches had any"
             )
         return (*doubts, *self._older(min(kept)))
@@ -149,7 +151,8 @@ class _Start:
             first_own = next(i for i, c in enumerate(self.lineage) if self.ids.batch_in(c) is not None)
             if places[-1] < first_own and last + 1 < oldest:
                 return [
-                    f"the table holds batches up to {last} of {id_} and then batches of {self.ids.in_words()} from {oldest} on: if "
+                    f"the table holds batches up to {last} of {id_} and then batches of {self.ids.in_words()} from "
+                    f"{oldest} on: if "
                     f"{id_} is an older id of this query, rows of batches {last + 1} to {oldest - 1} are missing; {_NAME_IT}"
                 ]
         return []
@@ -190,7 +193,8 @@ class _Start:
             else "others wrote into it meanwhile"
         )
         return (
-            f"the first commit of {self.ids.in_words()} after batch {self.batch_id} is batch {first}, and no known id of the query "
+            f"the first commit of {self.ids.in_words()} after batch {self.batch_id} is batch {first}, and no known "
+            "id of the query "
             f"explains {_batches(missing)}, though {who}: if the query had another id then, {_NAME_IT}"
         )
 
@@ -205,7 +209,8 @@ class _Start:
             newest = max(self.lineage[i].txns[id_] for i in places)
             if places[0] > last and oldest - 1 in own and newest > self.batch_id:
                 return (
-                    f"{id_} wrote batches {oldest} to {newest} into the table, which continue where those of {self.ids.in_words()} "
+                    f"{id_} wrote batches {oldest} to {newest} into the table, which continue where those of "
+                    f"{self.ids.in_words()} "
                     f"end: if it is another id of this query, their rows are written again; {_NAME_IT}"
                 )
         return None
@@ -277,7 +282,8 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
     if skips and memory is not None:
         return (
             f"the table holds batches up to {held} and remembers {memory} of the id that the query will have: Delta skips the "
-            f"replay of batches {begin} to {memory} without a word, and writes batches {memory + 1} to {held} beside the rows that "
+            f"replay of batches {begin} to {memory} without a word, and writes batches {memory + 1} to {held} "
+            "beside the rows that "
             "are there",
         )
     writes_as = start.ids.writes_as(start.history)
@@ -330,8 +336,8 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
 def _missing_between(start: _Start, first: int, last: int) -> list[int]:
     """Batches without a commit between two that have one.
 
-    Delta's own sink commits every batch, one without rows too. ``foreachBatch`` need not: there a batch is missing only if the log
-    shows that the table had it once.
+    Delta's own sink commits every batch, one without rows too. ``foreachBatch`` need not: there a batch is missing only if
+    the log shows that the table had it once.
     """
     kept = set(start.batches_of(start.before))
     missing = [b for b in range(first, last) if b not in kept and b not in start.unwritten]

@@ -1,7 +1,7 @@
 """The query ids of one stream, as one chain: a reset or a rewind can give a query a new id, and its batch numbers continue.
 
-A Delta table keeps ``txn(appId, version)`` by query id. So a table can hold batches of one stream under several ids, and only what
-it remembers of the id that the query has at its next start makes it skip a batch.
+A Delta table keeps ``txn(appId, version)`` by query id. So a table can hold batches of one stream under several ids, and only
+what it remembers of the id that the query has at its next start makes it skip a batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class QueryIds:
     """All ids under which one stream has written, with the batch numbers of one log.
 
     :param links: the ids, oldest first; the last is the one that the query has at its next start.
-    :param app_id: the ``txnAppId`` with which ``foreachBatch`` writes, or an older id, as a person named it; ``None``: none was named.
+    :param app_id: the ``txnAppId`` with which ``foreachBatch`` writes, or an older id, as a person named it; ``None``: none
+        was named.
     :param successors: ids of queries with other batch numbers that took the stream's place: all that they wrote lies beyond
         every batch of the stream.
     """

@@ -73,7 +73,7 @@ class SinkReport:
     :param remembered: newest batch that the sink would skip; ``None`` where it keeps no memory.
     :param rollback: what a rollback would do; ``None`` where none is needed or possible.
     :param obstacle: why a rollback is not possible, where it would be needed.
-    :param query_ids: every id of the stream that a batch was looked for under; empty for sinks that do not know a query by its id.
+    :param query_ids: every id of the stream under which batches were searched; empty for sinks that do not keep ids.
     :param memories: id -> newest batch that the sink remembers of it, for older ids of which that lies beyond the target.
     :param doubts: what is not right, or not known, of the batches up to the target; a rollback does not change it.
     """

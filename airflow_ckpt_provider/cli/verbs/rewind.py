@@ -21,6 +21,7 @@ from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.errors import RepositoryError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
+from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.reset.undo import reset_to_undo, undo_reset
 from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -146,7 +147,7 @@ def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
             raise
         repository = None
     targets = reachable(checkpoint, repository, name=call.args.name)
-    versions = _table_versions(call, checkpoint)
+    versions = _table_versions(call, checkpoint, repository)
     if call.screen:
         call.screen.print(terminal.title(f"Batches that {checkpoint.location} can go back to"))
         call.screen.print(_table(targets, versions))
@@ -154,14 +155,23 @@ def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
     return Answer({"checkpoint": checkpoint.location.uri, "targets": listed})
 
 
-def _table_versions(call: Call, checkpoint: Checkpoint) -> dict[int, int]:
+def _table_versions(call: Call, checkpoint: Checkpoint, repository: Repository | None) -> dict[int, int]:
     """Batch -> version of the Delta table that holds it, where the sink is one."""
     sink = _sink(call)
     if sink.place is None or not is_delta_table(sink.place):
         return {}
-    app_id = sink.app_id or checkpoint.progress().query_id or ""
-    lineage = read_table_history(sink.place).lineage() or ()
-    return {commit.txns[app_id]: commit.version for commit in lineage if app_id in commit.txns}
+    history = read_table_history(sink.place)
+    ids = read_query_ids(
+        checkpoint.progress().query_id,
+        place=checkpoint.location,
+        repository=repository,
+        name=call.args.name or checkpoint.location.name,
+        app_id=sink.app_id,
+        history=history,
+        tree=checkpoint.tree(),
+    )
+    batches = ((ids.batch_in(commit), commit.version) for commit in history.lineage() or ()) if ids else ()
+    return {batch: version for batch, version in batches if batch is not None}
 
 
 def _table(targets: list[RewindTarget], versions: dict[int, int]) -> Table:

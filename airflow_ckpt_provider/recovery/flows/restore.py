@@ -13,6 +13,7 @@ from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.flows.flow import Flow
+from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.sinks.cutover import Cutover, Known, cutover_of_same_query
@@ -96,9 +97,19 @@ def plan_flow_restore(
         )
     chosen = manifest.batch_id if batch is None else batch
     newest = flow.progress.latest_logged if flow.progress else None
+    known = Known.of(sink or Sink())
+    ids = read_query_ids(
+        flow.progress.query_id if flow.progress else None,
+        place=live,
+        repository=repository,
+        name=manifest.name,
+        becomes=manifest,
+        app_id=known.sink.app_id,
+        history=known.history,
+    )
     cutover = cutover_of_same_query(
-        Known.of(sink or Sink()),
-        manifest.query_id,
+        known,
+        ids,
         start=chosen,
         newest=chosen if newest is None else max(newest, chosen),
     )

@@ -19,12 +19,14 @@ from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
 from airflow_ckpt_provider.recovery.positions.delta import RowsBefore
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
+from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest, ResetWay
 from airflow_ckpt_provider.sinks.cutover import (
@@ -34,6 +36,7 @@ from airflow_ckpt_provider.sinks.cutover import (
     cutover_to_new_checkpoint,
     cutover_to_new_query_id,
 )
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -102,8 +105,8 @@ def plan_reset(
         continue_numbers=continue_numbers,
     )
     before = inspect_target(checkpoint)
+    held = Repository.open_if_there(repository or default_repository(checkpoint))
     if before.seal:
-        held = Repository.open_if_there(repository or default_repository(checkpoint))
         plan = read_reset(held, before.seal.plan_id) if held else None
         if plan or before.seal.plan_id != seal_id:
             return _continued(before, plan, name, request)
@@ -113,6 +116,7 @@ def plan_reset(
         )
     logs = logs_of_checkpoint(checkpoint)
     known = Known.of(sink)
+    ids = _ids(checkpoint, before, logs, known, held, name)
     newest = max((*logs.logged, *logs.committed), default=NOTHING_READ)
     plan = ResetPlan(
         plan_id=seal_id or new_plan_id(),
@@ -131,16 +135,16 @@ def plan_reset(
         repository=repository.uri if repository and repository != default_repository(checkpoint) else "",
     )
     if way is ResetWay.NEW_QUERY_ID:
-        return _new_query_id(plan, logs, known)
+        return _new_query_id(plan, logs, known, ids)
     if continue_numbers and logs.is_stateful:
         raise RefusedError(
             f"{checkpoint} keeps state, and its batch numbers go with its state: a new checkpoint has to begin at batch 0",
             hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
         )
-    choice = _choose(logs, known, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
+    choice = _choose(logs, known, ids, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
     start = choice.entry.batch_id if choice and way is ResetWay.KEEP_POSITION else NOTHING_READ
     cutover = cutover_to_new_checkpoint(
-        known, logs.query_id, start=start, newest=newest, new_app_id=new_app_id or None, continues=continue_numbers
+        known, ids, start=start, newest=newest, new_app_id=new_app_id or None, continues=continue_numbers
     )
     plan = replace(plan, cutover=cutover, cautions=(_FROM_SCRATCH,))
     if choice and way is ResetWay.KEEP_POSITION:
@@ -211,11 +215,32 @@ def _new_source(name: str, position: SourcePosition) -> NewSource:
     return NewSource(name, position.kind, position.options, position.conf, verdict, reasons)
 
 
-def _choose(logs: ReadableLogs, known: Known, batch_id: int | None) -> Choice:
+def _ids(
+    checkpoint: Location, before: Target, logs: ReadableLogs, known: Known, repository: Repository | None, name: str
+) -> QueryIds | None:
+    """The ids by which a table may know the old query."""
+    if known.history is None:
+        return QueryIds.of(logs.query_id) if logs.query_id else None
+    app_id = known.sink.app_id
+    if logs.query_id is None:
+        return QueryIds.of(app_id, app_id=app_id) if app_id else None
+    tree = Tree.of(checkpoint, files=before.visible.values())
+    return read_query_ids(
+        logs.query_id,
+        place=checkpoint,
+        repository=repository,
+        name=name,
+        app_id=app_id,
+        history=known.history,
+        tree=tree,
+    )
+
+
+def _choose(logs: ReadableLogs, known: Known, ids: QueryIds | None, batch_id: int | None) -> Choice:
     """After which batch: the newest committed one, or one that was not committed and that the sink has all the same."""
     if batch_id is not None:
         return choose_batch(logs, batch_id)
-    held = known.held(known.sink.app_id or logs.query_id)
+    held = known.held(ids)
     beyond = held is not None and held in logs.logged and held > max(logs.committed, default=NOTHING_READ)
     entry = logs.entry(held) if held is not None and beyond else None
     if entry is None:
@@ -225,7 +250,7 @@ def _choose(logs: ReadableLogs, known: Known, batch_id: int | None) -> Choice:
     return Choice(entry, later, notes=(note,))
 
 
-def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known) -> ResetPlan:
+def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known, ids: QueryIds | None) -> ResetPlan:
     if not logs.committed and not logs.logged:
         raise RefusedError(
             f"{plan.checkpoint} has no batch yet: a new query id would be the same as a new checkpoint",
@@ -237,7 +262,7 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known) -> ResetPla
             hint="`airflow-ckpt doctor --repair --query-id` puts the old id back",
         )
     start = max(logs.committed, default=NOTHING_READ)
-    cutover = cutover_to_new_query_id(known, logs.query_id, start=start, newest=plan.newest)
+    cutover = cutover_to_new_query_id(known, ids, start=start, newest=plan.newest)
     caution = "listeners, metrics and sinks that go by the query id take the query for a new one from now on"
     return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutover=cutover, cautions=(caution,))
 

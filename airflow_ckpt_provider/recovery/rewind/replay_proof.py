@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
-from airflow_ckpt_provider.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.recovery.query_ids import read_query_ids
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +63,23 @@ class ReplayProof:
         return "\n".join([head, *lines]) + "\n"
 
 
-def prove_replay(checkpoint: Checkpoint, batch_id: int, *, sink: Sink | None = None) -> ReplayProof:
+def prove_replay(
+    checkpoint: Checkpoint,
+    batch_id: int,
+    *,
+    sink: Sink | None = None,
+    repository: Location | None = None,
+    name: str | None = None,
+) -> ReplayProof:
     """Look whether all batches after ``batch_id`` were run once, over offsets without a gap.
 
     Spark starts each batch where the one before ended, so offsets are contiguous where no entry is missing.
 
     :param checkpoint: the checkpoint; its stream may run.
     :param batch_id: the batch that was gone back to.
-    :param sink: what the query writes to; a Delta table tells the rows of each batch.
+    :param sink: what the query writes to; a Delta table tells the rows of each batch, under every id that the query has had.
+    :param repository: place of the repository that knows the query's older ids; by default the one beside the checkpoint.
+    :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
     :raises RefusedError: nothing was committed since.
     """
     progress = checkpoint.progress()
@@ -85,20 +100,60 @@ def prove_replay(checkpoint: Checkpoint, batch_id: int, *, sink: Sink | None = N
     ]
     rows: dict[int, int | None] = {}
     if sink and sink.place and is_delta_table(sink.place):
-        app_id = sink.app_id or progress.query_id or ""
-        rows, found = _in_table(sink, app_id, range(batch_id + 1, newest + 1))
-        findings += found
+        history = read_table_history(sink.place)
+        location = checkpoint.location
+        ids = read_query_ids(
+            progress.query_id,
+            place=location,
+            repository=Repository.open_if_there(repository or default_repository(location)),
+            name=name or location.name,
+            app_id=sink.app_id,
+            history=history,
+            tree=checkpoint.tree(),
+        )
+        if ids is None:
+            findings.append("metadata is missing: which batches of the table are the query's is not known")
+        else:
+            rows, found = _in_table(history, ids, range(batch_id + 1, newest + 1))
+            findings += found
     return ReplayProof(batch_id, replayed, rows, tuple(findings))
 
 
-def _in_table(sink: Sink, app_id: str, batches: range) -> tuple[dict[int, int | None], list[str]]:
-    if sink.place is None:
-        return {}, []
-    lineage = read_table_history(sink.place).lineage() or ()
-    commits = [c for c in lineage if c.txns.get(app_id, -1) in batches]
-    count = Counter(c.txns[app_id] for c in commits)
-    rows = {c.txns[app_id]: c.rows for c in commits}
+def _in_table(history: TableHistory, ids: QueryIds, batches: range) -> tuple[dict[int, int | None], list[str]]:
+    lineage = history.lineage() or ()
+    commits = [(batch, c) for c in lineage if (batch := ids.batch_in(c)) is not None and batch in batches]
+    count = Counter(batch for batch, _ in commits)
+    rows: dict[int, int | None] = {}
+    for batch, commit in commits:
+        before = rows.get(batch, 0)
+        rows[batch] = None if before is None or commit.rows is None else before + commit.rows
     missing = [b for b in batches if b not in count]
     findings = [f"the table has no commit of batch {b}: its rows are missing if it had any" for b in missing]
     findings += [f"the table has {n} commits of batch {b}: its rows are doubled" for b, n in count.items() if n > 1]
-    return dict(sorted(rows.items())), findings
+    return dict(sorted(rows.items())), [*findings, *_under_unknown_ids(lineage, ids, batches)]
+
+
+def _under_unknown_ids(lineage: Sequence[TableCommit], ids: QueryIds, batches: range) -> Iterator[str]:
+    """Unknown ids that may be older ones of this query: the query's own batches begin where an unknown id has been before.
+
+    A query whose first batch in the table is not 0 had another id before, or another table. Whoever wrote the batch before
+    that one into the table is the likely one.
+    """
+    own = [(i, batch) for i, c in enumerate(lineage) if (batch := ids.batch_in(c)) is not None]
+    if not own:
+        return
+    first = own[0][0]
+    oldest = min(batch for _, batch in own)
+    of_id: dict[str, list[tuple[int, int]]] = {}
+    for i, commit in enumerate(lineage):
+        for id_, batch in commit.txns.items():
+            if id_ not in ids.all:
+                of_id.setdefault(id_, []).append((i, batch))
+    for id_, found in of_id.items():
+        twice = sorted({batch for _, batch in found} & {batch for _, batch in own} & {*batches})
+        if twice and found[-1][0] < first and oldest - 1 in {batch for _, batch in found}:
+            yield (
+                f"the table has batch {', '.join(map(str, twice))} of {id_} too: if that is an older id of this "
+                "query, those rows "
+                "are doubled; give the repository that has the records of the change, or name the id (--txn-app-id)"
+            )

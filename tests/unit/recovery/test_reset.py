@@ -230,13 +230,21 @@ class TestTheSeamOfANewCheckpoint:
     def test_from_scratch_after_a_new_query_id(self, orders: Location, table: Location) -> None:
         """What the table holds under the id of before is the same query's, and comes again too."""
         reset(orders, RENAME, sink=Sink(place=table))
+        newer = Checkpoint.at(orders).progress().query_id
+        plan = plan_of(orders, SCRATCH, sink=Sink(place=table))
+        assert (plan.cutover.verdict, plan.cutover.doubled) == (Verdict.WILL_DUPLICATE, {"batches": 7, "rows": 14})
+        assert f"under older ids of the query: {QUERY_ID}" in plan.cutover.reasons[0]
+        append(table.uri, NEWEST + 1, app_id=newer)
+        plan = plan_of(orders, SCRATCH, sink=Sink(place=table))
+        assert (plan.cutover.verdict, plan.cutover.doubled["rows"]) == (Verdict.WILL_DUPLICATE, 16)
+        assert plan.cutover.query_ids == (QUERY_ID, newer)
+
+    def test_from_scratch_after_an_id_that_nobody_knows(self, orders: Location, table: Location) -> None:
+        """Whose the other rows are is not known: they are named."""
+        orders.replace("metadata", b'{"id":"by-hand"}')
         verdict, reason = self.verdict(orders, table, way=SCRATCH)
         assert verdict is Verdict.UNKNOWN
         assert f"but 14 rows that other query ids wrote ({QUERY_ID})" in reason
-        append(table.uri, NEWEST + 1, app_id=Checkpoint.at(orders).progress().query_id)
-        plan = plan_of(orders, SCRATCH, sink=Sink(place=table))
-        assert (plan.cutover.verdict, plan.cutover.doubled["rows"]) == (Verdict.WILL_DUPLICATE, 2)
-        assert f"but 14 rows that other query ids wrote ({QUERY_ID})" in plan.cutover.reasons[0]
 
     def test_from_scratch_into_a_table_with_rows_of_nobody_knows_whom(self, orders: Location, tmp_path: Path) -> None:
         for batch in range(3):
