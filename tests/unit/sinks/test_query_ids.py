@@ -83,9 +83,9 @@ class Model:
         self.batch = target
         return self
 
-    def _commit(self, operation: str, rows: Counter[int], txns: dict[str, int], **more: Any) -> None:
+    def _commit(self, operation: str, content: Counter[int], txns: dict[str, int], **more: Any) -> None:
         self.commits.append(TableCommit(len(self.commits), None, operation, txns, **more))
-        self.contents.append(+rows)
+        self.contents.append(+content)
         self.memory |= txns
 
 
