@@ -142,20 +142,35 @@ class _Start:
                 f"batches {tail[0]} to "
                 f"{tail[-1]} are missing if those batches had any"
             )
-        return (*doubts, *self._older(min(kept)))
+        return (*doubts, *self._strange(min(kept)))
 
-    def _older(self, oldest: int) -> list[str]:
-        """An id of which the last batches are missing where the stream's known ids begin."""
+    def _strange(self, oldest: int) -> list[str]:
+        """Unknown ids that may be the stream's, if the table is not right then.
+
+        Numbers tell another stream from another id of this one: another stream's begin at 0, or its commits come in between.
+        """
+        own = {i: batch for i, c in enumerate(self.before) if (batch := self.ids.batch_in(c)) is not None}
+        first = min(own)
+        older: list[tuple[str, int]] = []
+        found: list[str] = []
         for id_, places in self._strangers().items():
-            last = max(self.lineage[i].txns[id_] for i in places)
-            first_own = next(i for i, c in enumerate(self.lineage) if self.ids.batch_in(c) is not None)
-            if places[-1] < first_own and last + 1 < oldest:
-                return [
-                    f"the table holds batches up to {last} of {id_} and then batches of {self.ids.in_words()} from "
-                    f"{oldest} on: if "
-                    f"{id_} is an older id of this query, rows of batches {last + 1} to {oldest - 1} are missing; {_NAME_IT}"
-                ]
-        return []
+            batches = [self.lineage[i].txns[id_] for i in places]
+            if places[-1] < first:
+                older += [(id_, batch) for batch in batches]
+            elif self.history.is_whole and min(batches) > 0 and not any(places[0] < i < places[-1] for i in own):
+                found += [id_] if min(batches) - 1 in own.values() else []
+        begins = 0 if self.history.is_whole else min((batch for _, batch in older), default=0)
+        if oldest > 0 and older and sorted(batch for _, batch in older) != list(range(begins, oldest)):
+            found += [id_ for id_, _ in older]
+        names = ", ".join(dict.fromkeys(found))
+        return (
+            [
+                f"the table has batches of {names}: if that is another id of this query, rows of batches up to "
+                f"{self.batch_id} are missing or doubled; {_NAME_IT}"
+            ]
+            if found
+            else []
+        )
 
     def _strangers(self) -> dict[str, list[int]]:
         """Unknown id -> places of its commits in the lineage up to the target."""

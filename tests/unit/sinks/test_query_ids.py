@@ -224,13 +224,17 @@ class TestWhatNothingExplains:
         model = Model().run(5).new_id().rewind(2, accept=True).run(4)
         assert model.rows == Counter([0, 1, 2, 3, 3, 4, 4, 5, 6])
         assert model.look(6).verdict is Verdict.UNKNOWN
-        assert model.look(6).reasons == ("the table has more than one commit of batches 3 to 4: their rows are doubled",)
+        assert model.look(6).reasons == (
+            "the table has more than one commit of batches 3 to 4: their rows are doubled",
+        )
         assert model.rewind(2).run(4).rows == whole(6)
 
     def test_batches_that_are_missing(self) -> None:
         model = Model().run(4).restore(1).run(1)
         assert model.look(4).verdict is Verdict.UNKNOWN
-        assert "the table has no commit of batches 2 to 3, though it has older and newer ones" in model.look(4).reasons[0]
+        assert (
+            "the table has no commit of batches 2 to 3, though it has older and newer ones" in model.look(4).reasons[0]
+        )
         report = model.look(3)
         assert report.rollback is not None
         assert "rows of batches 2 to 3 are missing" in report.doubts[0]
@@ -256,7 +260,9 @@ def histories(draw: st.DrawFn) -> Model:
     """A stream's life: it runs, gets new ids, is rewound in every way that there is, and its table is restored behind its back."""
     model = Model().run(draw(st.integers(1, 4)))
     for _ in range(draw(st.integers(0, 6))):
-        step = draw(st.sampled_from(["run", "new id", "rewind", "by spark", "accept", "to backup", "restore", "foreign"]))
+        step = draw(
+            st.sampled_from(["run", "new id", "rewind", "by spark", "accept", "to backup", "restore", "foreign"])
+        )
         target = draw(st.integers(0, max(model.batch, 0)))
         if step == "run":
             model.run(draw(st.integers(1, 3)))
@@ -300,6 +306,26 @@ def test_safe_is_never_wrong(model: Model, data: st.DataObject | None) -> None:
                 assert rolled.run(newest - target).rows == whole(newest), (target, report)
                 by_spark = model.copy().rewind(target, by_spark=True)
                 assert by_spark.run(newest - target).rows == whole(newest), (target, report)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(histories(), st.data())
+def test_safe_is_never_wrong_though_ids_are_unknown(model: Model, data: st.DataObject) -> None:
+    """Where the records of some changes are lost: what is not explained is not SAFE, and not rolled back."""
+    newest = model.batch + 2
+    known = data.draw(st.sets(st.sampled_from(model.ids))) | {model.current}
+    ids = replace(model.chain, links=tuple(link for link in model.chain.links if link.query_id in known))
+    for target in range(model.batch + 1):
+        report = model.look(target, ids)
+        if report.verdict is Verdict.SAFE:
+            assert replayed(model, target, newest) == whole(newest), (target, report)
+        if report.rollback and report.rollback.to_version is not None and not report.doubts:
+            rolled = model.copy()
+            rolled.restore(
+                report.rollback.to_version, {**dict.fromkeys(report.memories, target), model.current: target}
+            )
+            rolled.batch = target
+            assert rolled.run(newest - target).rows == whole(newest), (target, report)
 
 
 @settings(max_examples=500, deadline=None)
