@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_ckpt_provider.operators.fields import required, whole_number
+from airflow_ckpt_provider.operators.fields import required, text, whole_number
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
@@ -27,6 +27,10 @@ class ReplayProofOperator(SinkOperator):
     :param sink: what the query writes to. (templated)
     :param sink_conn_id: Airflow connection to read the sink's log. (templated)
     :param txn_app_id: as for the rewind. (templated)
+    :param repository: URI of the repository that knows the older ids of the query; ``None``: ``<checkpoint>.rewinds``.
+        (templated)
+    :param repository_conn_id: Airflow connection to reach the repository. (templated)
+    :param name: name of the stream in the repository; ``None``: last segment of the checkpoint. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -36,6 +40,9 @@ class ReplayProofOperator(SinkOperator):
         "sink",
         "sink_conn_id",
         "txn_app_id",
+        "repository",
+        "repository_conn_id",
+        "name",
     )
     ui_color = "#dae8fc"
 
@@ -48,6 +55,9 @@ class ReplayProofOperator(SinkOperator):
         sink: str | None = None,
         sink_conn_id: str | None = None,
         txn_app_id: str | None = None,
+        repository: str | None = None,
+        repository_conn_id: str | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,13 +67,18 @@ class ReplayProofOperator(SinkOperator):
         self.sink = sink
         self.sink_conn_id = sink_conn_id
         self.txn_app_id = txn_app_id
+        self.repository = repository
+        self.repository_conn_id = repository_conn_id
+        self.name = name
         self.sink_options = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the proof; fail where something is not as it has to be."""
         with no_retry_when_refused():
             batch_id = whole_number(required(self.batch_id, "batch_id"), "batch_id") or 0
-            proof = prove_replay(self._checkpoint(), batch_id, sink=self._sink())
+            checkpoint = self._checkpoint()
+            repository = self._repository(checkpoint)
+            proof = prove_replay(checkpoint, batch_id, sink=self._sink(), repository=repository, name=text(self.name))
         self.log.info("\n%s", proof.to_markdown())
         if not proof.ok:
             raise AirflowFailException("\n".join(["the replay is not as it has to be", *proof.findings]))

@@ -257,7 +257,7 @@ class TestWhatNothingExplains:
 
 @st.composite
 def histories(draw: st.DrawFn) -> Model:
-    """A stream's life: it runs, gets new ids, is rewound in every way that there is, and its table is restored behind its back."""
+    """A stream's life: it runs, gets new ids, is rewound in every way, and others restore its table."""
     model = Model().run(draw(st.integers(1, 4)))
     for _ in range(draw(st.integers(0, 6))):
         step = draw(
@@ -289,7 +289,7 @@ def replayed(model: Model, target: int, newest: int) -> Counter[int]:
     return again.run(newest - target).rows
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories(), st.data())
 @example(Model().run(5).new_id().run(2), None)
 def test_safe_is_never_wrong(model: Model, data: st.DataObject | None) -> None:
@@ -308,7 +308,7 @@ def test_safe_is_never_wrong(model: Model, data: st.DataObject | None) -> None:
                 assert by_spark.run(newest - target).rows == whole(newest), (target, report)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories(), st.data())
 def test_safe_is_never_wrong_though_ids_are_unknown(model: Model, data: st.DataObject) -> None:
     """Where the records of some changes are lost: what is not explained is not SAFE, and not rolled back."""
@@ -328,7 +328,7 @@ def test_safe_is_never_wrong_though_ids_are_unknown(model: Model, data: st.DataO
             assert rolled.run(newest - target).rows == whole(newest), (target, report)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories())
 def test_what_the_verdict_says_happens(model: Model) -> None:
     for target in range(model.batch + 1):
