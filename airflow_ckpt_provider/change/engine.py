@@ -46,7 +46,7 @@ class SinkAction(Protocol):
     def run(self, repository: Repository, *, fence: Fence, workers: int) -> Mapping[str, Any]:
         """Carry it out; the second time it does nothing. Returns what the audit record keeps of it."""
 
-    def has_changed(self) -> bool | None:
+    def has_changed(self, repository: Repository) -> bool | None:
         """Whether the sink was changed by this plan; ``None`` where that cannot be told."""
 
 
@@ -258,7 +258,7 @@ class _Attempt:
 
     def _give_up(self, error: CkptError, marks: list[Seal]) -> None:
         """Lift the seal where nothing was changed: neither a file nor the sink. Else say how to take the change back."""
-        sink = self.change.sink.has_changed() if self.change.sink else False
+        sink = self.change.sink.has_changed(self.repository) if self.change.sink else False
         if any(mark for _, mark in self.found):
             if sink is False and isinstance(error, RefusedError):
                 for place, mark in self.found:

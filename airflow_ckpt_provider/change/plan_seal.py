@@ -123,7 +123,9 @@ def give_back(location: Location, mark: Seal) -> None:
     """
     now = inspect_target(location)
     if now.seal is None:
-        raise RefusedError(f"the seal of {location} is gone", hint="somebody else changes this checkpoint: inspect it first")
+        raise RefusedError(
+            f"the seal of {location} is gone", hint="somebody else changes this checkpoint: inspect it first"
+        )
     back = replace(mark, batch_id=now.seal.batch_id)
     location.replace_listed(now.files[now.seal.path], back.sentence.encode())
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.operators.fields import required
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
@@ -104,13 +105,16 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
     sealed. What was accepted when the upgrade began counts here too. The result: ``restored``, ``batch_id``, ``plan`` (of the
     rewind, or ``None``), ``baseline`` for the health gate.
 
-    :param quiet_for: seconds for which nobody may have written to the checkpoint.
+    :param stopped_by: id of the task of the group that stops the new code. Where it was successful, or was marked so by a person,
+        the query counts as stopped; else the checkpoint has to be silent for long enough. ``None``: there is none.
+    :param quiet_for: seconds for which nobody may have written to the checkpoint in any case.
     """
 
     ui_color = "#ffe6cc"
 
-    def __init__(self, *, quiet_for: float = 5.0, **kwargs: Any) -> None:
+    def __init__(self, *, stopped_by: str | None = None, quiet_for: float = 5.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.stopped_by = stopped_by
         self.quiet_for = quiet_for
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -125,9 +129,15 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
                 sink=self._sink(),
                 sink_policy=self._policy(),
                 accept=self._accepted(),
-                quiet_for=self.quiet_for,
+                rest=self._rest(context),
                 made_by=made_by(context),
             )
             progress = checkpoint.progress()
         self.log.info("%s: the old code goes on after batch %s", checkpoint.location, progress.latest_committed)
         return {**way.to_json(), "baseline": self._baseline(upgrade, progress.latest_committed)}
+
+    def _rest(self, context: Context) -> RestRule:
+        """The new code is stopped where its stop said so, or a person has marked the stop as successful."""
+        stopped = bool(self.stopped_by) and self._states(context).get(str(self.stopped_by)) == "success"
+        by = f"the task {self.stopped_by} of {upgrade_id(context)}" if stopped else ""
+        return RestRule(query_is_stopped=stopped, said_by=by, quiet_for=self.quiet_for)

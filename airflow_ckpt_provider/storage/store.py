@@ -141,7 +141,7 @@ class Store(ABC):
         """Copy a file inside the store, if it is still the one that was listed. Only called where :attr:`copies_within` is true.
 
         :param source: as this store listed it.
-        :param target: path of a file that does not exist yet. One with the same content is taken for the result of an earlier try.
+        :param target: path of a file that does not exist yet. One with the same content counts as the result of an earlier try.
         :raises FileExistsError: the target exists.
         :raises FileNotFoundError: the source is missing.
         :raises FileChangedError: the source is not the one that was listed.

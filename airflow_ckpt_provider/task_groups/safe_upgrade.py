@@ -109,7 +109,10 @@ def safe_upgrade(
     Until the task ``stop`` nothing is changed; before it, the way back is judged by a dry run. From it to ``start`` the
     checkpoint is sealed: no cluster manager, retry or colleague starts either version, and a stream that its own stop did not
     stop ends at its batch boundary. Whatever fails, is skipped or times out from then on is taken back: the new code is
-    stopped, checkpoint, state and sink become what they were, the old code is put in place and started, and the task ``report`` fails with what happened. Every task can be cleared: the run goes on from there.
+    stopped, checkpoint, state and sink become what they were, the old code is put in place and started, and the task ``report``
+    fails with what happened. Every task can be cleared: the run continues from there. Where ``stop_new`` fails, the way back
+    waits for silence that proves the stop; once you know that the new code is stopped, mark that task as successful and clear
+    ``restore``.
 
     .. seealso:: :doc:`/howto/safe-upgrade`
 
@@ -346,6 +349,7 @@ def safe_upgrade(
             ours.keep(
                 UpgradeRestoreOperator,
                 "restore",
+                stopped_by="stop_new" if stop_new or stop else None,
                 quiet_for=quiet_for,
                 driver_logs=logs,
                 **sink_and_policy,

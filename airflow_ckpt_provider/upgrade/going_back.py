@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.plan import RISKS
+from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.sealing import unseal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -24,9 +26,10 @@ from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.upgrade.fence import fence, own_seal
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, note, note_refusal
-from airflow_ckpt_provider.upgrade.way_back import FOREIGN_LOSS
 
 log = logging.getLogger(__name__)
+
+_OF_SOURCES = tuple(word for word in RISKS if word.startswith("source_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def go_back(
     sink: Sink,
     sink_policy: SinkPolicy | None,
     accept: Collection[str] = (),
-    quiet_for: float = 5.0,
+    rest: RestRule | None = None,
     made_by: str = "",
 ) -> WayBack:
     """Put checkpoint and sink back, and lift the seal. Done once: a second call finds that it was.
@@ -65,7 +68,7 @@ def go_back(
     :param sink: what the stream writes to.
     :param sink_policy: what is done about rows that the new code wrote.
     :param accept: what a person has accepted, beside what the record has; see :mod:`~airflow_ckpt_provider.upgrade.way_back`.
-    :param quiet_for: seconds without a change after which the checkpoint counts as at rest.
+    :param rest: how the new code is known to be stopped.
     :raises RefusedError: it cannot be put back; nothing was changed, and the checkpoint is sealed.
     :raises SealedError: somebody else has sealed it; nothing was changed.
     """
@@ -91,7 +94,7 @@ def go_back(
             sink=sink,
             sink_policy=sink_policy,
             accept=accept,
-            quiet_for=quiet_for,
+            rest=rest,
             made_by=made_by,
         )
     # Noted before the seal of a way without changes is lifted: then nobody seals, or goes back, once more.
@@ -110,7 +113,7 @@ def _rewind(
     sink: Sink,
     sink_policy: SinkPolicy | None,
     accept: Collection[str],
-    quiet_for: float,
+    rest: RestRule | None,
     made_by: str,
 ) -> Mapping[str, Any] | None:
     plan = plan_rewind(
@@ -122,7 +125,7 @@ def _rewind(
         name=upgrade.name,
         exact_replay=False,
         backup=str(upgrade.fact(Event.RELEASED, "backup_id")),
-        under=mark.plan_id,
+        seal_id=mark.plan_id,
     )
     log.info("\n%s", plan.to_markdown())
     if plan.already_done:
@@ -133,10 +136,9 @@ def _rewind(
             checkpoint,
             repository,
             sink=sink,
-            accept_foreign_loss=FOREIGN_LOSS in accept,
             # Its way back is the only one there is: data that a source has lost meanwhile is lost for new code as well.
-            accept_source_loss=True,
-            quiet_for=quiet_for,
+            accept={*accept, *_OF_SOURCES},
+            rest=rest,
             made_by=made_by,
             reason=f"upgrade {upgrade.upgrade_id} is taken back",
         )

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.sinks.data_files import missing_data_file
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, inspect_delta, is_append_only
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.file_sink import obstacle_to_rollback
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
 from airflow_ckpt_provider.storage.location import Location
@@ -197,8 +198,9 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
     committed = progress.latest_committed if progress.latest_committed is not None else -1
     newest = max(committed, progress.latest_logged if progress.latest_logged is not None else -1)
     history, app_id, unwritten = history_of(sink), sink.app_id or progress.query_id or "", repartitions(tree)
+    ids = QueryIds.of(progress.query_id or "", app_id=sink.app_id)
     # Also where its rows stay: the way back looks at the sink, and is refused where that cannot be read.
-    report = inspect_sink(sink, history, app_id, committed, newest, unwritten=unwritten)
+    report = inspect_sink(sink, history, ids, committed, newest, unwritten=unwritten)
     if not takes_back or sink.place is None:
         return []
     if history is None:
@@ -206,13 +208,14 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
         if why := obstacle_to_rollback(sink.place, unwritten=unwritten):
             found.append(Obstacle("file_sink_log", why, "leave its rows in it (sink_policy='keep')"))
         return found
-    return list(_of_table(sink, sink.place, history, app_id, progress.query_id, report, newest))
+    return list(_of_table(sink, sink.place, history, ids, app_id, progress.query_id, report, newest))
 
 
 def _of_table(
     sink: Sink,
     place: Location,
     history: TableHistory,
+    ids: QueryIds,
     app_id: str,
     query_id: str | None,
     report: SinkReport,
@@ -235,7 +238,7 @@ def _of_table(
     else:
         ahead = max(newest, report.batch_id or -1, report.remembered or -1)
         more = TableCommit(history.newest + 1, None, "STREAMING UPDATE", {app_id: ahead + 1}, changes_data=True)
-        later = inspect_delta(replace(history, commits=(*history.commits, more)), app_id, ahead)
+        later = inspect_delta(replace(history, commits=(*history.commits, more)), ids, ahead)
         blocked = next((each for each in (report, later) if _is_blocked(each)), None)
         if blocked:
             yield _blocked(report, blocked)

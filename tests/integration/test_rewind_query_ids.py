@@ -17,6 +17,7 @@ from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_ta
 from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.spark_host import SparkHost
+from tests.stopped import STOPPED
 
 pytestmark = pytest.mark.spark
 
@@ -36,7 +37,7 @@ def story(spark_host: SparkHost, tmp_path: Path) -> Story:
 def new_query_id(story: Story) -> None:
     plan = plan_reset(story.place, ResetWay.NEW_QUERY_ID, sink=story.sink)
     assert plan.verdict is Verdict.SAFE
-    apply_reset(plan, story.place, story.repository, quiet_for=0.1)
+    apply_reset(plan, story.place, story.repository, rest=STOPPED)
 
 
 def test_past_one_change_and_past_two(story: Story) -> None:

@@ -78,7 +78,7 @@ class RollBack:
         by_spark = sink.by_spark if plan.by_spark else None
         return {"table_version": roll_back_table(target, expected=rollback.from_version, by_spark=by_spark)}
 
-    def has_changed(self) -> bool | None:
+    def has_changed(self, repository: Repository) -> bool | None:
         """Whether the sink was rolled back by this plan; ``None`` where that cannot be told."""
         plan, place = self.plan, self.sink.place
         if not plan.rolls_sink_back or place is None:
@@ -86,6 +86,8 @@ class RollBack:
         try:
             if self._of_table:
                 return committed_by(place, plan.plan_id) is not None
+            if SetAside(repository, plan.name, plan.plan_id, "sink").sizes is None:
+                return False  # nothing is removed before all is set aside
             there = place.walk()
         except CkptError:
             return None
@@ -166,7 +168,7 @@ class BringForward:
         by_spark = sink.by_spark if plan.by_spark else None
         return {"table_version": roll_back_table(target, expected=rolled_back, by_spark=by_spark)}
 
-    def has_changed(self) -> bool | None:
+    def has_changed(self, repository: Repository) -> bool | None:
         """Whether the sink was brought forward; ``None`` where that cannot be told."""
         plan, place = self.plan, self.sink.place
         if not plan.rolls_sink_back or place is None:

@@ -16,21 +16,22 @@ from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
-from airflow_ckpt_provider.recovery.reset.undo import undo_reset
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, plan_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import QUERY_ID, plant
 from tests.unit.recovery.test_rewind import append, batches_in, delta_table, repository, rewind
@@ -54,7 +55,7 @@ def query_id(orders: Location) -> str:
 
 def new_query_id(orders: Location, table: Location) -> str:
     plan = plan_reset(orders, ResetWay.NEW_QUERY_ID, sink=Sink(place=table))
-    apply_reset(plan, orders, repository(orders), accept=plan.verdict, quiet_for=0)
+    apply_reset(plan, orders, repository(orders), accept=ACCEPTED, rest=STOPPED)
     assert plan.new_query_id == query_id(orders)
     return plan.new_query_id
 
@@ -124,7 +125,7 @@ class TestRewind:
         plan = plan_of(orders, target, table)
         assert plan.sink.query_ids == (QUERY_ID, second, third)
         assert plan.to_json()["sink"]["query_ids"] == [QUERY_ID, second, third]
-        apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=Sink(place=table), quiet_for=0)
+        apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=Sink(place=table), rest=STOPPED)
         run(orders, table, *range(target + 1, 9))
         assert batches_in(table) == twice(*range(9))
 
@@ -150,7 +151,7 @@ class TestRewind:
         plan = plan_rewind(
             checkpoint, to, sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=(), repository=place / "elsewhere"
         )
-        apply_rewind(plan, checkpoint, repository(orders), sink=sink, quiet_for=0)
+        apply_rewind(plan, checkpoint, repository(orders), sink=sink, rest=STOPPED)
         run(orders, table, *range(3, 7))
         assert batches_in(table) == twice(*range(7))
 
@@ -168,7 +169,7 @@ class TestRewind:
         rewind(orders, "to_batch", 2, table=table)
         remembered = DeltaTable(table.uri).transaction_version
         assert (remembered(QUERY_ID), remembered(newer)) == (2, 2)
-        undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+        undo(orders, repository(orders), sink=Sink(place=table), rest=STOPPED)
         assert batches_in(table) == twice(*range(7))
         remembered = DeltaTable(table.uri).transaction_version
         assert (remembered(QUERY_ID), remembered(newer)) == (4, 6)
@@ -179,7 +180,7 @@ class TestRewind:
         plant(orders, {path: data for path, data in stream(5).items() if path != "metadata"})
         orders.delete("commits/5")
         rewind(orders, "to_batch", 2, table=table)
-        undo_rewind(Checkpoint.at(orders), repository(orders), sink=Sink(place=table))
+        undo(orders, repository(orders), sink=Sink(place=table), rest=STOPPED)
         run(orders, table, 5)
         assert batches_in(table) == twice(*range(6))
 
@@ -276,8 +277,8 @@ class TestTheChain:
         newer = new_query_id(orders, table)
         assert ids_of(orders).all == (QUERY_ID, newer)
         plan = plan_reset(orders, ResetWay.NEW_QUERY_ID, sink=Sink(place=table))
-        apply_reset(plan, orders, repository(orders), accept=plan.verdict, quiet_for=0)
-        undo_reset(plan, orders, repository(orders))
+        apply_reset(plan, orders, repository(orders), accept=ACCEPTED, rest=STOPPED)
+        undo(orders, repository(orders), plan_id=plan.plan_id, rest=STOPPED)
         assert ids_of(orders).all == (QUERY_ID, newer)
 
     def test_a_copy_has_the_ids_of_before(self, orders: Location, table: Location, place: Location) -> None:

@@ -29,6 +29,7 @@ from airflow_ckpt_provider.upgrade.record import (
     note,
     upgrade_of,
 )
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
@@ -107,7 +108,7 @@ def way_back(
         sink=Sink(place=table) if table else Sink(kind="foreachBatch"),
         sink_policy=SinkPolicy.ROLLBACK if table else SinkPolicy.ACCEPT,
         accept=accept,
-        quiet_for=0,
+        rest=STOPPED,
     )
 
 
