@@ -202,7 +202,6 @@ class LocalStore(Store):
             self._put_back(taken, file.path)
             raise
         os.unlink(taken)
-        _flush_directory(file.path)
 
     def _put_back(self, taken: str, path: str) -> bool:
         """Undo the renaming of a file, without a check: it only restores. Never over a new file of that name.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Spark's spelling of a scheme -> fsspec's.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs", "gs": "gcs"}
+#: Connections of s3fs where it is opened here; botocore's ten are few for 64 threads.
+_CONNECTIONS = 64
 #: fsspec protocol -> the extra of this package that brings its client.
 _EXTRAS = {"s3": "amazon", "gcs": "google", "abfs": "azure"}
 
@@ -47,7 +49,8 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     if protocol == "s3" and obstore_works_here() and (settings := settings_of_options(options, os.environ)):
         # Without fsspec, s3fs and botocore, which take longer to load than the rest of the command line.
         path = uri.partition("://")[2].rstrip("/")
-        store = S3Store(settings, beyond=lambda: FsspecStore(_filesystem(uri, address, options)[0]))
+        tuned = options | {"config_kwargs": {"max_pool_connections": _CONNECTIONS} | options.get("config_kwargs", {})}
+        store = S3Store(settings, beyond=lambda: FsspecStore(_filesystem(uri, address, tuned)[0]))
         return Location(store, path)
     return location_of(*_filesystem(uri, address, options))
 

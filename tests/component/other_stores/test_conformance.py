@@ -11,7 +11,10 @@ from tests.component.storage.test_conformance import (
     TestWriting,
     test_declares_what_it_can,
 )
+from tests.component.storage.test_fenced import TestEveryStore as TestFenced
+from tests.component.storage.test_listed import TestCopy, TestDelete, TestFind, TestRaces, TestReplace
 
-__all__ = ["TestCopying", "TestReading", "TestThreads", "TestWriting", "test_declares_what_it_can"]
+__all__ = ["TestCopy", "TestCopying", "TestDelete", "TestFenced", "TestFind", "TestRaces", "TestReading", "TestReplace"]
+__all__ += ["TestThreads", "TestWriting", "test_declares_what_it_can"]
 
 pytestmark = [pytest.mark.stores, pytest.mark.timeout(300)]

@@ -7,12 +7,13 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.errors import FileChangedError, StorageError
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 
 _FREE = "HINT: free some space, then run the same command again: what was copied already is used"
@@ -152,3 +153,57 @@ def test_links_do_not_hide_that_one_place_is_in_another(tmp_path: Path) -> None:
 def test_file_addresses_are_taken_as_they_stand(tmp_path: Path) -> None:
     for spelling in (f"file://{tmp_path}/a#b?c%20d", f"file:{tmp_path}/a#b?c%20d"):
         assert open_location(spelling).root == f"{tmp_path}/a#b?c%20d"
+
+
+class TestListed:
+    """Somebody writes between the steps of a change; the check before each step is where the test acts."""
+
+    @staticmethod
+    def at_step(number: int, act: Callable[[], None]) -> Callable[[], None]:
+        steps = iter(range(1, 100))
+        return lambda: act() if next(steps) == number else None
+
+    def test_another_file_that_came_after_the_look_is_put_back(self, tmp_path: Path) -> None:
+        location = open_location(str(tmp_path))
+        for verb in ("delete_listed", "replace_listed"):
+            location.replace("a", b"old")
+            file = location.walk()["a"]
+            # The first step of a replacement is the new file under a hidden name.
+            check = self.at_step(1 if verb == "delete_listed" else 2, lambda: location.replace("a", b"newer"))
+            fenced = location.fenced(check, request_timeout=1.0)
+            with pytest.raises(FileChangedError, match=r"5 bytes .* is there now, which was left as it is\nHINT"):
+                fenced.delete_listed(file) if verb == "delete_listed" else fenced.replace_listed(file, b"mine")
+            assert {path: location.read(path) for path in location.walk()} == {"a": b"newer"}
+
+    def test_a_new_file_under_the_free_name_stays_and_the_old_one_is_kept(self, tmp_path: Path) -> None:
+        location = open_location(str(tmp_path))
+        location.create("a", b"old")
+        check = self.at_step(3, lambda: location.create("a", b"newer"))
+        with pytest.raises(FileChangedError, match="another version is kept as ") as e:
+            location.fenced(check, request_timeout=1.0).replace_listed(location.walk()["a"], b"mine")
+        (hidden,) = set(location.walk()) - {"a"}
+        assert f"another version is kept as {tmp_path}/{hidden}\n" in str(e.value)
+        assert (location.read("a"), location.read(hidden)) == (b"newer", b"old")
+
+    def test_a_lease_that_is_lost_while_the_file_is_away(self, tmp_path: Path) -> None:
+        location = open_location(str(tmp_path))
+        location.create("a", b"old")
+        file = location.walk()["a"]
+
+        def lose() -> None:
+            assert location.find("a") is None
+            raise TimeoutError("lost")
+
+        for step, change in ((2, Location.delete_listed), (3, lambda at, file: at.replace_listed(file, b"mine"))):
+            with pytest.raises(TimeoutError, match="lost"):
+                change(location.fenced(self.at_step(step, lose), request_timeout=1.0), file)
+            assert location.walk() == {"a": file}
+
+    def test_a_symbolic_link_is_deleted_and_not_what_it_leads_to(self, tmp_path: Path) -> None:
+        (tmp_path / "target").write_bytes(b"x")
+        (tmp_path / "place").mkdir()
+        (tmp_path / "place" / "link").symlink_to("../target")
+        location = open_location(str(tmp_path / "place"))
+        location.delete_listed(location.walk()["link"])
+        assert location.walk() == {}
+        assert (tmp_path / "target").read_bytes() == b"x"
