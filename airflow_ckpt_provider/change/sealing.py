@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.progress import Progress
+from airflow_ckpt_provider.checkpoint.resume import read_resume_point
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
 #: A stream may log a batch while we look; how often we then take the next number.
 TRIES = 50
+
+#: Whether the change that a seal belongs to has begun to change files; ``None``: that cannot be told.
+Begun = Callable[[Seal], bool | None]
 
 
 def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str | None = None) -> Seal:
@@ -74,23 +82,35 @@ def put_seal(
     return mark
 
 
-def unseal(checkpoint: Checkpoint, *, plan_id: str | None = None, force: bool = False) -> Seal | None:
+def unseal(
+    checkpoint: Checkpoint,
+    *,
+    plan_id: str | None = None,
+    force: bool = False,
+    for_start: bool = False,
+    begun: Begun | None = None,
+) -> Seal | None:
     """Lift a seal. The stream can then be started and goes on as if nothing had been.
 
     :param checkpoint: the checkpoint.
     :param plan_id: the plan that set it.
     :param force: lift it whoever set it.
+    :param for_start: lift it whoever set it, for the query is started next; not where a change has begun to change files.
+    :param begun: tells that, for ``for_start``; see :func:`airflow_ckpt_provider.change.lifting.begun_by_plans`. ``None``: it
+        cannot be told, so such a seal stays.
     :return: the seal that was lifted, or ``None`` if there was none.
     :raises NotACheckpointError: there is no checkpoint.
     :raises SealedError: it belongs to another plan.
     :raises RefusedError: a batch was committed at or beyond the seal, which async progress tracking does; lifting the seal
-        would leave a commit without an offset log entry.
+        would leave a commit without an offset log entry. Or, for a start, a change has begun to change files, or may have.
     """
     progress = checkpoint.progress()
     mark = progress.seal
     if mark is None:
         return None
-    if not force and mark.plan_id != plan_id:
+    if for_start:
+        _check_startable(checkpoint, progress, mark, begun)
+    elif not force and mark.plan_id != plan_id:
         raise sealed_by_another(progress.uri, mark)
     if progress.latest_committed is not None and progress.latest_committed >= mark.batch_id:
         beyond = [b for b in progress.committed if b >= mark.batch_id]
@@ -102,8 +122,37 @@ def unseal(checkpoint: Checkpoint, *, plan_id: str | None = None, force: bool = 
         )
     remove_seal(checkpoint.location, mark)
     # A plan that was stopped while it put its seal higher leaves the lower one beneath.
-    unseal(checkpoint, plan_id=plan_id, force=force)
+    unseal(checkpoint, plan_id=plan_id, force=force, for_start=for_start, begun=begun)
     return mark
+
+
+def _check_startable(checkpoint: Checkpoint, progress: Progress, mark: Seal, begun: Begun | None) -> None:
+    """See that a query which is started now finds what it left, and not what a change has left half-way."""
+    whose = f"{checkpoint.location} is sealed by plan {mark.plan_id} ({mark.reason})"
+    has_begun = begun(mark) if begun is not None else None
+    if has_begun:
+        raise RefusedError(
+            f"{whose}, which has begun to change files and is not finished: a query must not start from it",
+            hint="run the same command again to finish it: it lifts its seal at the end. Then start the query",
+        )
+    if has_begun is None:
+        raise RefusedError(
+            f"{whose}: it cannot be told whether that plan has begun to change files",
+            hint="give the repository that the plan uses (repository / --repository); or run the same command again to "
+            f"finish it; or, where you know that nothing was changed, lift it by its id (plan_id / --plan {mark.plan_id})",
+        )
+    if progress.query_id is None and not progress.logged:
+        raise RefusedError(
+            f"{checkpoint.location} holds nothing but its seal {mark.path}: a query would begin anew",
+            hint="restore a backup; or, to begin anew, lift the seal by its id (plan_id / --plan)",
+        )
+    found = read_resume_point(checkpoint.location, replace(progress, seal=None))
+    if found.verdict is not Verdict.SAFE:
+        raise RefusedError(
+            f"{whose}, and a start from what is there is not safe ({found.verdict.value}): {'; '.join(found.reasons)}",
+            hint=f"finish that plan, or see what is wrong: `airflow-ckpt doctor {checkpoint.location}`; to start it all "
+            f"the same, lift the seal by its id (plan_id / --plan {mark.plan_id})",
+        )
 
 
 def remove_seal(location: Location, mark: Seal) -> None:

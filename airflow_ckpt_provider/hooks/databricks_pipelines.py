@@ -200,6 +200,12 @@ class DatabricksPipelinesHook(DatabricksHook):
         bad = state.life_cycle_state in ("INTERNAL_ERROR", "SKIPPED") or (state.is_terminal and not state.is_successful)
         return f"run {run_id} is {state.result_state or state.life_cycle_state}: {state.state_message}" if bad else None
 
+    def job_run_life_cycle(self, run_id: int) -> tuple[str, bool]:
+        """Return a job run's life cycle state, and whether it is over: no task of it runs, and none will."""
+        with _translated(f"run {run_id}"):
+            state = self.get_run_state(run_id)
+        return state.life_cycle_state, state.is_terminal
+
     # ---- SQL --------------------------------------------------------------------------------------------------------
 
     def send_statement(self, statement: str, warehouse_id: str, *, once: bool = False) -> str:

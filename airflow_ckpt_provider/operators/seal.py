@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.lifting import begun_by_plans
 from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import flag, required, text
@@ -77,9 +79,21 @@ class CheckpointUnsealOperator(BaseOperator):
     :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param plan_id: plan id of the seal, as the seal task returned it. (templated)
     :param force: lift whatever seal there is. (templated)
+    :param for_start: lift whatever seal there is, for the next task starts the query. Fails, without retries, where a change has
+        begun to change files and is not finished, or where that cannot be told. (templated)
+    :param repository: with ``for_start``: where that change keeps its plan; ``None``: beside the checkpoint. (templated)
+    :param repository_conn_id: Airflow connection to reach it. (templated)
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id", "plan_id", "force")
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "checkpoint_conn_id",
+        "plan_id",
+        "force",
+        "for_start",
+        "repository",
+        "repository_conn_id",
+    )
     ui_color = "#fff2cc"
 
     def __init__(
@@ -88,20 +102,34 @@ class CheckpointUnsealOperator(BaseOperator):
         checkpoint: str,
         plan_id: str | None = None,
         force: bool | str = False,
+        for_start: bool | str = False,
+        repository: str | None = None,
         checkpoint_conn_id: str | None = None,
+        repository_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.checkpoint = checkpoint
         self.plan_id = plan_id
         self.force = force
+        self.for_start = for_start
+        self.repository = repository
+        self.repository_conn_id = repository_conn_id
         self.checkpoint_conn_id = checkpoint_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return whether there was a seal to lift, and what it said."""
         with no_retry_when_refused():
             location = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
-            found = unseal(Checkpoint.at(location), plan_id=text(self.plan_id), force=flag(self.force, "force"))
+            uri, conn_id = text(self.repository), text(self.repository_conn_id)
+            repository = Repository.open(open_place(uri, conn_id)) if uri else None
+            found = unseal(
+                Checkpoint.at(location),
+                plan_id=text(self.plan_id),
+                force=flag(self.force, "force"),
+                for_start=flag(self.for_start, "for_start"),
+                begun=begun_by_plans(location, repository),
+            )
         if found is None:
             self.log.info("%s carries no seal: there is nothing to lift", location)
             return {"checkpoint": location.uri, "lifted": False}

@@ -265,8 +265,18 @@ VERBS = (
                 ("--plan",), "id of the plan that set the seal; inspect shows it", {"type": filled, "metavar": "ID"}
             ),
             Option(("--force",), "lift it whoever set it", FLAG),
+            Option(
+                ("--for-start",),
+                "lift it to start the query next: refused where a change has begun to change files and is not finished",
+                FLAG,
+            ),
+            Option(
+                ("--repository",),
+                "with --for-start: where that change keeps its plan (default: beside CHECKPOINT)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
         ),
-        ("checkpoint",),
+        ("checkpoint", "repository"),
         "seal",
     ),
 )

@@ -6,7 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change import sealing
+from airflow_ckpt_provider.change.lifting import begun_by_plans
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.cli import terminal
@@ -34,10 +36,22 @@ def seal(call: Call) -> Answer:
 
 def unseal(call: Call) -> Answer:
     """Lift a seal."""
-    if call.args.plan is not None and call.args.force:
-        raise UsageError("--plan and --force exclude each other", hint="give one of them")
-    checkpoint = Checkpoint.at(call.places(call.args.checkpoint, role="checkpoint"))
-    lifted = sealing.unseal(checkpoint, plan_id=call.args.plan, force=call.args.force)
+    args = call.args
+    ways = (("--plan", args.plan is not None), ("--force", args.force), ("--for-start", args.for_start))
+    given = [name for name, is_given in ways if is_given]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other", hint="give one of them")
+    if args.repository is not None and not args.for_start:
+        raise UsageError("--repository has a meaning with --for-start only", hint="leave it out, or add --for-start")
+    checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
+    repository = Repository.open(call.places(args.repository, role="repository")) if args.repository else None
+    lifted = sealing.unseal(
+        checkpoint,
+        plan_id=args.plan,
+        force=args.force,
+        for_start=args.for_start,
+        begun=begun_by_plans(checkpoint.location, repository),
+    )
     if call.screen and lifted is None:
         call.screen.print(f"{checkpoint.location} carries no seal: nothing to do", markup=False)
     elif call.screen and lifted:

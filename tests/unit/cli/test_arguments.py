@@ -119,6 +119,16 @@ def test_an_unknown_verb_names_the_known_ones():
             "--plan and --force exclude each other",
             "give one of them",
         ),
+        (
+            ["unseal", "a", "--force", "--for-start"],
+            "--force and --for-start exclude each other",
+            "give one of them",
+        ),
+        (
+            ["unseal", "a", "--plan", "1", "--repository", "b"],
+            "--repository has a meaning with --for-start only",
+            "leave it out, or add --for-start",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

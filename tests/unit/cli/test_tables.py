@@ -208,6 +208,20 @@ def test_seal_and_unseal(checkpoint: Path):
     assert run("unseal", checkpoint).out == f"{checkpoint} carries no seal: nothing to do\n"
 
 
+def test_unseal_for_a_start(checkpoint: Path, repository: Path):
+    """Whoever starts the query need not know the id of the seal; a change that has begun keeps it."""
+    run("seal", checkpoint, "--reason", "reset, new query id")
+    refused = run("unseal", checkpoint, "--for-start", "--repository", repository)
+    assert refused.code == 1
+    assert "it cannot be told whether that plan has begun to change files" in refused.err
+    run("unseal", checkpoint, "--force")
+    run("seal", checkpoint, "--reason", "stopping the query for a rewind")
+    assert run("unseal", checkpoint, "--for-start").code == 1
+    finished = run("unseal", checkpoint, "--for-start", "--repository", repository)
+    assert (finished.code, finished.err) == (0, "")
+    assert "Lifted the seal of" in finished.out
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

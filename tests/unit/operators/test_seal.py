@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
+from airflow_ckpt_provider.storage.opening import open_location
 from tests.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
@@ -89,3 +91,19 @@ def test_no_reason(checkpoint: Path, run: Run) -> None:
         _seal(checkpoint, run(), reason=" ")
     assert str(e.value) == "reason is empty\nHINT: give reason, or check the template that it comes from"
     assert _offsets(checkpoint) == {str(b) for b in range(NEWEST + 1)}
+
+
+def test_lifted_for_a_start(checkpoint: Path, run: Run, tmp_path: Path) -> None:
+    before = _offsets(checkpoint)
+    sealed = _seal(checkpoint, run(), "stopping the query for a rewind")
+    with pytest.raises(AirflowFailException, match="it cannot be told whether that plan has begun to change files"):
+        _unseal(checkpoint, run("unseal"), for_start="True")
+    repository = Repository.open_or_create(open_location(str(tmp_path / "backups")))
+    repository.keep_plan("another", {})
+    lifted = _unseal(checkpoint, run("unseal"), for_start="True", repository=str(tmp_path / "backups"))
+    assert lifted == {**sealed, "lifted": True}
+    assert _offsets(checkpoint) == before
+    sealed = _seal(checkpoint, run(), "stopping the query for a rewind")
+    repository.keep_plan(sealed["plan_id"], {})
+    with pytest.raises(AirflowFailException, match="which has begun to change files and is not finished"):
+        _unseal(checkpoint, run("unseal"), for_start=True, repository=str(tmp_path / "backups"))

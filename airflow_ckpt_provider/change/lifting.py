@@ -1,0 +1,47 @@
+"""Whether a seal may be lifted for a start: whether the change that it belongs to has begun to change files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.sealing import Begun
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.storage.location import Location
+
+#: How the reason begins of a seal that stops a query before a change, and of those that a change itself sets.
+STOPPING = "stopping the query for a "
+_CHANGING = ("restore of ", "rewind to batch ", "repair to batch ", "reset, ", "undo of re", "flow ", "upgrade ")
+#: Repositories beside a checkpoint where no other is named: of rewinds and resets, and of repairs.
+_REPAIRS = ".repairs"
+
+
+def begun_by_plans(checkpoint: Location, repository: Repository | None) -> Begun:
+    """Tell by the plans that are kept: a change keeps its plan before its first change of a file.
+
+    :param checkpoint: the checkpoint.
+    :param repository: the one that the change was or is to be carried out with; ``None``: those beside the checkpoint.
+    :return: for a seal: ``True``, its change has begun; ``False``, it has not; ``None``, that cannot be told. Raises a
+        ``RepositoryError`` where a repository is there and cannot be opened.
+    """
+
+    def begun(seal: Seal) -> bool | None:
+        places = [repository] if repository is not None else list(_beside(checkpoint))
+        if any(place.kept_plan(seal.plan_id) is not None for place in places):
+            return True
+        if seal.reason.startswith(STOPPING):
+            # Its change may use a repository that was named then; without any to ask there is nothing to tell by.
+            return False if places else None
+        if seal.since is None or seal.reason.startswith(_CHANGING):
+            return None
+        return False  # somebody's own seal: `airflow-ckpt seal`, CheckpointSealOperator
+
+    return begun
+
+
+def _beside(checkpoint: Location) -> Iterator[Repository]:
+    for place in (default_repository(checkpoint), Location(checkpoint.store, checkpoint.root.rstrip("/") + _REPAIRS)):
+        repository = Repository.open_if_there(place)
+        if repository is not None:
+            yield repository
