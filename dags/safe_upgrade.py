@@ -1,9 +1,10 @@
 """Upgrade a stateful stream: back it up, compare, ask, stop, deploy, start, watch; and put everything back where it goes wrong.
 
-Fill in the form, read the plan, approve. Until the task `stop` nothing is changed. From there to `start` the checkpoint is
-sealed: no cluster manager and no colleague starts the stream. Whatever fails or is skipped from then on is taken back: the new
-code is stopped, checkpoint, state and table become what they were, the old code runs again, and the run is a failed one whose
-task `report` says what happened. Every task can be cleared, and the run continues from there.
+Fill in the form, read the plan, approve. Until the task `stop` nothing is changed, and `begin` refuses what could not be taken
+back. From there to `start` the checkpoint is sealed: no cluster manager and no colleague starts the stream. Whatever fails or
+is skipped from then on is taken back: the new code is stopped, checkpoint, state and table become what they were, the old
+code runs again, and the run is a failed one whose task `report` says what happened. Every task can be cleared, and the run
+goes on from there.
 
 What is done to your stream is yours: put the commands into the environment of Airflow, or replace the tasks by your own
 (spark-submit, Kubernetes, Databricks jobs). They find what was entered as the version in `$VERSION`, and may be run again.

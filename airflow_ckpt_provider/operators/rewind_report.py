@@ -14,18 +14,20 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.status import status_of
+from airflow_ckpt_provider.recovery.status import REWOUND, UNDER_WAY, status_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class RewindReportOperator(BaseOperator):
-    """Say how a rewind ended. Runs whatever happened before (``trigger_rule="all_done"``), and fails where a task has failed.
+    """Say how a rewind ended. Runs whatever happened before (``trigger_rule="all_done"``).
 
-    The report says where the checkpoint stands now (untouched, half-way and sealed, rewound, running again), and the commands
-    that go on from there. The result is ``kind``, ``message``, ``commands``, ``plan_id``, ``failed`` (ids of tasks) and
-    ``markdown``; it is there as the XCom ``report`` when the task fails.
+    Fails where a task has failed; where the checkpoint is sealed half-way; and where it was rewound, a task was skipped, and the
+    stream has not run since: nobody may have started it. The report says where the checkpoint stands now (untouched, half-way
+    and sealed, rewound, running again), and the commands that go on from there. The result is ``kind``, ``message``,
+    ``commands``, ``plan_id``, ``failed`` and ``skipped`` (ids of tasks) and ``markdown``; it is there as the XCom ``report``
+    when the task fails.
 
     .. seealso:: :doc:`/howto/rewind`
 
@@ -55,23 +57,30 @@ class RewindReportOperator(BaseOperator):
         self.repository_conn_id = repository_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the report; fail where a task of the run has."""
+        """Return the report; fail where the stream is not as the run was to leave it."""
         with no_retry_when_refused():
             place = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
             given = text(self.repository)
             kept = open_place(given, text(self.repository_conn_id)) if given else default_repository(place)
             repository = Repository.open_if_there(kept)
             situation = status_of(Checkpoint.at(place), repository, since=context["dag_run"].start_date)
-        failed = self._failed(context)
-        title = f"# {'Stopped in ' + ', '.join(failed) if failed else 'Ended'}"
-        report = {**situation.to_json(), "failed": failed, "markdown": f"{title}\n\n{situation.to_markdown()}\n"}
+        failed, skipped = self._in_state(context, "failed"), self._in_state(context, "skipped")
+        half_way = situation.kind == UNDER_WAY or (situation.kind == REWOUND and bool(skipped))
+        stopped = failed or (skipped if half_way else [])
+        title = f"# {'Stopped in ' + ', '.join(stopped) if stopped else 'Half-way' if half_way else 'Ended'}"
+        report = {
+            **situation.to_json(),
+            "failed": failed,
+            "skipped": skipped,
+            "markdown": f"{title}\n\n{situation.to_markdown()}\n",
+        }
         self.log.info("\n%s", report["markdown"])
-        if failed:
+        if failed or half_way:
             context["ti"].xcom_push(key="report", value=report)
             raise AirflowFailException(report["markdown"])
         return report
 
-    def _failed(self, context: Context) -> list[str]:
+    def _in_state(self, context: Context, wanted: str) -> list[str]:
         ti = context["ti"]
         states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
-        return sorted(task_id for task_id, state in states.items() if state == "failed")
+        return sorted(task_id for task_id, state in states.items() if state == wanted)

@@ -113,6 +113,8 @@ class RewindPlan(Plan):
     downstream: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     ended: datetime | None = None
+    #: Whether it could be taken back: ``possible`` and ``reasons``; ``None`` in a plan of an older release.
+    undo: Mapping[str, Any] | None = None
     #: Whether it was begun before: a killed run of the same request is resumed.
     continued: bool = field(default=False, compare=False)
 
@@ -293,6 +295,7 @@ class RewindPlan(Plan):
             "new_query_id": self.new_query_id,
             "downstream": list(self.downstream),
             "notes": list(self.notes),
+            "undo": self.undo,
             "deletes": list(self.deletes),
             "writes": [entry.to_json() for entry in self.writes],
             "accept": [risk.word for risk in self.risks],
@@ -330,6 +333,7 @@ class RewindPlan(Plan):
             downstream=tuple(value["downstream"]),
             notes=tuple(value["notes"]),
             ended=datetime.fromisoformat(value["ended"]) if value["ended"] else None,
+            undo=value.get("undo"),
             continued=True,
         )
 
@@ -345,6 +349,7 @@ class RewindPlan(Plan):
             ("replay", self._replay_in_words()),
             ("sink", self._sink_in_words()),
             ("verdict", f"**{self.verdict.value}**"),
+            *([("undo", self._undo_in_words(self.undo))] if self.undo else []),
         ]
         steps = self.steps
         nothing = "Nothing to do: the checkpoint stands at this batch." if self.already_done else ""
@@ -363,6 +368,10 @@ class RewindPlan(Plan):
         if seconds is not None:
             words.append(f"took {seconds:,.0f} s the first time")
         return "; ".join(words)
+
+    @staticmethod
+    def _undo_in_words(undo: Mapping[str, Any]) -> str:
+        return f"{'possible' if undo['possible'] else '**not possible**'}: {'; '.join(undo['reasons'])}"
 
     def _sink_in_words(self) -> str:
         exit_ = f", exit {self.sink_exit.value}" if self.sink_exit else ""

@@ -43,6 +43,7 @@ from airflow_ckpt_provider.recovery.rewind.targets import (
     targets_of_checkpoint,
     targets_of_manifest,
 )
+from airflow_ckpt_provider.recovery.rewind.undo_preview import undo_preview
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkPolicy
@@ -176,6 +177,7 @@ def plan_rewind(
         downstream=downstream_of(history, report.rollback, downstream) if history and report.rollback else (),
         notes=notes,
         ended=target.ended,
+        undo=undo_preview(report, sink, sink_exit, changes=bool(deletes or writes)),
     )
     _check_exit(plan)
     return plan
