@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -16,7 +17,6 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
