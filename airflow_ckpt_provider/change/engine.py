@@ -189,6 +189,7 @@ class _Attempt:
                 "made_by": change.made_by,
                 "reason": change.reason,
                 "checkpoint": plan.checkpoint,
+                **({"observed": change.observed.uri} if change.observed else {}),
                 "kept": kept,
                 **sink,
                 **change.facts,

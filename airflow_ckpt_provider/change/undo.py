@@ -178,7 +178,10 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
 
 
 def _is_of(record: Mapping[str, Any], uri: str) -> bool:
-    return record.get("checkpoint") == uri and record.get("kind") in (*UNDOABLE, UndoPlan.kind)
+    return uri in (record.get("checkpoint"), record.get("observed")) and record.get("kind") in (
+        *UNDOABLE,
+        UndoPlan.kind,
+    )
 
 
 def plan_undo(

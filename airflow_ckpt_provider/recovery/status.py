@@ -1,27 +1,31 @@
-"""Where a rewind stands, for whoever finds it stopped half-way: in words, and with the command that goes on from there."""
+"""Where a change of a checkpoint stands, for whoever finds it stopped half-way: in words, with the command that resumes it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.change.plan import undo_of
+from airflow_ckpt_provider.change.plan import undo_of, undone_by
+from airflow_ckpt_provider.change.stopping import STOPPING
+from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.change.undo import UNDOABLE
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
+from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
-from airflow_ckpt_provider.recovery.rewind.planning import read_plan
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"
 SEALED_BY_ANOTHER = "sealed_by_another"
 REWOUND = "rewound"
+CHANGED = "changed"
 RUNNING_AGAIN = "running_again"
 
 
@@ -29,7 +33,7 @@ RUNNING_AGAIN = "running_again"
 class RewindStatus:
     """What has become of a checkpoint that was to be rewound.
 
-    :param kind: ``untouched``, ``under_way``, ``sealed_by_another``, ``rewound`` or ``running_again``.
+    :param kind: ``untouched``, ``under_way``, ``sealed_by_another``, ``rewound``, ``changed`` or ``running_again``.
     :param message: the situation in words.
     :param commands: what goes on from there, one command a line; the first is the usual one.
     :param plan_id: the rewind it is about; ``None`` where there was none.
@@ -50,14 +54,43 @@ class RewindStatus:
 
 
 def status_of(checkpoint: Checkpoint, repository: Repository | None, *, since: datetime | None = None) -> RewindStatus:
-    """Look at a checkpoint and at the records of its rewinds. Changes nothing.
+    """Inspect a checkpoint and the records of its changes, by whatever verb. Changes nothing.
 
-    :param checkpoint: the checkpoint.
-    :param repository: where its rewinds are kept; ``None``: there is none yet.
-    :param since: rewinds recorded before this time are of no interest; ``None``: all are.
+    :param checkpoint: the checkpoint; it may be too broken to be read, or not there any more.
+    :param repository: where its changes are kept; ``None``: there is none yet.
+    :param since: changes recorded before this time are of no interest; ``None``: all are.
     """
-    records = repository.records() if repository else ()
-    return status_in(checkpoint.progress(), repository, records, since=since)
+    records = list(repository.records()) if repository else []
+    newest = next(_changes(checkpoint.location.uri, records, since, kinds=UNDOABLE), None)
+    there = inspect_target(checkpoint.location)
+    if there.seal is not None:
+        return _sealed(checkpoint.location.uri, there.seal, repository)
+    if newest is None or newest["kind"] == RewindPlan.kind:
+        try:
+            return status_in(checkpoint.progress(), repository, records, since=since)
+        except CkptError:
+            if newest is None:
+                raise
+    return _changed(checkpoint.location.uri, there, newest)
+
+
+def _changed(place: str, there: Target, record: dict[str, Any]) -> RewindStatus:
+    kind, plan_id = str(record["kind"]), str(record["plan_id"])
+    if record.get("after") not in (None, there.fingerprint):
+        return RewindStatus(
+            RUNNING_AGAIN,
+            f"{place} was changed by {kind} {plan_id} at {record['at']}, and was written to since: the {kind} cannot be taken "
+            "back by undo any more.",
+            (f"airflow-ckpt inspect {shlex.quote(place)}",),
+            plan_id,
+        )
+    return RewindStatus(
+        CHANGED,
+        f"{place} was changed by {kind} {plan_id} at {record['at']}, and nothing was written to it since. Start the stream, or "
+        f"take the {kind} back:",
+        (_undo(place, plan_id, ""),),
+        plan_id,
+    )
 
 
 def status_in(
@@ -77,7 +110,7 @@ def status_in(
     place = progress.uri
     if progress.seal is not None:
         return _sealed(place, progress.seal, repository)
-    record = next(_rewinds(place, records, since), None)
+    record = next(_changes(place, records, since, kinds=(RewindPlan.kind,)), None)
     committed = progress.latest_committed
     if record is None:
         return RewindStatus(
@@ -105,23 +138,65 @@ def status_in(
 
 
 def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStatus:
-    plan = read_plan(repository, seal.plan_id) if repository else None
-    if plan is None:
+    document = repository.kept_plan(undone_by(seal.plan_id)) if repository else None
+    if document is None and seal.reason.startswith(STOPPING):
+        change = seal.reason.removeprefix(STOPPING)
         return RewindStatus(
             SEALED_BY_ANOTHER,
-            f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}), which is no rewind of this repository: "
-            "no Spark can start from it until whoever set the seal lifts it.",
+            f"{place} is sealed by plan {seal.plan_id} to stop its query for a {change}. Nothing was changed: the query is not "
+            f"known to be stopped. Run the same {change} again once it is, or lift the seal right before the stream is started:",
+            (f"airflow-ckpt unseal {shlex.quote(place)} --for-start",),
+            seal.plan_id,
+        )
+    if document is None or document.get("kind") not in UNDOABLE:
+        return RewindStatus(
+            SEALED_BY_ANOTHER,
+            f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}), which is no change that this repository "
+            "knows: no Spark can start from it until whoever set the seal lifts it.",
             (f"airflow-ckpt unseal {shlex.quote(place)} --plan {shlex.quote(seal.plan_id)}",),
             seal.plan_id,
         )
+    kind, plan_id = str(document["kind"]), str(document["plan_id"])
+    what = f"{kind} {plan_id}"
+    if kind == RewindPlan.kind:
+        plan = RewindPlan.of_document(document)
+        by_spark = " (both need --spark-submit, for Spark rolls the table back)" if plan.by_spark else ""
+        doing = f"rewound to batch {plan.batch_id} by plan {plan_id}"
+        commands: tuple[str, ...] = (_again(place, plan), _undo(place, plan_id, plan.request.sink))
+    else:
+        by_spark = ""
+        doing = f"changed by {what}"
+        commands = (*_same_command(place, repository, document), _undo(place, plan_id, ""))
+    if seal.plan_id != plan_id:
+        return RewindStatus(
+            UNDER_WAY,
+            f"{place} is being put back to what it was before {what}, and that was stopped half-way. It is sealed, so that no "
+            f"Spark can start from it. The same undo again completes it{by_spark}:",
+            (commands[-1],),
+            plan_id,
+        )
     return RewindStatus(
         UNDER_WAY,
-        f"{place} is being rewound to batch {plan.batch_id} by plan {plan.plan_id}, and that was stopped half-way. It is sealed, "
-        "so that no Spark can start from it. The same rewind again completes it; undo takes it back"
-        f"{' (both need --spark-submit, for the table goes by Spark)' if plan.by_spark else ''}:",
-        (_again(place, plan), _undo(place, plan.plan_id, plan.request.sink)),
-        plan.plan_id,
+        f"{place} is being {doing}, and that was stopped half-way. It is sealed, so that no Spark can start from it. The same "
+        f"{kind} again completes it; undo takes it back{by_spark}:",
+        commands,
+        plan_id,
     )
+
+
+def _same_command(place: str, repository: Repository | None, document: dict[str, Any]) -> tuple[str, ...]:
+    """The command that resumes a change, as far as its plan tells; what else it was given has to be given again."""
+    kind, held = document["kind"], repository.location.uri if repository else "REPOSITORY"
+    if kind == "restore":
+        words = ["restore", held, document["backup_id"], place, "--name", document["name"]]
+        words += ["--batch", str(document["batch_id"]), *(["--replace"] if document["replace"] else [])]
+    elif kind == "repair":
+        words = ["doctor", place, "--repair", "--repository", held]
+    elif kind == "reset":
+        words = ["reset", place, f"--{document['request']['way']}", "--repository", held]
+    else:
+        return ()
+    return (shlex.join(["airflow-ckpt", *words, "--apply"]),)
 
 
 def rewind_records(repository: Repository) -> list[dict[str, Any]]:
@@ -142,8 +217,10 @@ def rewind_records(repository: Repository) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: str(record["at"]), reverse=True)
 
 
-def _rewinds(place: str, records: Iterable[dict[str, Any]], since: datetime | None) -> Iterator[dict[str, Any]]:
-    """Records of rewinds of this checkpoint that were not taken back, newest first."""
+def _changes(
+    place: str, records: Iterable[dict[str, Any]], since: datetime | None, *, kinds: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """Records of changes of this checkpoint that were not taken back, newest first."""
     undone = set()
     for record in records:
         if since is not None and datetime.fromisoformat(record["at"]) < since:
@@ -152,7 +229,7 @@ def _rewinds(place: str, records: Iterable[dict[str, Any]], since: datetime | No
             continue
         if record.get("kind") == "undo":
             undone.add(record.get("of"))
-        elif record.get("kind") == "rewind" and record["plan_id"] not in undone:
+        elif record.get("kind") in kinds and record["plan_id"] not in undone:
             yield record
 
 

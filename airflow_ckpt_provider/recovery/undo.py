@@ -60,7 +60,7 @@ def undo(
 ) -> UndoOutcome:
     """Take a change back, or resume an undo that was stopped.
 
-    :param checkpoint: the checkpoint; of a flow, the version that the change made.
+    :param checkpoint: the checkpoint; of a flow, the version that the change made, or the one that was live before.
     :param repository: the one that the change was carried out with.
     :param plan_id: the change; by default the one that is half-way, else the newest of this checkpoint.
     :param sink: the sink, where a rewind rolled one back.
@@ -68,14 +68,17 @@ def undo(
     :param made_by: the run or user that takes it back.
     :param reason: why, for the audit record.
     :param workers: requests under way at once.
-    :param open_place: opens the former version of a flow; by default in the store of the checkpoint.
+    :param open_place: opens the other version of a flow; by default in the store of the checkpoint.
     :param on_plan: called with the plan before it is carried out.
     :raises NoSuchBackupError: there was no such change.
     :raises RefusedError: something was written since, or the sink cannot be brought forward; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
     document = plan_to_undo(checkpoint, repository, plan_id)
-    observed = _observed(checkpoint, document, open_place)
+    if document.get("observed") == checkpoint.uri:
+        checkpoint = _sibling(checkpoint, str(document["checkpoint"]), open_place)
+    former = document.get("observed")
+    observed = _sibling(checkpoint, str(former), open_place) if former else None
     plan = plan_undo(checkpoint, repository, document, observed=observed)
     if on_plan:
         on_plan(plan)
@@ -106,14 +109,9 @@ def undo(
     )
 
 
-def _observed(
-    checkpoint: Location, document: dict[str, Any], open_place: Callable[[str], Location] | None
-) -> Location | None:
-    """The former version of a flow, which is live again once the change is taken back."""
-    former = document.get("observed")
-    if not former:
-        return None
+def _sibling(version: Location, uri: str, open_place: Callable[[str], Location] | None) -> Location:
+    """Another version of the same flow."""
     if open_place:
-        return open_place(str(former))
-    parent = checkpoint.root.rstrip("/").rpartition("/")[0]
-    return Location(checkpoint.store, f"{parent}/{str(former).rstrip('/').rpartition('/')[2]}")
+        return open_place(uri)
+    parent = version.root.rstrip("/").rpartition("/")[0]
+    return Location(version.store, f"{parent}/{uri.rstrip('/').rpartition('/')[2]}")
