@@ -65,6 +65,12 @@ def lift_seals_by_hand(place: Path) -> None:
             (place / path).unlink()
 
 
+def plan_of_seal(place: Path) -> str | None:
+    """The plan that Spark's error names."""
+    found = (re.search(rb"sealed by plan (\S+)", data) for data in files(place).values())
+    return next((match[1].decode() for match in found if match), None)
+
+
 @dataclass(frozen=True)
 class Change:
     """A change of a checkpoint, and what has to be there before.
@@ -99,8 +105,9 @@ class Change:
         write_files(place / self.subject, self.before)
         return place
 
-    def undo(self, place: Path) -> Finished:
-        return run("undo", place / self.subject, "--repository", place / "backups")
+    def undo(self, place: Path, *, plan_id: str | None = None) -> Finished:
+        which = ("--plan", plan_id) if plan_id else ()
+        return run("undo", place / self.subject, "--repository", place / "backups", *which)
 
 
 def rewind_to(batch: int) -> Callable[[Path], tuple[object, ...]]:
@@ -347,21 +354,26 @@ def each_kill(change: Change, tmp_path: Path, *, step: int = 1) -> Iterator[tupl
 @pytest.mark.usefixtures("quick_disk")
 @pytest.mark.parametrize("name", KILLED)
 class TestKilledBeforeEveryWrite:
-    @pytest.mark.parametrize("sealed", [True, False], ids=["as it was left", "seal removed by hand"])
-    def test_undo_puts_everything_back(self, name: str, sealed: bool, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("lifted", "named"),
+        [(False, False), (True, False), (True, True)],
+        ids=["as it was left", "seal removed by hand", "seal removed by hand, by its plan"],
+    )
+    def test_undo_puts_everything_back(self, name: str, lifted: bool, named: bool, tmp_path: Path) -> None:
         """Nobody else wrote: so every file is as it was before, whatever the undo says."""
         change, wrong = KILLED[name], []
         before = files(change.prepare(tmp_path / "before") / change.below)
         for write, place, compared in each_kill(change, tmp_path):
-            if not sealed:
+            plan_id = plan_of_seal(compared) if named else None
+            if lifted:
                 lift_seals_by_hand(compared)
             left = files(compared)
-            undone = change.undo(place)
+            undone = change.undo(place, plan_id=plan_id)
             now = files(compared)
             if now != before:
                 differing = sorted(path for path in {*now, *before} if now.get(path) != before.get(path))
                 wrong.append(f"write {write}: {len(differing)} files differ, {differing[:3]}; {undone.err!r}")
-            elif undone.code and without_seals(left) != before:
+            elif undone.code and left != before:
                 wrong.append(f"write {write}: it put everything back and failed: {undone.err!r}")
         assert not wrong, f"{len(wrong)} of {write + 1}:\n" + "\n".join(wrong)
 
