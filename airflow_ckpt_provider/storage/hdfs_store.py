@@ -24,7 +24,7 @@ from airflow_ckpt_provider.errors import MissingExtraError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.namenodes import HdfsRefusalError, NameNodes
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
-from airflow_ckpt_provider.storage.write_check import NO_CHECK, changes_store, with_check
+from airflow_ckpt_provider.storage.write_check import NO_CHECK, CheckRaisedError, changes_store, with_check
 
 if TYPE_CHECKING:
     from fsspec.implementations.webhdfs import WebHDFS
@@ -228,8 +228,9 @@ class HdfsStore(Store):
             before_rename()
             self._rename(action, temporary, path, rename)
         except BaseException as e:
-            with suppress(Exception):  # the first error is the one to tell
-                self.delete(temporary)
+            if not isinstance(e, CheckRaisedError):  # which forbids this request too
+                with suppress(Exception):  # the first error is the one to tell
+                    self.delete(temporary)
             if isinstance(e, FileNotFoundError):
                 # The answer to a first NameNode may have been lost.
                 with suppress(FileNotFoundError):

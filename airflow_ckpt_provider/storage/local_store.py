@@ -31,10 +31,16 @@ class LocalStore(Store):
     name of its own and compare it there. If it is another one than was listed, it is linked back. If somebody wrote a new file
     under its name in that moment, both stay, and the error names the hidden one. A process that is killed in between leaves the
     file under the hidden name. On FUSE mounts, where a rename may change what identifies a file, they compare first and then act.
+
+    :param place: a path that the store is used for, so that :attr:`deletes_if_same` is right for it.
     """
 
     creates_if_absent = True
     deletes_if_same = True
+
+    def __init__(self, place: str | None = None) -> None:
+        if place is not None:
+            self.deletes_if_same = not _renames_show(place)
 
     @property
     def protocol(self) -> str:
@@ -262,9 +268,10 @@ def _renames_show(path: str) -> bool:
     """Whether a rename may change what identifies a file."""
     directory = os.path.dirname(path)
     try:
-        return _is_fuse(os.stat(directory).st_dev, directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        device = os.stat(directory).st_dev
+    except OSError:  # a directory that does not exist yet
+        device = -1
+    return _is_fuse(device, directory)
 
 
 @lru_cache(maxsize=64)

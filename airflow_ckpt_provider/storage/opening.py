@@ -40,7 +40,8 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
         # Taken as it stands: in a Hadoop path neither "%" nor "#" nor "?" has a meaning of its own.
         path = uri.removeprefix("file:") if scheme else uri
         path = path.removeprefix("//") if scheme else path
-        return Location(LocalStore(), os.path.abspath(os.path.expanduser(path)))
+        root = os.path.abspath(os.path.expanduser(path))
+        return Location(LocalStore(root), root)
     if scheme in HDFS_SCHEMES:
         return open_hdfs(uri, storage_options or {})
     protocol = _SCHEMES.get(scheme, scheme)
@@ -81,16 +82,19 @@ def location_of(fs: AbstractFileSystem, root: str) -> Location:
     stripped = str(fs._strip_protocol(root)).rstrip("/")
     if "webhdfs" in fs.protocol:
         return hdfs_of(fs, stripped)
-    return Location(store_for(fs), stripped)
+    return Location(store_for(fs, stripped), stripped)
 
 
-def store_for(fs: AbstractFileSystem) -> Store:
-    """Choose the implementation for a filesystem."""
+def store_for(fs: AbstractFileSystem, root: str | None = None) -> Store:
+    """Choose the implementation for a filesystem.
+
+    :param root: a path that it is used for.
+    """
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
     if isinstance(fs, LocalFileSystem):
-        return LocalStore()
+        return LocalStore(root)
     if isinstance(fs, MemoryFileSystem):
         return MemoryStore(fs)
     if _is_s3fs(fs) and obstore_works_here() and (settings := settings_of_filesystem(fs)):

@@ -23,8 +23,8 @@ STARTS: dict[str, Any] = {
 DECLARED: dict[str, dict[str, Any]] = {
     "azure": {"copies": True, "lost_names": frozenset({"q?a#b"})},  # adlfs: "?" is a pattern
     "google": {"copies": True},
-    "hdfs": {"compares": True, "directories": True},
-    "mounted": {"compares": True, "directories": True, "steady": False},  # its rename shows
+    "hdfs": {"compares": True, "directories": True, "leaves_hidden": True},
+    "mounted": {"directories": True, "steady": False, "fresh": False},  # its rename shows
 }
 
 

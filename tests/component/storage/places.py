@@ -33,6 +33,8 @@ class Place:
     :param identity: identities must be given and change with the content.
     :param directories: empty directories exist.
     :param steady: while a file is replaced, readers find the old content or the new one.
+    :param leaves_hidden: a change that a check stops in the middle leaves a file under a hidden name.
+    :param fresh: what another client has written shows at once, with its size and identity.
     :param lost_names: names that its client takes for patterns, and does not find again.
     """
 
@@ -44,6 +46,8 @@ class Place:
     identity: bool = True
     directories: bool = False
     steady: bool = True
+    leaves_hidden: bool = False
+    fresh: bool = True
     lost_names: frozenset[str] = frozenset()
 
     def write_from_elsewhere(self, path: str, data: bytes) -> None:

@@ -129,7 +129,7 @@ class TestEveryStore:
         }
 
     def test_refused_at_any_step_nothing_is_half_done(self, place: Place) -> None:
-        """What was there before is there, or what was to be; nothing hidden is left."""
+        """What was there before is there, or what was to be."""
         names = changes(place.location, plant(place.location), place.location)
         for name in names:
             for step in range(1, 10):
@@ -140,7 +140,11 @@ class TestEveryStore:
                 try:
                     verb()
                 except LeaseLostError:
-                    now = {path: file.identity for path, file in place.location.walk().items()}
+                    hidden = {path for path in place.location.walk() if path.startswith(".")}
+                    assert place.leaves_hidden or not hidden, (name, step)
+                    now = {p: file.identity for p, file in place.location.walk().items() if p not in hidden}
+                    if place.leaves_hidden and place.location.read("replace_listed") == b"new":
+                        continue  # the old file could not be removed any more
                     assert now == {path: file.identity for path, file in files.items()}, (name, step)
                 else:
                     break

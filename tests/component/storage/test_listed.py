@@ -32,6 +32,8 @@ class TestFind:
         assert place.location.find("no/such/1") is None
 
     def test_no_answer_comes_from_a_cache(self, place: Place) -> None:
+        if not place.fresh:
+            pytest.skip("declared: what another client has written shows late")
         place.location.create("a", b"1")
         before = place.location.find("a")
         place.write_from_elsewhere("a", b"more")
@@ -58,6 +60,8 @@ class TestDelete:
         assert place.location.walk() == {}
 
     def test_another_file_stays(self, place: Place) -> None:
+        if not place.fresh:
+            pytest.skip("declared: what another client has written shows late")
         place.location.create("a/b", b"1")
         file = listed(place.location, "a/b")
         place.write_from_elsewhere("a/b", b"newer")
@@ -75,6 +79,8 @@ class TestDelete:
         assert place.location.walk() == {}
 
     def test_same_size_same_second(self, place: Place) -> None:
+        if not place.fresh:
+            pytest.skip("declared: what another client has written shows late")
         if not place.identity:
             pytest.skip("declared: there are no identities")
         place.location.create("a", b"1")
@@ -107,6 +113,8 @@ class TestReplace:
             assert place.location.read("a/b") == b"third"
 
     def test_another_file_stays(self, place: Place) -> None:
+        if not place.fresh:
+            pytest.skip("declared: what another client has written shows late")
         place.location.create("a/b", b"1")
         file = listed(place.location, "a/b")
         place.write_from_elsewhere("a/b", b"newer")
@@ -116,6 +124,8 @@ class TestReplace:
         assert set(place.location.walk()) == {"a/b"}
 
     def test_a_missing_file_is_not_made(self, place: Place) -> None:
+        if not place.fresh:
+            pytest.skip("declared: what another client has written shows late")
         place.location.create("a/b", b"1")
         file = listed(place.location, "a/b")
         place.delete_from_elsewhere("a/b")
@@ -217,6 +227,8 @@ class TestCopy:
         assert listed(place.location, "b") == made
 
     def test_another_source_is_not_copied(self, place: Place) -> None:
+        if not place.fresh:
+            pytest.skip("declared: what another client has written shows late")
         place.location.create("a", b"1")
         file = listed(place.location, "a")
         place.write_from_elsewhere("a", b"newer")
