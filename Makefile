@@ -11,7 +11,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock fake-databricks soak seal-soak rewind-soak reset-soak slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock fake-databricks soak seal-soak rewind-soak change-soak reset-soak slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -49,6 +49,9 @@ seal-soak: java venv jars jars-s3a ## Seal running streams at 50 random moments
 
 rewind-soak: java venv jars ## 100 random histories of streams that are rewound, taken back and run on
 	@$(PY) -m pytest -m rewind_soak -s $(ARGS)
+
+change-soak: venv ## 300 random histories of changes that are paused, taken over, and wake up: local disk and S3
+	@$(PY) -m pytest -m change_soak -s $(ARGS)
 
 reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and kills: none resets twice
 	@$(PY) -m pytest -m slow tests/component/lakeflow/test_no_double_reset.py $(ARGS)

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.storage.local_store import LocalStore
+from airflow_ckpt_provider.storage.store import StoredFile
 from tests.support.killing import one_after_the_other
 
 #: The methods of a store that delete, and those that write; by the beginnings of their names.
@@ -34,9 +35,10 @@ def stop_at(operation: str, number: int, moment: str, below: str) -> None:
     seen = 0
 
     def stopping(method: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(store: LocalStore, path: str, *more: Any, **options: Any) -> Any:
+        def wrapped(store: LocalStore, path: str | StoredFile, *more: Any, **options: Any) -> Any:
             nonlocal seen
-            counts = path.startswith(f"{below}/") and not os.path.basename(path).startswith(".")
+            name = path.path if isinstance(path, StoredFile) else path
+            counts = name.startswith(f"{below}/") and not os.path.basename(name).startswith(".")
             seen += counts
             here = counts and seen == number
             if here and moment == "before":
