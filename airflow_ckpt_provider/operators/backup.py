@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk import Asset, AssetAlias
 
 from airflow_ckpt_provider.assets import BACKUPS, backup_asset
 from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
@@ -13,22 +13,22 @@ from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError,
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.unchanged import unchanged_backup
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.spark_backup import arguments_for, backup_by_connection
-from airflow_ckpt_provider.places import open_place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.backup.create import ObserveSources
     from airflow_ckpt_provider.backup.manifest import Manifest
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.storage.location import Location
 
 _ENGINES = ("local", "spark", "auto")
@@ -39,7 +39,7 @@ SPARK_FROM_BYTES = 1024**4
 _EVENT_KEYS = ("backup_id", "name", "batch_id", "checkpoint", "repository", "uri", "files", "bytes", "made_by")
 
 
-class CheckpointBackupOperator(BaseOperator):
+class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
     """Take a consistent backup of a checkpoint, while its stream runs.
 
     Nothing is written into the checkpoint and the stream is not stopped. A repository that is not there yet is made;
@@ -50,14 +50,10 @@ class CheckpointBackupOperator(BaseOperator):
     After each backup an event of the asset :func:`~airflow_ckpt_provider.assets.backup_asset` is sent, through the
     alias :data:`~airflow_ckpt_provider.assets.BACKUPS`; give ``outlets`` to have your own assets announced instead.
 
+    Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.StreamOperator`.
+
     .. seealso:: :doc:`/howto/backup`, :doc:`/howto/huge-checkpoints`
 
-    :param checkpoint: URI of the checkpoint, the ``checkpointLocation`` of the stream. (templated)
-    :param repository: URI of the repository. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach the checkpoint; ``None``: the environment's own
-        credentials. (templated)
-    :param repository_conn_id: Airflow connection to reach the repository; ``None`` likewise. (templated)
-    :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
     :param tags: words kept in the manifest, for people and for retention. (templated)
     :param reason: why this backup was taken, kept in the manifest. (templated)
     :param restorable_batches: how many of the newest batches can be restored from this backup. (templated)
@@ -81,11 +77,8 @@ class CheckpointBackupOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
-        "repository",
-        "checkpoint_conn_id",
-        "repository_conn_id",
-        "name",
+        *CheckpointOperator.template_fields,
+        *StreamOperator.template_fields,
         "tags",
         "reason",
         "restorable_batches",
@@ -106,11 +99,6 @@ class CheckpointBackupOperator(BaseOperator):
     def __init__(
         self,
         *,
-        checkpoint: str,
-        repository: str,
-        checkpoint_conn_id: str | None = None,
-        repository_conn_id: str | None = None,
-        name: str | None = None,
         tags: dict[str, str] | None = None,
         reason: str | None = None,
         restorable_batches: int | str = 1,
@@ -126,14 +114,8 @@ class CheckpointBackupOperator(BaseOperator):
         spark_from_bytes: int | str = SPARK_FROM_BYTES,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
         kwargs["outlets"] = kwargs.get("outlets") or [BACKUPS]
         super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.repository = repository
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.repository_conn_id = repository_conn_id
-        self.name = name
         self.tags = tags
         self.reason = reason
         self.restorable_batches = restorable_batches
@@ -151,10 +133,7 @@ class CheckpointBackupOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the summary of the backup that this task took, now or in an attempt before."""
         with no_retry_when_refused():
-            checkpoint = Checkpoint.at(
-                open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
-            )
-            place = open_place(required(self.repository, "repository"), text(self.repository_conn_id))
+            checkpoint, place = self._checkpoint(), self._repository_place()
             name = text(self.name) or checkpoint.location.name
             summary = self._taken_before(place, name, checkpoint, context)
             if summary is None:

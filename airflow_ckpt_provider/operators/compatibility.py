@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import one_of, required, text
+from airflow_ckpt_provider.operators.place_operators import CheckpointOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
@@ -23,28 +21,28 @@ if TYPE_CHECKING:
 _FAILS_ON = {"forbidden": (Verdict.WILL_FAIL,), "unknown": (Verdict.WILL_FAIL, Verdict.UNKNOWN)}
 
 
-class CompatibilityOperator(BaseOperator):
+class CompatibilityOperator(CheckpointOperator):
     """Compare a checkpoint with the description of new code; reads only, and needs no Spark.
 
     The description is made by ``airflow_ckpt_provider.jobs.describe_query``. The result is the comparison (``verdict``,
     ``reasons``, ``changes``) and ``markdown`` for an approval form, as a dictionary and key by key; it is pushed before the task
     fails, too.
 
+    Parameters of the checkpoint: see :class:`~.place_operators.CheckpointOperator`.
+
     .. seealso:: :doc:`/howto/rehearse`
 
-    :param checkpoint: URI of the checkpoint. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param description: URI of the description of the new code. (templated)
     :param old_description: URI of the description of the code that wrote the checkpoint, which shows what no checkpoint holds;
         ``None``: there is none. (templated)
-    :param description_conn_id: Airflow connection to reach the descriptions; ``None`` likewise. (templated)
+    :param description_conn_id: Airflow connection to reach the descriptions; ``None``: the environment's own
+        credentials. (templated)
     :param fail_on: ``"forbidden"``: the task fails where Spark refuses; ``"unknown"``: also where Spark does not look or it
         cannot be told; ``None``: never. (templated)
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
-        "checkpoint_conn_id",
+        *CheckpointOperator.template_fields,
         "description",
         "old_description",
         "description_conn_id",
@@ -55,18 +53,13 @@ class CompatibilityOperator(BaseOperator):
     def __init__(
         self,
         *,
-        checkpoint: str,
-        checkpoint_conn_id: str | None = None,
         description: str,
         old_description: str | None = None,
         description_conn_id: str | None = None,
         fail_on: str | None = "forbidden",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.checkpoint_conn_id = checkpoint_conn_id
         self.description = description
         self.old_description = old_description
         self.description_conn_id = description_conn_id
@@ -78,7 +71,7 @@ class CompatibilityOperator(BaseOperator):
             fails_on = _FAILS_ON[one_of(self.fail_on, "fail_on", tuple(_FAILS_ON))] if text(self.fail_on) else ()
             old = text(self.old_description)
             found = compare(
-                Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))),
+                self._checkpoint(),
                 self._described(required(self.description, "description")),
                 before=self._described(old) if old else None,
             )

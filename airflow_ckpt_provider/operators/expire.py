@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-from airflow.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import AskSources, ExpirePlan, plan_expire
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
-from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.durations import seconds_of
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text
+from airflow_ckpt_provider.operators.change_operator import PLAN, PlannedOperator
+from airflow_ckpt_provider.operators.fields import flag, mapping, required, text
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.verdict import Usefulness
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CheckpointExpireOperator(BaseOperator):
+class CheckpointExpireOperator(PlannedOperator, StreamOperator):
     """Remove the backups that no rule keeps, and the objects that none needs any more. Plans only, unless ``mode="apply"``.
 
     The rules are restic's, for each stream of its own. Whatever they say, these stay: held backups, the newest verified one,
@@ -38,40 +35,32 @@ class CheckpointExpireOperator(BaseOperator):
     The result has ``plan`` (JSON: ``kept`` and ``going``, with the reasons of each), ``markdown``, ``prune``, ``outcome`` and
     ``prune_outcome`` (``None`` when only planned), as a dictionary and key by key. Run again it finds the work done.
 
+    Parameters of repository and plan: see :class:`~.place_operators.StreamOperator` (``name``: only this stream) and
+    :class:`~.change_operator.PlannedOperator`.
+
     .. seealso:: :doc:`/howto/retention`
 
-    :param repository: URI of the repository. (templated)
     :param keep: the rules by the names of restic's options, without ``keep-``: ``last``, ``hourly``, ``daily``, ``weekly``,
         ``monthly``, ``yearly`` (a number, or ``"unlimited"``), ``within`` and ``within-hourly`` to ``within-yearly`` (a span
         such as ``"2y5m7d3h"``), ``tag`` (a list); and ``replayable`` (a number): those whose sources still have what they
         would read. (templated)
-    :param repository_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
-    :param name: only this stream; ``None``: all. (templated)
-    :param mode: ``"plan"`` removes nothing, ``"apply"`` does. (templated)
     :param prune: delete the objects that no backup lists any more. (templated)
     :param max_unused: what may stay though no backup lists it: ``"200M"``, ``"5%"`` or ``"unlimited"``. (templated)
     :param abandoned_after: a backup or restore that began so long ago and has not ended is given up by the prune, such as
         ``"24h"``. (templated)
     :param kafka_config_id: connection of type ``kafka``: asked which backups can still be replayed; ``None``: that counts as
         not known. (templated)
-    :param fingerprint: fingerprint of the plan that was shown (``plan.output["plan"]["fingerprint"]``): apply is refused if
-        other backups would go now. ``None``: not compared. (templated)
-    :param reason: why, for the audit record. (templated)
     :param workers: objects deleted at the same time.
     """
 
     template_fields: Sequence[str] = (
-        "repository",
+        *StreamOperator.template_fields,
+        *PlannedOperator.template_fields,
         "keep",
-        "repository_conn_id",
-        "name",
-        "mode",
         "prune",
         "max_unused",
         "abandoned_after",
         "kafka_config_id",
-        "fingerprint",
-        "reason",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"reason": "md", "keep": "json"}
     ui_color = "#fff2cc"
@@ -79,60 +68,42 @@ class CheckpointExpireOperator(BaseOperator):
     def __init__(
         self,
         *,
-        repository: str,
         keep: Mapping[str, Any] | str,
-        repository_conn_id: str | None = None,
-        name: str | None = None,
-        mode: Literal["plan", "apply"] | str = PLAN,
         prune: bool | str = False,
         max_unused: str | None = None,
         abandoned_after: str = "24h",
         kafka_config_id: str | None = None,
-        fingerprint: str | None = None,
-        reason: str | None = None,
         workers: int = WORKERS,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.repository = repository
         self.keep = keep
-        self.repository_conn_id = repository_conn_id
-        self.name = name
-        self.mode = mode
         self.prune = prune
         self.max_unused = max_unused
         self.abandoned_after = abandoned_after
         self.kafka_config_id = kafka_config_id
-        self.fingerprint = fingerprint
-        self.reason = reason
         self.workers = workers
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was kept and what went, and why."""
         with no_retry_when_refused():
-            mode = one_of(self.mode, "mode", (PLAN, APPLY))
+            mode = self._mode()
             limit = MaxUnused.parse(text(self.max_unused) or "0")
             after = timedelta(
                 seconds=seconds_of(required(self.abandoned_after, "abandoned_after"), field="abandoned_after")
             )
-            repository = Repository.open(
-                open_place(required(self.repository, "repository"), text(self.repository_conn_id))
-            )
+            repository = self._open_repository()
             name, pruning = text(self.name), flag(self.prune, "prune")
             policy = Policy.parse(mapping(self.keep, "keep"))
             plan = plan_expire(repository, policy, name=name, ask_sources=self._asking())
-            markdown = plan.to_markdown()
-            self.log.info("\n%s", markdown)
-            result: dict[str, Any] = {"mode": mode, "plan": plan.to_json(), "markdown": markdown, "prune": None}
+            result: dict[str, Any] = {**self._shown(plan), "prune": None}
             if mode == PLAN:
                 if pruning:
                     going: dict[str, list[str]] = {}
                     for decision in plan.going:
                         going.setdefault(decision.backup.name, []).append(decision.backup.backup_id)
                     result["prune"] = plan_prune(repository, name=name, max_unused=limit, without=going).to_json()
-                self.log.info("Nothing was removed: this is a plan. Run with mode=apply to carry it out.")
-                return {**result, "outcome": None, "prune_outcome": None}
+                return {**result, "prune_outcome": None}
             self._check_fingerprint(plan)
             outcome = apply_expire(repository, plan, made_by=made_by(context), reason=text(self.reason) or "")
             self.log.info(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider.guards.files import KIND, FileGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
-from airflow_ckpt_provider.operators.fields import mapping, one_of, required, text
+from airflow_ckpt_provider.operators.fields import mapping, one_of, text
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude
+from airflow_ckpt_provider.operators.place_operators import CheckpointOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class FileSourceGuardOperator(BaseOperator):
+class FileSourceGuardOperator(CheckpointOperator):
     """See that the files which the next batch of a query will read by name are still there, and as they were listed.
 
     Spark leaves out a file that is gone, without a word. What ``cleanSource`` moved into an archive is found there, and a log
     of files that is not whole is told. The result is the report, as a dictionary and key by key. It is pushed before the task
     fails, too.
 
+    Parameters of the checkpoint: see :class:`~.place_operators.CheckpointOperator`.
+
     .. seealso:: :doc:`/howto/delta-and-file-guards`
 
-    :param checkpoint: URI of the checkpoint. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param input_conn_id: Airflow connection to reach the input directories, which the checkpoint names. (templated)
     :param reader_options: options of the query's reader that matter here (``cleanSource``, ``sourceArchiveDir``), or
         source -> options. (templated)
@@ -38,8 +37,7 @@ class FileSourceGuardOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
-        "checkpoint_conn_id",
+        *CheckpointOperator.template_fields,
         "input_conn_id",
         "reader_options",
         "source",
@@ -51,18 +49,13 @@ class FileSourceGuardOperator(BaseOperator):
     def __init__(
         self,
         *,
-        checkpoint: str,
-        checkpoint_conn_id: str | None = None,
         input_conn_id: str | None = None,
         reader_options: Mapping[str, Any] | None = None,
         source: str | int | None = None,
         on_finding: str = "fail",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.checkpoint_conn_id = checkpoint_conn_id
         self.input_conn_id = input_conn_id
         self.reader_options = reader_options
         self.source = source
@@ -72,8 +65,7 @@ class FileSourceGuardOperator(BaseOperator):
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
         with no_retry_when_refused():
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
-            location = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
-            query = from_checkpoint(location).of_kind(KIND, text(self.source))
+            query = from_checkpoint(self._checkpoint_place()).of_kind(KIND, text(self.source))
             options = mapping(self.reader_options, "reader_options")
             if not all(isinstance(value, Mapping) for value in options.values()):
                 options = dict.fromkeys((source.name for source in query.sources), options)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
@@ -16,9 +15,10 @@ from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import to_markdown
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.registry import GuardSettings
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, whole_number
 from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 
@@ -84,7 +84,7 @@ class DiscoverCheckpointsOperator(BaseOperator):
         return [{"checkpoint": each.place.uri, "name": each.name} for each in chosen]
 
 
-class FleetReportOperator(BaseOperator):
+class FleetReportOperator(RepositoryOperator):
     """Say how many streams stand: last good backup, gap, time to loss, size, last drill, half-done rewinds.
 
     The result is the report, as a dictionary and key by key: ``streams``, ``problems``, ``unread``, ``markdown``. A limit that is
@@ -94,13 +94,13 @@ class FleetReportOperator(BaseOperator):
     The numbers of each stream also go to Airflow's own metrics, as gauges ``ckpt.stream.<number>`` with the tag ``stream``, and
     ``ckpt.stream.<stream>.<number>`` for StatsD without tags.
 
+    Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`.
+
     .. seealso:: :doc:`/howto/fleet`
 
-    :param repository: URI of the repository with the backups. (templated)
-    :param repository_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param directories: URIs below which checkpoints are looked for, as a list or separated by commas. (templated)
     :param checkpoints: checkpoints one by one, besides: a list of URIs, or of ``{"checkpoint": …, "name": …}``. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach all of them; ``None`` likewise. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach all of them; ``None``: the environment's own credentials. (templated)
     :param depth: how many levels below each of them. (templated)
     :param max_age: the oldest that the last good backup may be of a stream that has committed since, such as ``"26h"``; ``None``:
         not judged. (templated)
@@ -115,8 +115,7 @@ class FleetReportOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "repository",
-        "repository_conn_id",
+        *RepositoryOperator.template_fields,
         "directories",
         "checkpoints",
         "checkpoint_conn_id",
@@ -140,8 +139,6 @@ class FleetReportOperator(BaseOperator):
     def __init__(
         self,
         *,
-        repository: str,
-        repository_conn_id: str | None = None,
         directories: Sequence[str] | str = (),
         checkpoints: Sequence[str | Mapping[str, str]] | str = (),
         checkpoint_conn_id: str | None = None,
@@ -157,10 +154,7 @@ class FleetReportOperator(BaseOperator):
         workers: int = WORKERS,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.repository = repository
-        self.repository_conn_id = repository_conn_id
         self.directories = directories
         self.checkpoints = checkpoints
         self.checkpoint_conn_id = checkpoint_conn_id
@@ -183,10 +177,9 @@ class FleetReportOperator(BaseOperator):
             settings = GuardSettings(options={kind: dict(values) for kind, values in (self.options or {}).items()})
             own = mapping(self.stream_options, "stream_options")
             kafka = text(self.kafka_config_id)
-            place = open_place(required(self.repository, "repository"), text(self.repository_conn_id))
             fleet = inspect_fleet(
                 self._streams(),
-                Repository.open(place),
+                self._open_repository(),
                 limits=limits,
                 guards=(lambda told: guards_with_kafka(told, kafka)) if kafka or settings.options or own else None,
                 settings=settings,

@@ -17,9 +17,9 @@ from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, StartR
 from airflow_ckpt_provider.lakeflow.table_copies import TableCopies
 from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, BACKFILLS, TableRecovery, backup_name
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
+from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
 from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
-from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.warehouse import Warehouse
 

@@ -15,9 +15,9 @@ from airflow_ckpt_provider.lakeflow.rewind_plan import (
     rewind_time,
 )
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING
+from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text
 from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
-from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

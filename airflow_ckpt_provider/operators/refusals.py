@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
 
-from airflow_ckpt_provider.errors import BackupRunningError, MissingExtraError, RefusedError
+from airflow_ckpt_provider.errors import BackupRunningError, ChangeRunningError, MissingExtraError, RefusedError
 
 
 @contextmanager
@@ -15,12 +15,12 @@ def no_retry_when_refused() -> Iterator[None]:
     """Fail the task for good when a guardrail said no; the same question would get the same answer.
 
     All else is raised as it is and retried by the task's own rule: a store that was out of reach, a log file caught
-    while it was being written. So is the refusal that passes by itself, another backup that is running: it may be the
-    attempt before, on a worker that was lost.
+    while it was being written, a lease that was lost. So is the refusal that passes by itself, another backup or change that is
+    running: it may be the attempt before, on a worker that was lost.
     """
     try:
         yield
-    except BackupRunningError:
+    except (BackupRunningError, ChangeRunningError):
         raise
     except RefusedError as e:
         raise AirflowFailException(str(e)) from e

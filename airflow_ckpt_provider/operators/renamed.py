@@ -76,6 +76,15 @@ def deprecated(name: str, *, instead: str) -> None:
     _warn(f"The parameter `{name}` is deprecated. Use `{instead}` instead.")
 
 
+def deprecated_class(name: str, *, instead: str) -> None:
+    """Warn of a class that has a new name; call it in ``__init__`` of the old one.
+
+    :param name: the old name.
+    :param instead: the new name.
+    """
+    _warn(f"The class `{name}` is deprecated. Use `{instead}` instead.")
+
+
 def _warn(words: str) -> None:
     # The warning names the line of the DAG file: frames of this package and of Airflow's SDK are passed over.
     level, frame = 1, sys._getframe()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.backup.copy import copy_backups
@@ -13,6 +12,7 @@ from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
@@ -26,35 +26,26 @@ ALL = "all"
 _SHOWN = 10
 
 
-class CheckpointRepositoryCheckOperator(BaseOperator):
+class CheckpointRepositoryCheckOperator(StreamOperator):
     """Compare all backups of a repository with the objects that are there; listings only.
 
     A damaged backup fails the task without retries; the report is the task's result in either case.
 
-    .. seealso:: :doc:`/howto/retention`
+    Parameters: see :class:`~.place_operators.StreamOperator` (``name``: only this stream).
 
-    :param repository: URI of the repository. (templated)
-    :param repository_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
-    :param name: only this stream; ``None``: all. (templated)
+    .. seealso:: :doc:`/howto/retention`
     """
 
-    template_fields: Sequence[str] = ("repository", "repository_conn_id", "name")
     ui_color = "#dae8fc"
 
-    def __init__(
-        self, *, repository: str, repository_conn_id: str | None = None, name: str | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("multiple_outputs", False)
         super().__init__(**kwargs)
-        self.repository = repository
-        self.repository_conn_id = repository_conn_id
-        self.name = name
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; fail where a backup is damaged."""
         with no_retry_when_refused():
-            repository = Repository.open(
-                open_place(required(self.repository, "repository"), text(self.repository_conn_id))
-            )
+            repository = self._open_repository()
             report = check_repository(repository, name=text(self.name))
         result = report.to_json()
         if report.ok:
@@ -77,59 +68,43 @@ class CheckpointRepositoryCheckOperator(BaseOperator):
         )
 
 
-class CheckpointCopyOperator(BaseOperator):
+class CheckpointCopyOperator(StreamOperator):
     """Copy backups into another repository, as in a second region; every content is compared with its hash on the way.
 
     What the target has already is not copied again, so a retry goes on where the attempt before was stopped.
 
+    Parameters of the repository that has them: see :class:`~.place_operators.StreamOperator`.
+
     .. seealso:: :doc:`/howto/copy`, and :doc:`/howto/permissions` for the rights it needs
 
-    :param repository: URI of the repository that has them. (templated)
     :param target: URI of the repository that gets them; an empty place becomes one. (templated)
-    :param repository_conn_id: Airflow connection to reach the repository; ``None``: the environment's own
-        credentials. (templated)
-    :param target_conn_id: Airflow connection to reach the target; ``None`` likewise. (templated)
+    :param target_conn_id: Airflow connection to reach the target; ``None``: the environment's own credentials. (templated)
     :param backup_id: id of a backup, ``"latest"`` or ``"all"``. (templated)
-    :param name: only this stream; needed for ``latest`` where the repository holds several. (templated)
     :param workers: files copied at the same time.
     """
 
-    template_fields: Sequence[str] = (
-        "repository",
-        "target",
-        "repository_conn_id",
-        "target_conn_id",
-        "backup_id",
-        "name",
-    )
+    template_fields: Sequence[str] = (*StreamOperator.template_fields, "target", "target_conn_id", "backup_id")
     ui_color = "#d5e8d4"
 
     def __init__(
         self,
         *,
-        repository: str,
         target: str,
-        repository_conn_id: str | None = None,
         target_conn_id: str | None = None,
         backup_id: str = LATEST,
-        name: str | None = None,
         workers: int = WORKERS,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.repository = repository
         self.target = target
-        self.repository_conn_id = repository_conn_id
         self.target_conn_id = target_conn_id
         self.backup_id = backup_id
-        self.name = name
         self.workers = workers
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what is in the target now."""
         with no_retry_when_refused():
-            source = Repository.open(open_place(required(self.repository, "repository"), text(self.repository_conn_id)))
+            source = self._open_repository()
             wanted, name = required(self.backup_id, "backup_id"), text(self.name)
             manifests = source.backups(name) if wanted == ALL else [source.manifest(wanted, name=name)]
             target = Repository.open_or_create(open_place(required(self.target, "target"), text(self.target_conn_id)))

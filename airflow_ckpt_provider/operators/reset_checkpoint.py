@@ -10,9 +10,9 @@ from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, na
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.reset_plan import plan_pipeline_reset
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
+from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import mapping, one_of, text
 from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
-from airflow_ckpt_provider.operators.restore import APPLY, PLAN
 from airflow_ckpt_provider.operators.run_identity import made_by
 
 if TYPE_CHECKING:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.status import REWOUND, UNDER_WAY, status_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RewindReportOperator(BaseOperator):
+class RewindReportOperator(CheckpointOperator, RepositoryOperator):
     """Say how a rewind ended. Runs whatever happened before (``trigger_rule="all_done"``).
 
     Fails where a task has failed; where the checkpoint is sealed half-way; and where it was rewound, a task was skipped, and the
@@ -29,41 +25,25 @@ class RewindReportOperator(BaseOperator):
     ``commands``, ``plan_id``, ``failed`` and ``skipped`` (ids of tasks) and ``markdown``; it is there as the XCom ``report``
     when the task fails.
 
-    .. seealso:: :doc:`/howto/rewind`
+    Parameters: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.RepositoryOperator` (the one that
+    the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``).
 
-    :param checkpoint: URI of the checkpoint. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
-    :param repository: URI of the repository that the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``. (templated)
-    :param repository_conn_id: Airflow connection to reach the repository. (templated)
+    .. seealso:: :doc:`/howto/rewind`
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id", "repository", "repository_conn_id")
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, *RepositoryOperator.template_fields)
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        checkpoint: str,
-        checkpoint_conn_id: str | None = None,
-        repository: str | None = None,
-        repository_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, repository: str | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("trigger_rule", "all_done")
-        super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.repository = repository
-        self.repository_conn_id = repository_conn_id
+        super().__init__(repository=repository, **kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; fail where the stream is not as the run was to leave it."""
         with no_retry_when_refused():
-            place = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
-            given = text(self.repository)
-            kept = open_place(given, text(self.repository_conn_id)) if given else default_repository(place)
-            repository = Repository.open_if_there(kept)
-            situation = status_of(Checkpoint.at(place), repository, since=context["dag_run"].start_date)
+            checkpoint = self._checkpoint()
+            repository = Repository.open_if_there(self._repository_beside(checkpoint.location))
+            situation = status_of(checkpoint, repository, since=context["dag_run"].start_date)
         failed, skipped = self._in_state(context, "failed"), self._in_state(context, "skipped")
         half_way = situation.kind == UNDER_WAY or (situation.kind == REWOUND and bool(skipped))
         stopped = failed or (skipped if half_way else [])

@@ -1,44 +1,46 @@
-"""What the operators on a checkpoint and its sink have in common."""
+"""What the operators on the sink of a query have in common."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.sinks.sink import Sink
 
-if TYPE_CHECKING:
-    from airflow_ckpt_provider.storage.location import Location
-
 
 class SinkOperator(BaseOperator):
-    """Base of the operators that change a checkpoint together with its sink: the places, and the sink."""
+    """Base of the operators that ask the sink of a query.
 
-    checkpoint: str
-    checkpoint_conn_id: str | None
-    repository: str | None
-    repository_conn_id: str | None
-    sink: str | None
-    sink_conn_id: str | None
-    txn_app_id: str | None
-    sink_options: dict[str, str] | None
+    :param sink: what the query writes to: the directory of a Delta table or of a file sink, or ``foreachBatch``, ``foreach``,
+        ``kafka``. ``None``: not known, and not asked. (templated)
+    :param sink_conn_id: Airflow connection to read the sink's log; ``None``: the environment's own credentials. (templated)
+    :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table; ``None``: the query id. (templated)
+    :param sink_options: settings of the table's store as ``deltalake`` names them. (templated)
+    """
+
+    template_fields: Sequence[str] = ("sink", "sink_conn_id", "txn_app_id", "sink_options")
     spark_conn_id: str | None = None
     spark_settings: dict[str, Any] | None = None
 
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
-
-    def _repository(self, checkpoint: Checkpoint) -> Location:
-        given = text(self.repository)
-        if given:
-            return open_place(given, text(self.repository_conn_id))
-        return default_repository(checkpoint.location)
+    def __init__(
+        self,
+        *,
+        sink: str | None = None,
+        sink_conn_id: str | None = None,
+        txn_app_id: str | None = None,
+        sink_options: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.sink = sink
+        self.sink_conn_id = sink_conn_id
+        self.txn_app_id = txn_app_id
+        self.sink_options = sink_options
 
     def _sink(self) -> Sink:
         conn_id = text(self.spark_conn_id)
@@ -49,3 +51,22 @@ class SinkOperator(BaseOperator):
             storage_options=self.sink_options or {},
             by_spark=restore_by_connection(conn_id, **(self.spark_settings or {})) if conn_id else None,
         )
+
+
+class RollBackOperator(SinkOperator):
+    """Base of the operators that roll a sink back, or bring it forward again.
+
+    :param spark_conn_id: Airflow connection of type ``spark``, by which a table with features that ``deltalake`` cannot restore
+        is rolled back, under the seal; the query gets a new id then. ``None``: such a table is refused. (templated)
+    :param spark_settings: what ``SparkSubmitHook`` is given: ``packages``, ``conf``, …; and ``uri``, the table as Spark names it
+        where that differs. (templated)
+    """
+
+    template_fields: Sequence[str] = (*SinkOperator.template_fields, "spark_conn_id", "spark_settings")
+
+    def __init__(
+        self, *, spark_conn_id: str | None = None, spark_settings: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.spark_conn_id = spark_conn_id
+        self.spark_settings = spark_settings

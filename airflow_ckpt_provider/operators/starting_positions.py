@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.repository import LATEST
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.operators.fields import mapping, required, text, whole_number
+from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
@@ -21,21 +20,19 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class StartingPositionsOperator(BaseOperator):
+class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     """Work out reader options with which a new checkpoint starts where an old one stands, for every source of the query.
 
     The old one may be whole, broken (whatever of its logs can still be read counts), or a backup. The result has, as one
     dictionary and key by key, ``options`` (source -> what goes into ``spark.readStream.….options(**…)``), ``conf``,
     ``verdict``, ``sources``, ``warnings`` and more; nothing of the old checkpoint is changed.
 
+    Parameters of places: see :class:`~.place_operators.CheckpointOperator`, or :class:`~.place_operators.StreamOperator` for a
+    backup; give one of ``checkpoint`` and ``repository``.
+
     .. seealso:: :doc:`/howto/starting-positions`
 
-    :param checkpoint: URI of the old checkpoint; left out with ``repository``. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
-    :param repository: URI of a repository, to take a backup instead. (templated)
-    :param repository_conn_id: Airflow connection to reach it. (templated)
     :param backup_id: id of the backup, or ``"latest"``. (templated)
-    :param name: name of the stream; needed for ``latest`` where the repository holds several. (templated)
     :param batch: committed batch to start after; by default the newest. (templated)
     :param to_datetime: instead, after the newest batch planned at or before a time: ISO 8601 with a zone. (templated)
     :param by_duration: the same for a time so long ago, such as ``PT2H``. (templated)
@@ -48,12 +45,9 @@ class StartingPositionsOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
-        "checkpoint_conn_id",
-        "repository",
-        "repository_conn_id",
+        *CheckpointOperator.template_fields,
+        *StreamOperator.template_fields,
         "backup_id",
-        "name",
         "batch",
         "to_datetime",
         "by_duration",
@@ -69,11 +63,8 @@ class StartingPositionsOperator(BaseOperator):
         self,
         *,
         checkpoint: str | None = None,
-        checkpoint_conn_id: str | None = None,
         repository: str | None = None,
-        repository_conn_id: str | None = None,
         backup_id: str = LATEST,
-        name: str | None = None,
         batch: int | str | None = None,
         to_datetime: str | None = None,
         by_duration: str | None = None,
@@ -84,14 +75,8 @@ class StartingPositionsOperator(BaseOperator):
         new_checkpoint_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
-        super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.repository = repository
-        self.repository_conn_id = repository_conn_id
+        super().__init__(checkpoint=checkpoint, repository=repository, **kwargs)
         self.backup_id = backup_id
-        self.name = name
         self.batch = batch
         self.to_datetime = to_datetime
         self.by_duration = by_duration
@@ -129,10 +114,11 @@ class StartingPositionsOperator(BaseOperator):
         return found.to_json()
 
     def _logs(self) -> ReadableLogs:
-        repository, checkpoint = text(self.repository), text(self.checkpoint)
+        repository = self._given_repository()
         if repository is None:
-            return logs_of_checkpoint(open_place(required(checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
-        if checkpoint is not None:
+            return logs_of_checkpoint(self._checkpoint_place())
+        if text(self.checkpoint) is not None:
             raise RefusedError("checkpoint and repository exclude each other", hint="give one of them")
-        opened = Repository.open(open_place(repository, text(self.repository_conn_id)))
-        return logs_of_backup(opened, opened.manifest(required(self.backup_id, "backup_id"), name=text(self.name)))
+        return logs_of_backup(
+            repository, repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name))
+        )

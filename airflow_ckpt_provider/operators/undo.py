@@ -1,54 +1,46 @@
-"""Take a rewind or a reset back."""
+"""Take a change of a checkpoint back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.operators.change_operator import StoppedQueryOperator
 from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.operators.sink_operator import SinkOperator
-from airflow_ckpt_provider.recovery.reset.undo import reset_to_undo, undo_reset
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
+from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
+from airflow_ckpt_provider.recovery.undo import undo
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CheckpointUndoOperator(SinkOperator):
-    """Take a rewind or a reset back, as long as nothing was written since.
+class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, RepositoryOperator, RollBackOperator):
+    """Take a rewind, a reset, a repair, a restore or the reset of a flow back, as long as nothing was written since.
+
+    The checkpoint becomes, file by file, what it was before. A retry resumes where the attempt before was stopped.
+
+    Parameters of places, sink and proof that the query is stopped: see :class:`~.place_operators.CheckpointOperator` (of a flow,
+    the version that the change made), :class:`~.place_operators.RepositoryOperator` (the one that the change was carried out
+    with; ``None``: the one beside the checkpoint), :class:`~.sink_operator.RollBackOperator` (as for the rewind) and
+    :class:`~.change_operator.StoppedQueryOperator`.
 
     .. seealso:: :doc:`/howto/rewind`
 
-    :param checkpoint: URI of the checkpoint. (templated)
-    :param plan_id: id of the rewind or reset; ``None``: the newest one. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach the checkpoint. (templated)
-    :param repository: URI of the repository that the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``.
-        (templated)
-    :param repository_conn_id: Airflow connection to reach the repository. (templated)
-    :param sink: the sink, where the rewind rolled one back. (templated)
-    :param sink_conn_id: Airflow connection to read the sink's log. (templated)
-    :param txn_app_id: as for the rewind. (templated)
-    :param sink_options: as for the rewind. (templated)
-    :param spark_conn_id: as for the rewind. (templated)
-    :param spark_settings: as for the rewind. (templated)
+    :param plan_id: id of the change; ``None``: the one that is half-way, else the newest one. (templated)
     :param reason: why, for the audit record. (templated)
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
+        *CheckpointOperator.template_fields,
+        *RepositoryOperator.template_fields,
+        *RollBackOperator.template_fields,
+        *StoppedQueryOperator.template_fields,
         "plan_id",
-        "checkpoint_conn_id",
-        "repository",
-        "repository_conn_id",
-        "sink",
-        "sink_conn_id",
-        "txn_app_id",
-        "sink_options",
-        "spark_conn_id",
-        "spark_settings",
         "reason",
     )
     ui_color = "#fff2cc"
@@ -56,46 +48,28 @@ class CheckpointUndoOperator(SinkOperator):
     def __init__(
         self,
         *,
-        checkpoint: str,
         plan_id: str | None = None,
-        checkpoint_conn_id: str | None = None,
         repository: str | None = None,
-        repository_conn_id: str | None = None,
-        sink: str | None = None,
-        sink_conn_id: str | None = None,
-        txn_app_id: str | None = None,
-        sink_options: dict[str, str] | None = None,
-        spark_conn_id: str | None = None,
-        spark_settings: dict[str, Any] | None = None,
         reason: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.checkpoint = checkpoint
+        super().__init__(repository=repository, **kwargs)
         self.plan_id = plan_id
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.repository = repository
-        self.repository_conn_id = repository_conn_id
-        self.sink = sink
-        self.sink_conn_id = sink_conn_id
-        self.txn_app_id = txn_app_id
-        self.sink_options = sink_options
-        self.spark_conn_id = spark_conn_id
-        self.spark_settings = spark_settings
         self.reason = reason
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was put back."""
         with no_retry_when_refused():
-            checkpoint = self._checkpoint()
-            repository = Repository.open(self._repository(checkpoint))
-            plan_id, why = text(self.plan_id), text(self.reason) or ""
-            reset = reset_to_undo(checkpoint.location, repository, plan_id)
-            if reset:
-                outcome = undo_reset(reset, checkpoint.location, repository, made_by=made_by(context), reason=why)
-            else:
-                outcome = undo_rewind(
-                    checkpoint, repository, plan_id=plan_id, sink=self._sink(), made_by=made_by(context), reason=why
-                )
-        self.log.info("%s is what it was before plan %s", outcome.checkpoint, outcome.plan_id)
+            checkpoint, plan_id = self._checkpoint_place(), text(self.plan_id)
+            outcome = undo(
+                checkpoint,
+                self._given_repository() or repository_of_change(checkpoint, plan_id),
+                plan_id=plan_id,
+                sink=self._sink(),
+                rest=self._rest(checkpoint, context),
+                made_by=made_by(context),
+                reason=text(self.reason) or "",
+                open_place=lambda uri: open_place(uri, text(self.checkpoint_conn_id)),
+            )
+        self.log.info("%s is what it was before %s %s", outcome.checkpoint, outcome.kind, outcome.plan_id)
         return outcome.to_json()

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.backup.notes import note_verification
-from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.repository import LATEST
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.places import open_place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,39 +22,27 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-class CheckpointVerifyOperator(BaseOperator):
+class CheckpointVerifyOperator(StreamOperator):
     """Check that a backup is whole: every file there, of the right size, and, where asked, with the right content.
 
     A damaged backup fails the task without retries; the report is the task's result in either case.
 
+    Parameters of the repository: see :class:`~.place_operators.StreamOperator`.
+
     .. seealso:: :doc:`/howto/verify`
 
-    :param repository: URI of the repository. (templated)
-    :param repository_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param backup_id: id of the backup, or ``"latest"``. (templated)
-    :param name: name of the stream; needed for ``latest`` where the repository holds several. (templated)
     :param read_data: which contents are read and compared with their hashes: ``"all"``, ``"n/t"`` (the n-th of t parts,
         for all within t runs), ``"x%"`` (a random sample); ``None``: none, only the structure is checked. (templated)
     """
 
-    template_fields: Sequence[str] = ("repository", "repository_conn_id", "backup_id", "name", "read_data")
+    template_fields: Sequence[str] = (*StreamOperator.template_fields, "backup_id", "read_data")
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        repository: str,
-        repository_conn_id: str | None = None,
-        backup_id: str = LATEST,
-        name: str | None = None,
-        read_data: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, backup_id: str = LATEST, read_data: str | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("multiple_outputs", False)
         super().__init__(**kwargs)
-        self.repository = repository
-        self.repository_conn_id = repository_conn_id
         self.backup_id = backup_id
-        self.name = name
         self.read_data = read_data
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -63,9 +50,7 @@ class CheckpointVerifyOperator(BaseOperator):
         with no_retry_when_refused():
             chosen = text(self.read_data)
             read_data = ReadData.parse(chosen) if chosen else None
-            repository = Repository.open(
-                open_place(required(self.repository, "repository"), text(self.repository_conn_id))
-            )
+            repository = self._open_repository()
             manifest = repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name))
             self.log.info(
                 "Verifying backup %s of %s in %s, %s",

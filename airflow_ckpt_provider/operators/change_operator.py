@@ -1,0 +1,210 @@
+"""What the operators that change a checkpoint have in common: plan or apply, accepted risks, and proof that the query is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from airflow.sdk import BaseOperator
+
+from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS, words_of
+from airflow_ckpt_provider.change.plan import RISKS
+from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
+from airflow_ckpt_provider.operators.renamed import deprecated
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.storage.location import Location
+
+PLAN, APPLY = "plan", "apply"
+
+
+class ShownPlan(Protocol):
+    """A plan of whatever verb, as far as a task shows it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+
+    def to_markdown(self) -> str:
+        """The plan for people."""
+
+
+class PlannedOperator(BaseOperator):
+    """Base of the operators that plan first. Plans only, unless ``mode="apply"``.
+
+    The plan is shown in the log and is the task's result: ``plan`` (JSON), ``markdown`` (for an approval form), ``outcome``
+    (``None`` when only planned), as a dictionary and key by key.
+
+    :param mode: ``"plan"`` changes nothing, ``"apply"`` carries the plan out. (templated)
+    :param fingerprint: fingerprint of the plan that was shown and approved (``plan.output["plan"]["fingerprint"]``): apply is
+        refused if the plan is another one now. ``None``: not compared. (templated)
+    :param reason: why, for the audit record. (templated)
+    """
+
+    template_fields: Sequence[str] = ("mode", "fingerprint", "reason")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"reason": "md"}
+    ui_color = "#ffe6cc"
+
+    def __init__(
+        self,
+        *,
+        mode: Literal["plan", "apply"] | str = PLAN,
+        fingerprint: str | None = None,
+        reason: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.mode = mode
+        self.fingerprint = fingerprint
+        self.reason = reason
+
+    def _mode(self) -> str:
+        return one_of(self.mode, "mode", (PLAN, APPLY))
+
+    def _shown(self, plan: ShownPlan) -> dict[str, Any]:
+        """Show a plan in the log; return what the task says of it."""
+        markdown = plan.to_markdown()
+        self.log.info("\n%s", markdown)
+        mode = self._mode()
+        if mode == PLAN:
+            self.log.info("Nothing was changed: this is a plan. Run with mode=apply to carry it out.")
+        return {"mode": mode, "plan": plan.to_json(), "markdown": markdown, "outcome": None}
+
+
+class StoppedQueryOperator(BaseOperator):
+    """Base of the operators that change a checkpoint: the proof that its query is stopped.
+
+    One of these is needed: a probe that knows it, a person's word, or silence longer than the query ever pauses. A probe that
+    says that the query runs refuses the change, whatever else is given.
+
+    :param query_is_stopped: you say that the query is stopped; the audit record names the run. (templated)
+    :param quiet_for: seconds without a change to the checkpoint that confirm a probe's or a person's word.
+    :param wait_at_most: seconds to wait for silence, or for a query that is being stopped.
+    """
+
+    template_fields: Sequence[str] = ("query_is_stopped",)
+
+    def __init__(
+        self,
+        *,
+        query_is_stopped: bool | str = False,
+        quiet_for: float = 5.0,
+        wait_at_most: float = 600.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.query_is_stopped = query_is_stopped
+        self.quiet_for = quiet_for
+        self.wait_at_most = wait_at_most
+
+    def _rest(self, checkpoint: Location, context: Context) -> RestRule:
+        return RestRule(
+            query_is_stopped=flag(self.query_is_stopped, "query_is_stopped"),
+            said_by=made_by(context),
+            quiet_for=self.quiet_for,
+            wait_at_most=self.wait_at_most,
+        )
+
+
+class ChangeOperator(PlannedOperator, StoppedQueryOperator):
+    """Base of the operators that plan a change of a checkpoint and carry it out, with what somebody has to accept.
+
+    While a change is under way the checkpoint is sealed, so that no Spark starts half-way. A retry resumes where the attempt
+    before was stopped; one that had finished changes nothing. :class:`~.undo.CheckpointUndoOperator` takes a change back, as
+    long as the query was not started since.
+
+    :param accept: words of the risks that you accept, as the plan prints them, such as ``["sink_duplicates"]``: a list, or text
+        with commas between them. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *PlannedOperator.template_fields,
+        *StoppedQueryOperator.template_fields,
+        "accept",
+        "old_accept",
+    )
+    #: Deprecated parameters that accept risks.
+    old_flags: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *, accept: Sequence[str] | str | None = None, **kwargs: Any) -> None:
+        old_accept = {name: kwargs.pop(name) for name in self.old_flags if name in kwargs}
+        for name in old_accept:
+            deprecated(name, instead=f"accept={list(OLD_FLAGS[name])}")
+        super().__init__(**kwargs)
+        self.accept = accept
+        self.old_accept = old_accept
+
+    def _accepted(self) -> tuple[str, ...]:
+        """Words of the risks that were accepted, whether by their names of now or of the release before."""
+        found: list[str] = []
+        for word in words(self.accept, "accept", (*RISKS, *OLD_VERDICTS)):
+            if word in OLD_VERDICTS:
+                found += words_of(word)
+                deprecated(f"accept={word!r}", instead=f"accept={list(words_of(word))}")
+            else:
+                found.append(word)
+        for name, given in self.old_accept.items():
+            found += OLD_FLAGS[name] if flag(given, name) else ()
+        return tuple(dict.fromkeys(found))
+
+    def _how(self, checkpoint: Location, context: Context) -> dict[str, Any]:
+        """What carrying any change out takes.
+
+        :param checkpoint: the checkpoint whose query is stopped.
+        """
+        return {
+            "fingerprint": text(self.fingerprint),
+            "rest": self._rest(checkpoint, context),
+            "made_by": made_by(context),
+            "reason": text(self.reason) or "",
+        }
+
+    def _ended_before(
+        self, repository: Repository, place: Location, context: Context, *, kind: str
+    ) -> dict[str, Any] | None:
+        """The audit record of a change that an attempt before this one carried to its end.
+
+        It is written before the seal is lifted: a place that is still sealed by its plan is not finished yet.
+        """
+        record = repository.audit(made_by(context)) if has_been_tried(context) else None
+        if (
+            record is None
+            or record.get("kind") != kind
+            or record["plan"].get("target", record.get("checkpoint")) != place.uri
+        ):
+            return None
+        seal = inspect_target(place).seal
+        if seal is not None and seal.plan_id == record["plan_id"]:
+            return None
+        self.log.info(
+            "An attempt before this one carried the %s of %s out at %s (plan %s): nothing is changed. To do it again start a new "
+            "run.",
+            kind,
+            place,
+            record["at"],
+            record["plan_id"],
+        )
+        return record
+
+
+class StoppingOperator(ChangeOperator):
+    """Base of the operators that may stop a query that still runs.
+
+    :param stop_running: stop a query that still runs: its checkpoint is sealed, and it ends at its batch boundary. (templated)
+    """
+
+    template_fields: Sequence[str] = (*ChangeOperator.template_fields, "stop_running")
+
+    def __init__(self, *, stop_running: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stop_running = stop_running
+
+    def _how(self, checkpoint: Location, context: Context) -> dict[str, Any]:
+        how = super()._how(checkpoint, context)
+        return {**how, "stop_running": flag(self.stop_running, "stop_running")}

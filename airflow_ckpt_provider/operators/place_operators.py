@@ -1,0 +1,86 @@
+"""What the operators on a checkpoint and on a repository have in common: the places, and how they are reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.places import open_place
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.storage.location import Location
+
+
+class CheckpointOperator(BaseOperator):
+    """Base of the operators on a checkpoint. Their results can be taken key by key, as ``backup.output["backup_id"]``.
+
+    :param checkpoint: URI of the checkpoint, the ``checkpointLocation`` of the query. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach the checkpoint; ``None``: the environment's own
+        credentials. (templated)
+    """
+
+    template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id")
+
+    def __init__(self, *, checkpoint: str | None, checkpoint_conn_id: str | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.checkpoint = checkpoint
+        self.checkpoint_conn_id = checkpoint_conn_id
+
+    def _checkpoint_place(self) -> Location:
+        return open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint.at(self._checkpoint_place())
+
+
+class RepositoryOperator(BaseOperator):
+    """Base of the operators on a repository. Their results can be taken key by key.
+
+    :param repository: URI of the repository: it holds the backups, and keeps what a change removes. An operator that does not
+        require it: ``None``: none is read, and what a change removes is kept beside the checkpoint. (templated)
+    :param repository_conn_id: Airflow connection to reach the repository; ``None``: the environment's own
+        credentials. (templated)
+    """
+
+    template_fields: Sequence[str] = ("repository", "repository_conn_id")
+
+    def __init__(self, *, repository: str | None, repository_conn_id: str | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.repository = repository
+        self.repository_conn_id = repository_conn_id
+
+    def _repository_place(self) -> Location:
+        return open_place(required(self.repository, "repository"), text(self.repository_conn_id))
+
+    def _repository_beside(self, place: Location) -> Location:
+        """The repository; where none is given, the one beside a place."""
+        return self._repository_place() if text(self.repository) else default_repository(place)
+
+    def _open_repository(self) -> Repository:
+        return Repository.open(self._repository_place())
+
+    def _given_repository(self) -> Repository | None:
+        """The repository, opened; ``None`` where none is given."""
+        return self._open_repository() if text(self.repository) else None
+
+
+class StreamOperator(RepositoryOperator):
+    """Base of the operators on the backups of a stream.
+
+    :param name: name of the stream in the repository. ``None``: the last segment of the checkpoint; of an operator without a
+        checkpoint, the only stream, or all of them where the operator is about a whole repository. (templated)
+    """
+
+    template_fields: Sequence[str] = (*RepositoryOperator.template_fields, "name")
+
+    def __init__(self, *, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.name = name

@@ -1,0 +1,59 @@
+"""Where the changes of a checkpoint are kept when nobody names the repository: beside the checkpoint, or beside its pipeline."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.plan import undone_by
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS
+from airflow_ckpt_provider.recovery.repair.planning import repair_place
+from airflow_ckpt_provider.storage.location import Location
+
+
+def repository_of_change(checkpoint: Location, plan_id: str | None = None) -> Repository:
+    """Find the repository that keeps a change of a checkpoint.
+
+    Rewinds and resets without a repository are kept in ``<checkpoint>.rewinds``, repairs in ``<checkpoint>.repairs``, resets of a
+    flow in ``<storage>.rewinds``.
+
+    :param checkpoint: the checkpoint.
+    :param plan_id: the change; by default the one that is half-way, else the newest one.
+    :raises NoSuchBackupError: there is no such repository.
+    """
+    found = repositories_beside(checkpoint)
+    if not found:
+        raise NoSuchBackupError(
+            f"there is no repository with changes of {checkpoint} beside it",
+            hint="name the repository that the change was carried out with (--repository)",
+        )
+    if len(found) == 1:
+        return found[0]
+    seal = inspect_target(checkpoint).seal
+    wanted = plan_id or (undone_by(seal.plan_id) if seal else None)
+    if wanted is not None:
+        return next((repository for repository in found if repository.kept_plan(wanted) is not None), found[0])
+    return max(found, key=lambda repository: _newest(repository, checkpoint))
+
+
+def repositories_beside(checkpoint: Location) -> list[Repository]:
+    """The repositories beside a checkpoint, and beside the storage of its pipeline where it is one of a flow."""
+    storage, is_flow, _ = checkpoint.root.partition(f"/{CHECKPOINTS}/")
+    beside = [(default_repository, checkpoint), (repair_place, checkpoint)]
+    if is_flow:
+        beside.append((default_repository, Location(checkpoint.store, storage)))
+    places = []
+    for place_beside, location in beside:
+        with suppress(RefusedError):  # a whole bucket has no place beside it
+            places.append(place_beside(location))
+    found = (Repository.open_if_there(place) for place in places)
+    return [repository for repository in found if repository is not None]
+
+
+def _newest(repository: Repository, checkpoint: Location) -> str:
+    """The time of the newest record of a checkpoint; empty where there is none."""
+    own = (str(record["at"]) for record in repository.records() if record.get("checkpoint") == checkpoint.uri)
+    return max(own, default="")
