@@ -1,4 +1,4 @@
-"""What the operators that change a checkpoint have in common: plan or apply, accepted risks, and proof that the query is stopped."""
+"""What the operators that change a checkpoint have in common: plan or apply, accepted risks, proof that the query is stopped."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from airflow.sdk import BaseOperator
 from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS, words_of
 from airflow_ckpt_provider.change.plan import RISKS
 from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.rest_probes import probes_of
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
 from airflow_ckpt_provider.operators.renamed import deprecated
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.places import open_place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -84,29 +86,46 @@ class StoppedQueryOperator(BaseOperator):
     says that the query runs refuses the change, whatever else is given.
 
     :param query_is_stopped: you say that the query is stopped; the audit record names the run. (templated)
+    :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
+        the query's driver: a probe that tells its end. (templated)
+    :param progress_log_conn_id: Airflow connection to reach them; ``None``: the environment's own credentials. (templated)
+    :param spark_api_url: address of the query's application in Spark's REST interface, such as
+        ``http://history:18080/api/v1/applications/app-20261121140500-0001``: a probe that tells its end. (templated)
     :param quiet_for: seconds without a change to the checkpoint that confirm a probe's or a person's word.
     :param wait_at_most: seconds to wait for silence, or for a query that is being stopped.
     """
 
-    template_fields: Sequence[str] = ("query_is_stopped",)
+    template_fields: Sequence[str] = ("query_is_stopped", "progress_log", "progress_log_conn_id", "spark_api_url")
 
     def __init__(
         self,
         *,
         query_is_stopped: bool | str = False,
+        progress_log: str | None = None,
+        progress_log_conn_id: str | None = None,
+        spark_api_url: str | None = None,
         quiet_for: float = 5.0,
         wait_at_most: float = 600.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.query_is_stopped = query_is_stopped
+        self.progress_log = progress_log
+        self.progress_log_conn_id = progress_log_conn_id
+        self.spark_api_url = spark_api_url
         self.quiet_for = quiet_for
         self.wait_at_most = wait_at_most
 
     def _rest(self, checkpoint: Location, context: Context) -> RestRule:
+        lines = text(self.progress_log)
         return RestRule(
             query_is_stopped=flag(self.query_is_stopped, "query_is_stopped"),
             said_by=made_by(context),
+            probes=probes_of(
+                checkpoint,
+                progress_log=open_place(lines, text(self.progress_log_conn_id)) if lines else None,
+                spark_rest=text(self.spark_api_url),
+            ),
             quiet_for=self.quiet_for,
             wait_at_most=self.wait_at_most,
         )

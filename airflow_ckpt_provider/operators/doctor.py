@@ -43,8 +43,9 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
     retry goes on where the attempt before was stopped.
 
     Parameters of places and change: see :class:`~.place_operators.CheckpointOperator`,
-    :class:`~.place_operators.StreamOperator` (missing files are fetched from the repository's backups, and it keeps what is removed;
-    ``None``: nothing is fetched, and it is kept in ``<checkpoint>.repairs``) and :class:`~.change_operator.StoppingOperator`.
+    :class:`~.place_operators.StreamOperator` (missing files are fetched from the repository's backups, and it keeps what is
+    removed; ``None``: nothing is fetched, and it is kept in ``<checkpoint>.repairs``) and
+    :class:`~.change_operator.StoppingOperator`.
 
     .. seealso:: :doc:`/howto/doctor`
 

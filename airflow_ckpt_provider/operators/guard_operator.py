@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 class GuardOperator(CheckpointOperator, StreamOperator):
-    """Base of the guards. The result is the report, as a dictionary and key by key; before the task fails it is pushed as the XCom
-    ``report``.
+    """Base of the guards. The result is the report, as a dictionary and key by key; it is pushed before the task fails, too.
 
-    Parameters of the query: see :class:`~.place_operators.CheckpointOperator` (leave ``checkpoint`` out to ask about a backup) and
-    :class:`~.place_operators.StreamOperator` (backups of the stream know what its sources were; without a checkpoint, the backup
-    itself is asked about).
+    Parameters of the query: see :class:`~.place_operators.CheckpointOperator` (leave ``checkpoint`` out to ask about a backup)
+    and :class:`~.place_operators.StreamOperator` (backups of the stream know what its sources were; without a checkpoint, the
+    backup itself is asked about).
 
     :param backup_id: which backup; ``None``: the newest. (templated)
     :param max_downtime: how long the stream will stand still from now on, such as ``"24h"``. (templated)
