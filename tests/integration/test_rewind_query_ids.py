@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetWay
@@ -35,6 +36,7 @@ def story(spark_host: SparkHost, tmp_path: Path) -> Story:
 
 
 def new_query_id(story: Story) -> None:
+    wait_until_at_rest(story.place, quiet_for=1.0, at_most=60)  # Spark's maintenance may still be at work
     plan = plan_reset(story.place, ResetWay.NEW_QUERY_ID, sink=story.sink)
     assert plan.verdict is Verdict.SAFE
     apply_reset(plan, story.place, story.repository, rest=STOPPED)
@@ -49,14 +51,15 @@ def test_past_one_change_and_past_two(story: Story) -> None:
     assert difference(story.reference(), story.rows()) == (0, 0)
     new_query_id(story)
     story.run(1, faulty=True)
-    plan = story.plan("to_batch", right - 1)
+    plan = story.plan("to_batch", right)
     assert len(plan.sink.query_ids) == 3
-    story.rewind("to_batch", right - 1)
+    story.rewind("to_batch", right)
     story.go_on()
-    assert prove_replay(story.ckpt, right - 1, sink=story.sink).ok
+    assert prove_replay(story.ckpt, right, sink=story.sink).ok
     assert difference(story.reference(), story.rows()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_to_a_backup_of_the_older_id(spark_host: SparkHost, tmp_path: Path) -> None:
     story = Story(spark_host, tmp_path, "dedup_to_delta")
     story.run(3)
@@ -85,7 +88,9 @@ def test_control_by_the_newest_id_alone(story: Story) -> None:
     target = TableTarget(place, first - 1, newest, right, "by-hand", {})
     roll_back_table(target, expected=history.newest)
     story.go_on()
+    older = [b for c in history.commits[:first] for b in c.txns.values() if b > right]
+    assert older
     proof = prove_replay(story.ckpt, right, sink=story.sink)
-    assert proof.findings == (f"the table has 2 commits of batch {right + 1}: its rows are doubled",)
+    assert proof.findings == tuple(f"the table has 2 commits of batch {b}: its rows are doubled" for b in older)
     _, wrong = difference(story.reference(), story.rows())
     assert wrong > 0
