@@ -148,7 +148,8 @@ SINK = (
     ),
     Option(
         ("--txn-app-id",),
-        "txnAppId with which foreachBatch writes to the Delta table (default: the query id)",
+        "txnAppId with which foreachBatch writes to the Delta table, or an older id of the query that no record names "
+        "(default: the query id)",
         {"type": filled, "metavar": "ID"},
     ),
     Option(
