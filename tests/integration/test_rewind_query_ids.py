@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
-from airflow_ckpt_provider.change.target import wait_until_at_rest
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetWay
@@ -18,7 +17,7 @@ from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_ta
 from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.spark_host import SparkHost
-from tests.stopped import STOPPED
+from tests.stopped import STOPPED, wait_until_quiet
 
 pytestmark = pytest.mark.spark
 
@@ -36,7 +35,7 @@ def story(spark_host: SparkHost, tmp_path: Path) -> Story:
 
 
 def new_query_id(story: Story) -> None:
-    wait_until_at_rest(story.place, quiet_for=1.0, at_most=60)  # Spark's maintenance may still be at work
+    wait_until_quiet(story.place, quiet_for=1.0, at_most=60)  # Spark's maintenance may still be at work
     plan = plan_reset(story.place, ResetWay.NEW_QUERY_ID, sink=story.sink)
     assert plan.verdict is Verdict.SAFE
     apply_reset(plan, story.place, story.repository, rest=STOPPED)
