@@ -10,11 +10,10 @@ import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
 from airflow_ckpt_provider.change.sealing import TRIES, put_seal, remove_seal
-from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
@@ -62,8 +61,8 @@ def seal_for_plan(
             hint="let that plan finish first",
         )
     if mark:
-        _remove_lower_seals(location, mark)
-        mark = _taken_over(now, mark, plan_id=plan_id, attempt=attempt, reason=reason, made_by=made_by)
+        _remove_lower_seals(location, mark, {plan_id, *own})
+        mark = _taken_over(location, mark, plan_id=plan_id, attempt=attempt, reason=reason, made_by=made_by)
     else:
         if fingerprint is not None and not begun and now.fingerprint != fingerprint:
             raise _moved_on(location, plan_id, hint)
@@ -91,51 +90,61 @@ def raise_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by
     :return: the seal that is there then.
     """
     number = highest_offsets(paths) + 1
-    if mark.batch_id >= number:
-        return mark
-    try:
-        higher = put_seal(
-            location, number, plan_id=mark.plan_id, reason=mark.reason, made_by=made_by, attempt=mark.attempt
-        )
-    except FileExistsError:
-        raise StorageError(
-            f"{location}/{OFFSETS}/{number} appeared beyond the seal {mark.path}: somebody else writes there",
-            hint=f"it stays sealed by plan {mark.plan_id}; see who that is, then run the same command again",
-        ) from None
-    remove_seal(location, mark)
-    return higher
+    return mark if mark.batch_id >= number else _above(location, mark, replace(mark, batch_id=number, made_by=made_by))
 
 
-def _taken_over(now: Target, mark: Seal, *, plan_id: str, attempt: int | None, reason: str, made_by: str) -> Seal:
-    """Put our own words into a seal of an earlier attempt, or of the plan that is undone."""
+def _taken_over(
+    location: Location, mark: Seal, *, plan_id: str, attempt: int | None, reason: str, made_by: str
+) -> Seal:
+    """Put a seal of ours above that of an earlier attempt, or of the plan that is undone, and take that one away.
+
+    A seal is never written over: a process that is killed in between leaves two, and never none.
+    """
     if (mark.plan_id, mark.attempt) == (plan_id, attempt):
         return mark
-    ours = Seal(mark.batch_id, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0), attempt)
-    now.location.replace_listed(now.files[mark.path], ours.sentence.encode())
-    return ours
+    return _above(location, mark, Seal(mark.batch_id + 1, plan_id, reason, made_by, None, attempt))
 
 
 def give_back(location: Location, mark: Seal) -> None:
-    """Put the words of a seal that was taken over back, as its plan is not undone after all.
+    """Seal a place for its former plan again, which is not undone after all.
 
-    :param location: the place.
-    :param mark: the seal as it was found. One that was raised since stays where it is.
+    :param location: the place, sealed by the undo.
+    :param mark: the seal as it was found.
     """
-    now = inspect_target(location)
-    if now.seal is None:
+    now = inspect_target(location).seal
+    if now is None:
         raise RefusedError(
             f"the seal of {location} is gone", hint="somebody else changes this checkpoint: inspect it first"
         )
-    back = replace(mark, batch_id=now.seal.batch_id)
-    location.replace_listed(now.files[now.seal.path], back.sentence.encode())
+    _above(location, now, replace(mark, batch_id=now.batch_id + 1))
 
 
-def _remove_lower_seals(location: Location, mark: Seal) -> None:
+def _above(location: Location, lower: Seal, wanted: Seal) -> Seal:
+    """Put a seal above another one, and take the lower one away."""
+    try:
+        higher = put_seal(
+            location,
+            wanted.batch_id,
+            plan_id=wanted.plan_id,
+            reason=wanted.reason,
+            made_by=wanted.made_by,
+            attempt=wanted.attempt,
+        )
+    except FileExistsError:
+        raise StorageError(
+            f"{location}/{wanted.path} appeared beyond the seal {lower.path}: somebody else writes there",
+            hint=f"it stays sealed by plan {lower.plan_id}; see who that is, then run the same command again",
+        ) from None
+    remove_seal(location, lower)
+    return higher
+
+
+def _remove_lower_seals(location: Location, mark: Seal, own: Collection[str]) -> None:
     """Take away what a run leaves that is stopped while it puts its seal higher."""
     numbers = (batch_id_of(path.partition("/")[2]) for path in location.walk(OFFSETS))
     for number in sorted((n for n in numbers if n is not None and n < mark.batch_id), reverse=True):
         lower = parse_seal(location.read(f"{OFFSETS}/{number}"), batch_id=number)
-        if lower is None or lower.plan_id != mark.plan_id:
+        if lower is None or lower.plan_id not in own:
             return
         remove_seal(location, lower)
 

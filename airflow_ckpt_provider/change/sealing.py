@@ -187,7 +187,11 @@ def sealed_by_another(uri: str, mark: Seal) -> SealedError:
     :param uri: the checkpoint.
     :param mark: its seal.
     """
+    undone = mark.plan_id.removesuffix("-undo")
+    if undone != mark.plan_id:
+        hint = f"let that undo finish, or run it again: `airflow-ckpt undo {uri} --plan {undone}`"
+    else:
+        hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`"
     return SealedError(
-        f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}",
-        hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`",
+        f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}", hint=hint
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def plan_of(stream: Stream, way: ResetWay = ResetWay.KEEP_POSITION, **options: A
     return plan_reset(place, way, **{"sink": sink_of(stream), **options})
 
 
-def carried_out(stream: Stream, plan: ResetPlan, accept: Verdict | None = None) -> None:
+def carried_out(stream: Stream, plan: ResetPlan, accept: Collection[str] = ()) -> None:
     place = open_location(str(stream.checkpoint))
     apply_reset(plan, place, Repository.open_or_create(default_repository(place)), accept=accept, rest=STOPPED)
 

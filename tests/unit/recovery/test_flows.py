@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def ingest(storage: Location) -> Flow:
     return flow_named(flows_of(storage), "ingest")
 
 
-def reset(storage: Location, *, accept: Verdict | None = None, **options: Any) -> FlowOutcome:
+def reset(storage: Location, *, accept: Collection[str] = (), **options: Any) -> FlowOutcome:
     options = {"sink": SINK, "keep_position": True, **options}
     return apply_flow_reset(plan_flow_reset(ingest(storage), **options), accept=accept, rest=STOPPED)
 
@@ -180,7 +181,7 @@ class TestRestore:
         create_backup(Checkpoint.at(storage / f"{PATH}/0"), kept, name="ingest")
         return kept
 
-    def restore(self, storage: Location, repository: Repository, accept: Verdict | None = None) -> int:
+    def restore(self, storage: Location, repository: Repository, accept: Collection[str] = ()) -> int:
         manifest = repository.manifest(name="ingest")
         plan = plan_flow_restore(ingest(storage), repository, manifest, sink=SINK)
         apply_flow_restore(plan, accept=accept, rest=STOPPED)
