@@ -62,7 +62,14 @@ def _stop(location: Location, reason: str, *, rest: RestRule, made_by: str) -> t
     mark = there.seal or seal(Checkpoint.at(location), reason=reason, made_by=made_by)
     if mark.reason != reason:
         return None, None
-    return mark.plan_id, prove_rest(location, rest, stopping=True)
+    proof = prove_rest(location, rest, stopping=True)
+    now = inspect_target(location).seal
+    if now is None or now.plan_id != mark.plan_id:
+        raise RefusedError(
+            f"the seal {mark.path} of {location} was lifted while its query was being stopped: somebody may have started it",
+            hint="see who lifted it, then run the same command again",
+        )
+    return mark.plan_id, proof
 
 
 def _lift_unused(location: Location, repository: Repository, seal_id: str | None) -> None:
