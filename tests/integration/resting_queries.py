@@ -54,7 +54,7 @@ class RestingQueries:
     def start(self, name: str, source: dict[str, Any], trigger: dict[str, Any], *, slow_from: int = -1) -> Path:
         """Start a query; return its checkpoint.
 
-        :param slow_from: the first batch that takes a minute; -1: none does.
+        :param slow_from: the first batch that takes until :meth:`stop` is called; -1: none does.
         """
         checkpoint = self.place / name / "checkpoint"
         sent = {"source": source, "trigger": trigger, "checkpoint": str(checkpoint), "slow_from": slow_from}
@@ -63,6 +63,7 @@ class RestingQueries:
 
     def stop(self, name: str) -> None:
         """Stop a query."""
+        (self.place / f"{name}.stop").touch()
         assert not self._tell(do="stop", name=name)["active"]
 
     def end(self) -> None:
@@ -127,9 +128,9 @@ def main() -> None:
             reader = spark.readStream.format(source.pop("format")).options(**source)
             reader = reader.schema(SCHEMA) if "path" in source else reader
 
-            def write(frame: DataFrame, batch: int, slow_from: int = slow_from) -> None:
-                if 0 <= slow_from <= batch:
-                    time.sleep(60)
+            def write(frame: DataFrame, batch: int, slow_from: int = slow_from, name: str = name) -> None:
+                while 0 <= slow_from <= batch and not (place / f"{name}.stop").exists():
+                    time.sleep(0.05)
 
             writer = reader.load().writeStream.queryName(name).option("checkpointLocation", request["checkpoint"])
             writer = writer.trigger(**request["trigger"])
