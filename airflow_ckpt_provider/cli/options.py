@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,11 +136,86 @@ KAFKA_CONFIG = Option(
     {"type": filled, "metavar": "FILE"},
 )
 
-QUIET_FOR = Option(
-    ("--quiet-for",),
-    "how long nobody may have written to CHECKPOINT before it is changed (default: %(default)s)",
-    {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
+#: Words of risks, as :data:`airflow_ckpt_provider.change.plan.RISKS` has them; that module takes long to load.
+RISKS = (
+    "sink_skips",
+    "sink_duplicates",
+    "sink_loss",
+    "sink_failure",
+    "sink_unknown",
+    "source_skips",
+    "source_duplicates",
+    "source_loss",
+    "source_failure",
+    "source_unknown",
+    "foreign_loss",
 )
+_OLD_VERDICTS = ("WILL_SKIP", "WILL_DUPLICATE", "WILL_LOSE", "WILL_FAIL", "UNKNOWN")
+
+
+def risk(text: str) -> str:
+    """Take the word of a risk, or a verdict, by which risks were accepted in version 0.1."""
+    if text not in (*RISKS, *_OLD_VERDICTS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(RISKS)}")
+    return text
+
+
+class Accept(argparse.Action):
+    """Collects words of risks; a verdict of version 0.1 stands for the words that it meant."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Add the word."""
+        found: tuple[str, ...] = (values,)
+        if values in _OLD_VERDICTS:
+            from airflow_ckpt_provider.change.old_acceptance import words_of
+
+            found = words_of(values)
+            warn_of(f"{option_string} {values}", " ".join(f"--accept {word}" for word in found))
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *found])
+
+
+def warn_of(old: str, new: str) -> None:
+    """Say on standard error that an option has a new name.
+
+    :param old: what was given.
+    :param new: what to give instead.
+    """
+    print(f"warning: {old} is deprecated and will be removed in the next release; give {new}", file=sys.stderr)
+
+
+def deprecated(old: str, new: str, *, sets: str, to: Any = None, adds: tuple[str, ...] = ()) -> Option:
+    """An option of version 0.1, which works for one more release and is neither in the help nor on the page.
+
+    :param old: the option.
+    :param new: what to give instead, for the warning.
+    :param sets: the argument that it sets.
+    :param to: the value; ``None``: the one that is given.
+    :param adds: words that are added to the argument instead.
+    """
+
+    class Deprecated(argparse.Action):
+        def __call__(
+            self,
+            parser: argparse.ArgumentParser,
+            namespace: argparse.Namespace,
+            values: Any,
+            option_string: str | None = None,
+        ) -> None:
+            warn_of(old, new)
+            given = values if to is None else to
+            setattr(namespace, sets, [*getattr(namespace, sets), *adds] if adds else given)
+
+    settings: dict[str, Any] = {"action": Deprecated, "dest": sets, "default": argparse.SUPPRESS}
+    takes_value = to is None and not adds
+    return Option((old,), argparse.SUPPRESS, settings | ({"type": filled} if takes_value else {"nargs": 0}))
+
+
 SINK = (
     Option(
         ("--sink",),
@@ -161,8 +237,37 @@ SINK = (
 
 ACCEPT = Option(
     ("--accept",),
-    "go on though the plan's verdict is this one",
-    {"choices": ["WILL_SKIP", "WILL_DUPLICATE", "WILL_LOSE", "WILL_FAIL", "UNKNOWN"]},
+    "accept a risk by its word, as the plan prints it, such as sink_duplicates; repeatable",
+    {"type": risk, "action": Accept, "default": [], "metavar": "WORD"},
+)
+#: How the query is known to be stopped, for every verb that changes a checkpoint.
+STOPPED = (
+    Option(("--query-is-stopped",), "you say that the query is stopped; the audit record names you", FLAG),
+    Option(
+        ("--progress-log",),
+        "the driver's progress lines, a probe: a change goes on only where they tell the end of the query",
+        {"type": filled, "metavar": "URI"},
+    ),
+    Option(
+        ("--spark-api",),
+        "the query's application in Spark's REST interface, a probe: http://HOST:PORT/api/v1/applications/ID",
+        {"type": filled, "metavar": "URL"},
+    ),
+    Option(
+        ("--stopped-if",),
+        "command that knows, a probe: exit code 0, the query has ended; 1, it runs; anything else, not known",
+        {"type": filled, "metavar": "COMMAND"},
+    ),
+    Option(
+        ("--quiet-for",),
+        "how long nobody may write, to confirm your word or that of a probe (default: %(default)s)",
+        {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
+    ),
+    Option(
+        ("--wait-at-most",),
+        "how long to wait for silence, or for a query that is being stopped (default: %(default)s)",
+        {"type": seconds, "default": 600.0, "metavar": "SECONDS"},
+    ),
 )
 CONTINUE_NUMBERS = Option(
     ("--continue-numbers",),
@@ -171,8 +276,11 @@ CONTINUE_NUMBERS = Option(
 )
 REASON = Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"})
 APPLY = Option(("--apply",), "carry the plan out", FLAG)
-STOP_RUNNING = Option(("--stop-running",), "stop a query that runs, by the seal, at its batch boundary", FLAG)
-BACKUP = Option(("--backup",), "id of the backup (default: latest)", {"type": filled, "metavar": "BACKUP"})
+STOP_RUNNING = Option(
+    ("--stop-running",), "stop a query that still runs: it is sealed, and ends at its batch boundary", FLAG
+)
+BACKUP_ID = Option(("--backup-id",), "id of the backup (default: latest)", {"type": filled, "metavar": "ID"})
+OLD_BACKUP = deprecated("--backup", "--backup-id", sets="backup_id")
 RESTORABLE_BATCH = Option(
     ("--batch",),
     "batch to go back to, one of the backup's restorable ones (default: its newest)",

@@ -22,6 +22,7 @@ class Verb:
     :param options: its own arguments; those of every verb are added to them.
     :param places: arguments that name a place in a store, by which Airflow has a connection for each.
     :param module: the module below ``cli/verbs`` that carries it out, in a function of the verb's name.
+    :param deprecated: arguments of version 0.1 that work for one more release.
     """
 
     name: str
@@ -29,11 +30,12 @@ class Verb:
     options: tuple[Option, ...]
     places: tuple[str, ...]
     module: str
+    deprecated: tuple[Option, ...] = ()
 
     @property
     def shell_options(self) -> tuple[Option, ...]:
         """All arguments of ``airflow-ckpt <verb>``."""
-        return (*self.options, *OF_EVERY_VERB)
+        return (*self.options, *OF_EVERY_VERB, *self.deprecated)
 
     @property
     def airflow_options(self) -> tuple[Option, ...]:

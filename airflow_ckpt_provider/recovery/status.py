@@ -20,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.sinks.report import SinkPolicy
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"
@@ -244,11 +245,12 @@ def _again(place: str, plan: RewindPlan) -> str:
     if request.app_id:
         words += ["--txn-app-id", request.app_id]
     if request.sink_exit:
-        words += ["--sink-exit", request.sink_exit]
+        # A rewind that is resumed need not accept anything again.
+        words += ["--sink-policy", "keep" if request.sink_exit == SinkPolicy.ACCEPT.value else request.sink_exit]
     if not request.exact_replay:
-        words.append("--fresh")
+        words.append("--no-exact-replay")
     if request.backup:
-        words += ["--backup", request.backup]
+        words += ["--backup-id", request.backup]
     return shlex.join([*words, "--apply"])
 
 

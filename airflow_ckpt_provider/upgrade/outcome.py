@@ -102,8 +102,8 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
         f"The new code was allowed to start on {place}, is not known to be well, and was not taken back. {back}, the sink goes "
         f"back with it, and the old code is started. {on} Or stop the stream and go back by hand:",
         (
-            f"airflow-ckpt rewind {shlex.quote(place)} --to-batch {after} --backup {upgrade.fact(Event.RELEASED, 'backup_id')} "
-            f"--repository REPOSITORY --name {shlex.quote(upgrade.name)} --sink SINK --sink-exit rollback --apply",
+            f"airflow-ckpt rewind {shlex.quote(place)} --to-batch {after} "
+            f"--backup-id {upgrade.fact(Event.RELEASED, 'backup_id')} --repository REPOSITORY --name {shlex.quote(upgrade.name)} --sink SINK --sink-policy rollback --apply",
         ),
         clear=_TAKE_BACK,
     )

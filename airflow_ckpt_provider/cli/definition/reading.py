@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from airflow_ckpt_provider.cli.options import (
-    BACKUP,
+    BACKUP_ID,
     CHECKPOINT,
     FLAG,
     KAFKA_CONFIG,
     NAME,
+    OLD_BACKUP,
     PARTITIONS,
     REASON,
+    STOP_RUNNING,
+    STOPPED,
     Option,
     filled,
     length_of_time,
@@ -64,15 +67,12 @@ VERBS = (
                 "interval of the query's trigger: for advice on batches that take longer",
                 {"type": seconds, "metavar": "SECONDS"},
             ),
-            Option(
-                ("--quiet-for",),
-                "how long nobody may have written to CHECKPOINT before it is repaired (default: %(default)s)",
-                {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
-            ),
+            STOP_RUNNING,
+            *STOPPED,
             REASON,
             Option(("--apply",), "carry the plan of the repair out", FLAG),
         ),
-        ("checkpoint", "repository"),
+        ("checkpoint", "repository", "progress_log"),
         "doctor",
     ),
     Verb(
@@ -133,7 +133,7 @@ VERBS = (
                 "backups of the stream, which know what its sources were; without CHECKPOINT the backup is asked about",
                 {"type": filled, "metavar": "REPOSITORY"},
             ),
-            BACKUP,
+            BACKUP_ID,
             NAME,
             Option(
                 ("--offsets",),
@@ -152,6 +152,7 @@ VERBS = (
         ),
         ("checkpoint", "repository"),
         "guard",
+        (OLD_BACKUP,),
     ),
     Verb(
         "positions",
@@ -182,7 +183,7 @@ VERBS = (
                 "take them from a backup in this repository instead of a checkpoint",
                 {"type": filled, "metavar": "REPOSITORY"},
             ),
-            BACKUP,
+            BACKUP_ID,
             NAME,
             PARTITIONS,
             Option(
@@ -198,5 +199,6 @@ VERBS = (
         ),
         ("checkpoint", "repository", "seed", "table"),
         "positions",
+        (OLD_BACKUP,),
     ),
 )

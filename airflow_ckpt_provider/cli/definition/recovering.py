@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+
 from airflow_ckpt_provider.cli.options import (
     ACCEPT,
     APPLY,
-    BACKUP,
+    BACKUP_ID,
     CHECKPOINT,
     CONTINUE_NUMBERS,
     FLAG,
     NAME,
+    OLD_BACKUP,
     PARTITIONS,
-    QUIET_FOR,
     REASON,
     REPOSITORY,
     RESTORABLE_BATCH,
     SINK,
     STOP_RUNNING,
+    STOPPED,
     Option,
+    deprecated,
     filled,
     number_from,
     pair,
@@ -67,6 +71,12 @@ BY_SPARK = (
         {"type": filled, "metavar": "URI"},
     ),
 )
+
+
+def _old_flag(flag: str, words: tuple[str, ...]) -> Option:
+    return deprecated(flag, " ".join(f"--accept {word}" for word in words), sets="accept", adds=words)
+
+
 VERBS = (
     Verb(
         "rewind",
@@ -78,26 +88,26 @@ VERBS = (
             *SINK,
             *BY_SPARK,
             Option(
-                ("--sink-exit",),
+                ("--sink-policy",),
                 "what is done about rows that the sink has beyond that batch: rollback (the sink goes back too), forward (the "
-                "checkpoint goes to where the sink is), accept (what the verdict says will happen)",
-                {"choices": ["rollback", "forward", "accept"]},
+                "checkpoint goes to where the sink is), keep (nothing; --accept has to name what happens then)",
+                {"choices": ["rollback", "forward", "keep"]},
             ),
             Option(
                 ("--repository",),
-                "where what goes is kept, and whose backups can be gone back to (default: CHECKPOINT.rewinds)",
+                "where removed files are kept, and whose backups can be rewound to (default: CHECKPOINT.rewinds)",
                 {"type": filled, "metavar": "REPOSITORY"},
             ),
             NAME,
             Option(
-                ("--backup",),
-                "go back to a batch of this backup, also where the checkpoint still has it: all is as it was then",
+                ("--backup-id",),
+                "rewind to a batch of this backup, also where the checkpoint still has it: all is as it was then",
                 {"type": filled, "metavar": "ID"},
             ),
             Option(
-                ("--fresh",),
-                "plan the next batch anew, instead of running it again over exactly the same data",
-                FLAG,
+                ("--exact-replay",),
+                "run the next batch again over exactly the same data, or with --no-exact-replay plan it anew",
+                {"action": argparse.BooleanOptionalAction, "default": True},
             ),
             Option(
                 ("--downstream",),
@@ -110,32 +120,57 @@ VERBS = (
                 {"type": filled, "metavar": "FILE"},
             ),
             STOP_RUNNING,
-            Option(("--accept-source-loss",), "go on though the sources have lost data", FLAG),
-            Option(("--accept-foreign-loss",), "go on though rows that others wrote leave the table too", FLAG),
-            QUIET_FOR,
+            *STOPPED,
+            ACCEPT,
             REASON,
             APPLY,
         ),
-        ("checkpoint", "repository", "sink"),
+        ("checkpoint", "repository", "sink", "progress_log"),
         "rewind",
+        (
+            deprecated("--sink-exit", "--sink-policy", sets="sink_policy"),
+            deprecated("--fresh", "--no-exact-replay", sets="exact_replay", to=False),
+            OLD_BACKUP,
+            _old_flag("--accept-source-loss", ("source_loss", "source_failure", "source_skips")),
+            _old_flag("--accept-foreign-loss", ("foreign_loss",)),
+        ),
     ),
     Verb(
         "undo",
-        "Take a rewind or a reset back, as long as nothing was written since",
+        "Take a rewind, reset, repair, restore or reset of a flow back, as long as nothing was written since",
         (
             CHECKPOINT,
-            Option(("--plan",), "id of the rewind or reset (default: the newest)", {"type": filled, "metavar": "ID"}),
+            Option(
+                ("--plan",),
+                "id of the change (default: the one that is half-way, else the newest)",
+                {"type": filled, "metavar": "ID"},
+            ),
             *SINK,
             *BY_SPARK,
             Option(
                 ("--repository",),
-                "the repository that the rewind was carried out with (default: CHECKPOINT.rewinds)",
+                "the repository that the change was carried out with (default: the one beside CHECKPOINT)",
                 {"type": filled, "metavar": "REPOSITORY"},
             ),
+            *STOPPED,
             REASON,
         ),
-        ("checkpoint", "repository", "sink"),
-        "rewind",
+        ("checkpoint", "repository", "sink", "progress_log"),
+        "undo",
+    ),
+    Verb(
+        "status",
+        "Where a change of a checkpoint stands, and the command that continues from there",
+        (
+            CHECKPOINT,
+            Option(
+                ("--repository",),
+                "the repository that the change was carried out with (default: the one beside CHECKPOINT)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+        ),
+        ("checkpoint", "repository"),
+        "status",
     ),
     Verb(
         "upgrade",
@@ -196,12 +231,17 @@ VERBS = (
             ),
             NAME,
             STOP_RUNNING,
+            Option(
+                ("--seal-id",),
+                "plan id of a seal that is there already: it is taken over, and lifted with the reset's end",
+                {"type": filled, "metavar": "ID"},
+            ),
+            *STOPPED,
             ACCEPT,
-            QUIET_FOR,
             REASON,
             APPLY,
         ),
-        ("checkpoint", "repository", "sink", "table"),
+        ("checkpoint", "repository", "sink", "table", "progress_log"),
         "reset",
     ),
     Verb(
@@ -230,17 +270,18 @@ VERBS = (
                 "where the backup is; with --reset, where the audit record goes",
                 {"type": filled, "metavar": "REPOSITORY"},
             ),
-            BACKUP,
+            BACKUP_ID,
             NAME,
             RESTORABLE_BATCH,
             *SINK,
+            *STOPPED,
             ACCEPT,
-            QUIET_FOR,
             REASON,
             APPLY,
         ),
-        ("storage", "repository", "sink"),
+        ("storage", "repository", "sink", "progress_log"),
         "flows",
+        (OLD_BACKUP,),
     ),
     Verb(
         "seal",

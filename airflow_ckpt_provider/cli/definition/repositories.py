@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_ckpt_provider.cli.options import (
+    ACCEPT,
     APPLY,
     CHECKPOINT,
     FLAG,
@@ -12,13 +13,15 @@ from airflow_ckpt_provider.cli.options import (
     REPOSITORY,
     RESTORABLE_BATCH,
     SINK,
+    STOP_RUNNING,
+    STOPPED,
     WORKERS,
     AllUnlessToldOtherwise,
     Option,
+    deprecated,
     filled,
     number_from,
     pair,
-    seconds,
 )
 from airflow_ckpt_provider.cli.verb import Verb
 
@@ -89,25 +92,30 @@ VERBS = (
             Option(("TARGET",), "where to: an empty place, or the checkpoint to replace", {"type": filled}),
             NAME,
             RESTORABLE_BATCH,
-            Option(("--replace",), "replace the checkpoint at TARGET; it is backed up, or set aside, before", FLAG),
-            Option(("--seal-running",), "stop a query that writes to TARGET, by sealing it", FLAG),
-            Option(
-                ("--quiet-for",),
-                "how long nobody may have written to the TARGET that is replaced (default: %(default)s)",
-                {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
-            ),
+            Option(("--replace",), "replace the checkpoint at TARGET; what differs is set aside before", FLAG),
+            STOP_RUNNING,
             Option(
                 ("--target-uri",),
                 "TARGET as Spark names it, where that differs; for state that holds absolute paths",
                 {"metavar": "URI"},
             ),
             *SINK,
-            Option(("--accept-sink",), "go on though the sink says that it will skip or double rows", FLAG),
+            *STOPPED,
+            ACCEPT,
             REASON,
             WORKERS,
             APPLY,
         ),
-        ("repository", "target", "sink"),
+        ("repository", "target", "sink", "progress_log"),
         "restore",
+        (
+            deprecated("--seal-running", "--stop-running", sets="stop_running", to=True),
+            deprecated(
+                "--accept-sink",
+                "--accept sink_skips --accept sink_duplicates",
+                sets="accept",
+                adds=("sink_skips", "sink_duplicates"),
+            ),
+        ),
     ),
 )

@@ -14,8 +14,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.recovery.repair.apply import RepairOutcome, apply_repair
+from airflow_ckpt_provider.recovery.repair.apply import RepairOutcome, stop_plan_and_repair
+from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 
 _STYLES = {
@@ -48,25 +50,35 @@ def doctor(call: Call) -> Answer:
     if not args.repair:
         return Answer(document, findings=bool(found))
     repository = Repository.open(call.places(args.repository, role="repository")) if args.repository else None
-    plan = plan_repair(checkpoint, repository=repository, name=args.name, query_id=args.query_id, contents=contents)
-    document["repair"] = {**plan.to_json(), "outcome": None}
-    if call.screen:
-        call.screen.print()
-        call.screen.print(terminal.plan(plan.to_markdown()))
-        call.screen.print()
-    if not args.apply or plan.already_done:
-        if call.screen and not args.apply and plan.repairable and not plan.already_done:
-            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
+
+    def plan(seal_id: str | None) -> RepairPlan:
+        made = plan_repair(
+            checkpoint,
+            repository=repository,
+            name=args.name,
+            query_id=args.query_id,
+            contents=contents,
+            seal_id=seal_id,
+        )
+        document["repair"] = {**made.to_json(), "outcome": None}
+        if call.screen:
+            call.screen.print()
+        show_plan(call, made.to_markdown(), done=made.already_done or not made.repairable)
+        return made
+
+    if not args.apply:
+        plan(None)
         return Answer(document, findings=bool(found))
-    outcome = apply_repair(
-        plan,
+    _, outcome = stop_plan_and_repair(
         checkpoint,
+        plan,
         repository=repository,
-        quiet_for=args.quiet_for,
-        made_by=call.made_by,
-        reason=args.reason,
+        stop_running=args.stop_running,
+        **how_to_apply(call, checkpoint.location),
     )
-    document["repair"] = {**plan.to_json(), "outcome": outcome.to_json()}
+    if outcome.already_done:
+        return Answer(document, findings=bool(found))
+    document["repair"]["outcome"] = outcome.to_json()
     if call.screen:
         _show_outcome(outcome, call.screen)
     return Answer(document)

@@ -7,12 +7,11 @@ from rich.table import Table
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan, sink_of
 from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
 from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_flow_reset
 from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
-from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
 
 
 def flows(call: Call) -> Answer:
@@ -35,20 +34,14 @@ def flows(call: Call) -> Answer:
 def _reset(call: Call, flow: Flow) -> Answer:
     args = call.args
     plan = plan_flow_reset(
-        flow, keep_position=args.keep_position, sink=_sink(call), continue_numbers=args.continue_numbers
+        flow, keep_position=args.keep_position, sink=sink_of(call), continue_numbers=args.continue_numbers
     )
-    _show(call, plan.to_markdown(), done=plan.already_done)
+    show_plan(call, plan.to_markdown(), done=plan.already_done)
     if not args.apply:
         return Answer(plan.to_json())
     repository = Repository.open_or_create(_repository(call)) if args.repository else None
-    outcome = apply_flow_reset(
-        plan,
-        accept=_accepted(call),
-        repository=repository,
-        quiet_for=args.quiet_for,
-        made_by=call.made_by,
-        reason=args.reason,
-    )
+    how = how_to_apply(call, flow.version(plan.base))
+    outcome = apply_flow_reset(plan, accept=args.accept, repository=repository, **how)
     if call.screen:
         call.screen.print(terminal.title(f"The next run of {outcome.flow} begins in {outcome.path}"))
     return Answer(outcome.to_json())
@@ -59,14 +52,12 @@ def _restore(call: Call, flow: Flow) -> Answer:
     if not args.repository:
         raise UsageError("--restore-into-next needs --repository", hint="name the one that holds the backup")
     repository = Repository.open(_repository(call))
-    manifest = repository.manifest(args.backup or "latest", name=args.name)
-    plan = plan_flow_restore(flow, repository, manifest, batch=args.batch, sink=_sink(call))
-    _show(call, plan.to_markdown(), done=plan.already_done)
+    manifest = repository.manifest(args.backup_id or "latest", name=args.name)
+    plan = plan_flow_restore(flow, repository, manifest, batch=args.batch, sink=sink_of(call))
+    show_plan(call, plan.to_markdown(), done=plan.already_done)
     if not args.apply:
         return Answer(plan.to_json())
-    outcome = apply_flow_restore(
-        plan, accept=_accepted(call), quiet_for=args.quiet_for, made_by=call.made_by, reason=args.reason
-    )
+    outcome = apply_flow_restore(plan, accept=args.accept, **how_to_apply(call, flow.version(flow.live or 0)))
     if call.screen:
         path = flow.path.replace("/", ".")
         call.screen.print(
@@ -75,30 +66,8 @@ def _restore(call: Call, flow: Flow) -> Answer:
     return Answer({**outcome.to_json(), "flow": flow.path.replace("/", "."), "version": plan.version})
 
 
-def _show(call: Call, markdown: str, *, done: bool) -> None:
-    if call.screen:
-        call.screen.print(terminal.plan(markdown))
-        call.screen.print()
-        if not call.args.apply and not done:
-            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
-
-
 def _repository(call: Call) -> Location:
     return call.places(call.args.repository, role="repository")
-
-
-def _sink(call: Call) -> Sink:
-    args = call.args
-    return Sink.named(
-        args.sink,
-        lambda uri: call.places(uri, role="sink"),
-        app_id=args.txn_app_id,
-        storage_options=dict(args.sink_option),
-    )
-
-
-def _accepted(call: Call) -> Verdict | None:
-    return Verdict(call.args.accept) if call.args.accept else None
 
 
 def _table(found: list[Flow]) -> Table:

@@ -32,7 +32,7 @@ def guard(call: Call) -> Answer:
         checkpoint=call.places(args.checkpoint, role="checkpoint") if args.checkpoint else None,
         repository=Repository.open(call.places(args.repository, role="repository")) if args.repository else None,
         name=args.name,
-        backup_id=args.backup,
+        backup_id=args.backup_id,
         offsets=args.offsets,
     )
     if args.source is not None:

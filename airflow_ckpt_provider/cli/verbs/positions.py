@@ -41,15 +41,17 @@ def _logs(call: Call) -> ReadableLogs:
     """The logs of the checkpoint, or of a backup where a repository is given."""
     args = call.args
     if args.repository is None:
-        if args.backup is not None or args.name is not None:
-            raise UsageError("--backup and --name need --repository", hint="give the repository too, or leave them out")
+        if args.backup_id is not None or args.name is not None:
+            raise UsageError(
+                "--backup-id and --name need --repository", hint="give the repository too, or leave them out"
+            )
         if args.checkpoint is None:
             raise UsageError("neither CHECKPOINT nor --repository is given", hint="give one of them")
         return logs_of_checkpoint(call.places(args.checkpoint, role="checkpoint"))
     if args.checkpoint is not None:
         raise UsageError("CHECKPOINT and --repository exclude each other", hint="give one of them")
     repository = Repository.open(call.places(args.repository, role="repository"))
-    return logs_of_backup(repository, repository.manifest(args.backup or "latest", name=args.name))
+    return logs_of_backup(repository, repository.manifest(args.backup_id or "latest", name=args.name))
 
 
 def _show(found: StartingPositions, screen: Console) -> None:

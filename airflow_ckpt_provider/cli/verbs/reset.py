@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sink_of
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.recovery.positions.asking import partitions_of
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, stop_plan_and_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
-from airflow_ckpt_provider.sinks.sink import Sink
-from airflow_ckpt_provider.verdict import Verdict
 
 
 def reset(call: Call) -> Answer:
     """Reset a checkpoint, or say what that would do."""
     args = call.args
     checkpoint = call.places(args.checkpoint, role="checkpoint")
-    place = call.places(args.repository, role="repository") if args.repository else default_repository(checkpoint)
+    place = repository_place(call, checkpoint)
     way = _way(call)
-    sink = Sink.named(
-        args.sink,
-        lambda uri: call.places(uri, role="sink"),
-        app_id=args.txn_app_id,
-        storage_options=dict(args.sink_option),
-    )
+    sink = sink_of(call)
     tables = {source: rows_before(call.places(uri, role="table")) for source, uri in args.table}
 
-    def plan(under: str | None) -> ResetPlan:
+    def plan(seal_id: str | None) -> ResetPlan:
         made = plan_reset(
             checkpoint,
             way,
@@ -42,27 +35,21 @@ def reset(call: Call) -> Answer:
             name=args.name,
             kafka_partitions=partitions_of(dict(args.partitions)) or None,
             rows_before=tables or None,
-            under=under,
+            seal_id=seal_id,
         )
-        if call.screen:
-            call.screen.print(terminal.plan(made.to_markdown()))
-            call.screen.print()
+        show_plan(call, made.to_markdown())
         return made
 
     if not args.apply:
-        made = plan(None)
-        if call.screen:
-            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
-        return Answer(made.to_json())
+        return Answer(plan(args.seal_id).to_json())
     made, outcome = stop_plan_and_reset(
         checkpoint,
         Repository.open_or_create(place),
         plan,
         stop_running=args.stop_running,
-        quiet_for=args.quiet_for,
-        made_by=call.made_by,
-        reason=args.reason,
-        accept=Verdict(args.accept) if args.accept else None,
+        seal_id=args.seal_id,
+        accept=args.accept,
+        **how_to_apply(call, checkpoint),
     )
     _show(call, made, outcome)
     return Answer(outcome.to_json())
@@ -88,7 +75,7 @@ def _show(call: Call, plan: ResetPlan, outcome: ResetOutcome) -> None:
                 ("plan", outcome.plan_id),
                 ("went", terminal.count(outcome.deleted, "file")),
                 ("written", terminal.count(outcome.written, "file")),
-                ("kept", outcome.kept),
+                ("kept", str(outcome.kept)),
                 ("take back", plan.take_back),
             ]
         )

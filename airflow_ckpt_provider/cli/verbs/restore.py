@@ -7,10 +7,10 @@ from rich.console import Console
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
-from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan, sink_of
+from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, stop_plan_and_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
-from airflow_ckpt_provider.sinks.sink import Sink
 
 
 def restore(call: Call) -> Answer:
@@ -19,38 +19,34 @@ def restore(call: Call) -> Answer:
     repository = Repository.open(call.places(args.repository, role="repository"))
     manifest = repository.manifest(args.backup, name=args.name)
     target = call.places(args.target, role="target")
-    sink = Sink.named(
-        args.sink,
-        lambda uri: call.places(uri, role="sink"),
-        app_id=args.txn_app_id,
-        storage_options=dict(args.sink_option),
-    )
-    plan = plan_restore(
-        repository,
-        manifest,
-        target,
-        batch=args.batch,
-        replace=args.replace,
-        seal_running=args.seal_running,
-        quiet_for=args.quiet_for,
-        target_uri=args.target_uri,
-        sink=sink_says(sink, manifest, target, batch=args.batch, repository=repository),
-    )
-    if call.screen:
-        call.screen.print(terminal.plan(plan.to_markdown()))
-        call.screen.print()
+    sink = sink_says(sink_of(call), manifest, target, batch=args.batch, repository=repository)
+
+    def plan(seal_id: str | None) -> RestorePlan:
+        made = plan_restore(
+            repository,
+            manifest,
+            target,
+            batch=args.batch,
+            replace=args.replace,
+            target_uri=args.target_uri,
+            sink=sink,
+            seal_id=seal_id,
+        )
+        show_plan(call, made.to_markdown(), done=made.already_done)
+        return made
+
     if not args.apply:
-        if call.screen and not plan.already_done:
-            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
-        return Answer(plan.to_json())
+        return Answer(plan(None).to_json())
     with terminal.progress_bar("Restoring") as on_progress:
-        outcome = apply_restore(
+        _, outcome = stop_plan_and_restore(
+            target,
+            repository,
             plan,
-            made_by=call.made_by,
-            reason=args.reason,
+            stop_running=args.stop_running,
+            accept=args.accept,
             workers=args.workers,
             on_progress=on_progress,
-            accept_sink=args.accept_sink,
+            **how_to_apply(call, target),
         )
     if call.screen:
         _show(outcome, call.screen)

@@ -1,4 +1,4 @@
-"""``rewind`` and ``undo``: going back with state and sink, and taking that back."""
+"""``rewind``: going back with state and sink."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sink_of
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.cli.offsets import in_words
-from airflow_ckpt_provider.cli.spark_submit import restore_by_command
+from airflow_ckpt_provider.cli.options import warn_of
 from airflow_ckpt_provider.errors import RepositoryError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
-from airflow_ckpt_provider.recovery.reset.undo import reset_to_undo, undo_reset
 from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.report import SinkPolicy
-from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -39,85 +36,46 @@ def rewind(call: Call) -> Answer:
     """Go back to a batch or a time, or say what that would do."""
     args = call.args
     checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
-    place = _repository_place(call, checkpoint)
+    place = repository_place(call, checkpoint.location)
     if args.list:
         return _list(call, checkpoint, place)
     specifier = _specifier(call)
-    sink = _sink(call)
+    sink = sink_of(call)
     settings: dict[str, Any] = {
         "sink": sink,
-        "sink_exit": SinkPolicy(args.sink_exit) if args.sink_exit else None,
+        "sink_exit": _policy(args.sink_policy),
         "repository": place,
         "name": args.name,
-        "exact_replay": not args.fresh,
-        "backup": args.backup,
+        "exact_replay": args.exact_replay,
+        "backup": args.backup_id,
         "guards": _guards(call),
         "downstream": [call.places(uri, role="checkpoint") for uri in args.downstream],
     }
 
-    def plan(under: str | None) -> RewindPlan:
-        made = plan_rewind(checkpoint, specifier, under=under, **settings)
-        if call.screen:
-            call.screen.print(terminal.plan(made.to_markdown()))
-            call.screen.print()
+    def plan(seal_id: str | None) -> RewindPlan:
+        made = plan_rewind(checkpoint, specifier, seal_id=seal_id, **settings)
+        show_plan(call, made.to_markdown(), done=made.already_done)
         return made
 
     if not args.apply:
-        made = plan(None)
-        if call.screen and not made.already_done:
-            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
-        return Answer(made.to_json())
+        return Answer(plan(None).to_json())
     _, outcome = stop_plan_and_apply(
         checkpoint,
         Repository.open_or_create(place),
         plan,
         sink=sink,
         stop_running=args.stop_running,
-        quiet_for=args.quiet_for,
-        made_by=call.made_by,
-        reason=args.reason,
-        accept_source_loss=args.accept_source_loss,
-        accept_foreign_loss=args.accept_foreign_loss,
+        accept=args.accept,
+        **how_to_apply(call, checkpoint.location),
     )
     _show(call, outcome)
     return Answer(outcome.to_json())
 
 
-def undo(call: Call) -> Answer:
-    """Take a rewind or a reset back."""
-    args = call.args
-    checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
-    repository = Repository.open(_repository_place(call, checkpoint))
-    about = {"made_by": call.made_by, "reason": args.reason}
-    plan = reset_to_undo(checkpoint.location, repository, args.plan)
-    if plan:
-        outcome = undo_reset(plan, checkpoint.location, repository, **about)
-    else:
-        outcome = undo_rewind(checkpoint, repository, plan_id=args.plan, sink=_sink(call), **about)
-    if call.screen:
-        what = "had been taken back before" if outcome.already_done else "is taken back"
-        call.screen.print(terminal.title(f"{'Reset' if plan else 'Rewind'} {outcome.plan_id} {what}"))
-        rows = [("put back", terminal.count(outcome.put_back, "file"))]
-        if outcome.table_version is not None:
-            rows.append(("table", f"forward again in version {outcome.table_version}"))
-        call.screen.print(terminal.facts(rows))
-    return Answer(outcome.to_json())
-
-
-def _repository_place(call: Call, checkpoint: Checkpoint) -> Location:
-    given = call.args.repository
-    return call.places(given, role="repository") if given else default_repository(checkpoint.location)
-
-
-def _sink(call: Call) -> Sink:
-    args = call.args
-    return Sink.named(
-        args.sink,
-        lambda uri: call.places(uri, role="sink"),
-        app_id=args.txn_app_id,
-        storage_options=dict(args.sink_option),
-        by_spark=restore_by_command(args.spark_submit, uri=args.spark_sink) if args.spark_submit else None,
-    )
+def _policy(chosen: str | None) -> SinkPolicy | None:
+    if chosen == SinkPolicy.ACCEPT.value:
+        warn_of("--sink-exit accept", "--sink-policy keep, and --accept with the word that the plan prints")
+    return None if chosen in (None, "keep") else SinkPolicy(chosen)
 
 
 def _guards(call: Call) -> tuple[Guard, ...]:
@@ -157,7 +115,7 @@ def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
 
 def _table_versions(call: Call, checkpoint: Checkpoint, repository: Repository | None) -> dict[int, int]:
     """Batch -> version of the Delta table that holds it, where the sink is one."""
-    sink = _sink(call)
+    sink = sink_of(call)
     if sink.place is None or not is_delta_table(sink.place):
         return {}
     history = read_table_history(sink.place)

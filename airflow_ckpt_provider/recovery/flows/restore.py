@@ -93,7 +93,7 @@ def plan_flow_restore(
     if not parent.endswith(flow.path):
         raise RefusedError(
             f"backup {manifest.backup_id} is of {manifest.checkpoint}, not of flow {flow.path}",
-            hint="choose a backup of this flow: --backup, --name",
+            hint="choose a backup of this flow (backup_id / --backup-id, name / --name)",
         )
     chosen = manifest.batch_id if batch is None else batch
     newest = flow.progress.latest_logged if flow.progress else None

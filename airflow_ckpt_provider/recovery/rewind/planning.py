@@ -266,13 +266,13 @@ def _where_the_sink_is(
         raise RefusedError(
             f"{report.uri} does not tell to which batch the checkpoint would have to go forward "
             f"(it holds {report.batch_id}, remembers {there.remembered})",
-            hint="roll the sink back (--sink-exit rollback), or accept what will happen",
+            hint="roll the sink back (sink_policy / --sink-policy rollback), or keep it and accept what will happen",
         )
     if target:
         return target
     raise RefusedError(
         f"the sink is at batch {report.batch_id}, which the checkpoint cannot go to; reachable: {span(targets)}",
-        hint="roll the sink back to one of these (--sink-exit rollback)",
+        hint="roll the sink back to one of these (sink_policy / --sink-policy rollback)",
     )
 
 
@@ -325,8 +325,8 @@ def _check_exit(plan: RewindPlan) -> None:
     obstacle = plan.sink.obstacle or "; ".join(plan.sink.reasons)
     raise RefusedError(
         f"the sink cannot be rolled back to batch {plan.batch_id}: {obstacle}",
-        hint="go to another batch, keep the sink and move the checkpoint to it (--sink-exit forward), or accept what will happen "
-        f"(--sink-exit accept): {'; '.join(plan.sink.reasons)}",
+        hint="go to another batch, move the checkpoint to where the sink is (sink_policy / --sink-policy forward), or keep "
+        f"the sink and accept what will happen (keep): {'; '.join(plan.sink.reasons)}",
     )
 
 
@@ -337,7 +337,7 @@ def _continued(
     plan = read_plan(repository, seal.plan_id) if repository else None
     if plan is None or plan.name != name:
         raise sealed_by_another(progress.uri, seal)
-    if plan.request != request:
+    if _without_acceptance(plan.request) != _without_acceptance(request):
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, a rewind ({plan.request.target}) that was not ended",
             hint="run that one again, which goes on with it, or take it back: `airflow-ckpt undo "
@@ -345,6 +345,11 @@ def _continued(
         )
     log.info("%s carries the seal of plan %s: going on with it", progress.uri, plan.plan_id)
     return replace(plan, continued=True)
+
+
+def _without_acceptance(request: RewindRequest) -> RewindRequest:
+    """The request; in version 0.1 the policy ``accept`` said what ``keep`` says, which is none, and accepted the sink's risk."""
+    return replace(request, sink_exit="") if request.sink_exit == SinkPolicy.ACCEPT.value else request
 
 
 def read_plan(repository: Repository, plan_id: str) -> RewindPlan | None:

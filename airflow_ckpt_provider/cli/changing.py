@@ -1,0 +1,75 @@
+"""What verbs that change a checkpoint have in common: its sink, its repository, proof that its query is stopped, and the plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Call
+from airflow_ckpt_provider.cli.spark_submit import restore_by_command
+from airflow_ckpt_provider.cli.stop_probes import probes_of
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+
+
+def sink_of(call: Call) -> Sink:
+    """The sink that the arguments name; unknown where they name none."""
+    args = call.args
+    command = getattr(args, "spark_submit", None)
+    return Sink.named(
+        args.sink,
+        lambda uri: call.places(uri, role="sink"),
+        app_id=args.txn_app_id,
+        storage_options=dict(args.sink_option),
+        by_spark=restore_by_command(command, uri=args.spark_sink) if command else None,
+    )
+
+
+def repository_place(call: Call, checkpoint: Location) -> Location:
+    """The repository that the arguments name, else the one beside the checkpoint."""
+    given = call.args.repository
+    return call.places(given, role="repository") if given else default_repository(checkpoint)
+
+
+def rest_rule(call: Call, checkpoint: Location) -> RestRule:
+    """What counts as proof that the query is stopped.
+
+    :param checkpoint: the checkpoint of the query.
+    """
+    args = call.args
+    return RestRule(
+        query_is_stopped=args.query_is_stopped,
+        said_by=call.made_by,
+        probes=probes_of(
+            checkpoint,
+            progress_log=call.places(args.progress_log, role="progress_log") if args.progress_log else None,
+            spark_rest=args.spark_api,
+            command=args.stopped_if,
+        ),
+        quiet_for=args.quiet_for,
+        wait_at_most=args.wait_at_most,
+    )
+
+
+def how_to_apply(call: Call, checkpoint: Location) -> dict[str, Any]:
+    """What carrying any change out takes.
+
+    :param checkpoint: the checkpoint whose query is stopped.
+    """
+    return {"rest": rest_rule(call, checkpoint), "made_by": call.made_by, "reason": call.args.reason}
+
+
+def show_plan(call: Call, markdown: str, *, done: bool = False) -> None:
+    """Show a plan to people; without ``--apply`` also how it is carried out.
+
+    :param markdown: the plan.
+    :param done: there is nothing to do.
+    """
+    if not call.screen:
+        return
+    call.screen.print(terminal.plan(markdown))
+    call.screen.print()
+    if not call.args.apply and not done:
+        call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")

@@ -1,0 +1,33 @@
+"""``status``: where a change of a checkpoint stands, and the command that continues from there."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.errors import NoSuchBackupError
+from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
+from airflow_ckpt_provider.recovery.status import SEALED_BY_ANOTHER, UNDER_WAY, status_of
+
+
+def status(call: Call) -> Answer:
+    """Say where the newest change stands. One that is half-way, or somebody's seal, is a finding."""
+    checkpoint = Checkpoint.at(call.places(call.args.checkpoint, role="checkpoint"))
+    found = status_of(checkpoint, _repository(call, checkpoint))
+    if call.screen:
+        call.screen.print(terminal.title(checkpoint.location.uri))
+        call.screen.print(found.message, markup=False)
+        for command in found.commands:
+            call.screen.print(f"  {command}", markup=False, soft_wrap=True)
+    document = {"uri": checkpoint.location.uri, **found.to_json()}
+    return Answer(document, findings=found.kind in (UNDER_WAY, SEALED_BY_ANOTHER))
+
+
+def _repository(call: Call, checkpoint: Checkpoint) -> Repository | None:
+    if call.args.repository:
+        return Repository.open(call.places(call.args.repository, role="repository"))
+    try:
+        return repository_of_change(checkpoint.location)
+    except NoSuchBackupError:
+        return None

@@ -1,0 +1,34 @@
+"""``undo``: taking a change back, whatever verb made it."""
+
+from __future__ import annotations
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.cli.changing import how_to_apply, sink_of
+from airflow_ckpt_provider.recovery import undo as core
+from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
+
+
+def undo(call: Call) -> Answer:
+    """Take a change back."""
+    args = call.args
+    checkpoint = call.places(args.checkpoint, role="checkpoint")
+    outcome = core.undo(
+        checkpoint,
+        Repository.open(call.places(args.repository, role="repository"))
+        if args.repository
+        else repository_of_change(checkpoint, args.plan),
+        plan_id=args.plan,
+        sink=sink_of(call),
+        open_place=lambda uri: call.places(uri, role="checkpoint"),
+        **how_to_apply(call, checkpoint),
+    )
+    if call.screen:
+        what = "had been taken back before" if outcome.already_done else "is taken back"
+        call.screen.print(terminal.title(f"{outcome.kind.capitalize()} {outcome.plan_id} {what}"))
+        rows = [("put back", terminal.count(outcome.put_back, "file"))]
+        if outcome.table_version is not None:
+            rows.append(("table", f"forward again in version {outcome.table_version}"))
+        call.screen.print(terminal.facts(rows))
+    return Answer(outcome.to_json())
