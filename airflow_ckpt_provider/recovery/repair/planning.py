@@ -38,6 +38,7 @@ from airflow_ckpt_provider.verdict import Verdict
 BESIDE = ".repairs"
 _SEAL = "repair to batch "
 _NOTHING_WRONG = "nothing is wrong with it"
+_GOES_ON = "The query continues where it was."
 _LEFT = ("Else only a restore of an older backup is left, or a reset: a new checkpoint and a decision where to begin.",)
 #: What no cut mends, as there is nothing to go by.
 _HOPELESS = frozenset({kinds.TWO_WRITERS.code, kinds.STATE_WITHOUT_LOGS.code, kinds.FORMAT_UNKNOWN.code})
@@ -116,7 +117,12 @@ def _planned(
     known = {file.path for file, _ in elsewhere}
     debris = tuple(file.path for file in abandoned_files(seen.tree))
     bad = [f for f in findings if f.severity in (Severity.SILENT, Severity.ERROR)]
-    if not bad:
+    identity = _metadata(query_id) if query_id else None
+    if identity is not None and METADATA_FILE not in known:
+        elsewhere.append((StoredFile(METADATA_FILE, len(identity), identity="given"), lambda: identity))
+    broken = _broken_files(seen, findings)
+    search = find_cut(seen, elsewhere, broken=broken, contents=seen.contents)
+    if not bad and (search.cut is None or search.cut.moved):
         # Spark continues from it rightly: no batch is given up for what is only untidy.
         entries = backups.entries if backups else {}
         holes = tuple(entries[p] for p in sorted(_holes_that_can_be_filled(findings, known)) if p in entries)
@@ -126,13 +132,8 @@ def _planned(
             deletes=tuple(sorted(set(debris) - {entry.path for entry, _ in holes})),
             fetches=holes,
             verdict=Verdict.SAFE,
-            reasons=("The query continues where it was.",),
+            reasons=(_GOES_ON,),
         )
-    identity = _metadata(query_id) if query_id else None
-    if identity is not None and METADATA_FILE not in known:
-        elsewhere.append((StoredFile(METADATA_FILE, len(identity), identity="given"), lambda: identity))
-    broken = _broken_files(seen, findings)
-    search = find_cut(seen, elsewhere, broken=broken, contents=seen.contents)
     if search.cut is None:
         return replace(plan, verdict=Verdict.WILL_FAIL, reasons=_why_not(seen, findings, search, backups))
     cut = search.cut
@@ -141,7 +142,7 @@ def _planned(
     rewrites = _rewrites(seen, cut, fetches, backups)
     if METADATA_FILE in wanted and identity is not None and METADATA_FILE not in known:
         rewrites[METADATA_FILE] = identity
-    if not (cut.deletes or fetches or rewrites):
+    if bad and not (cut.deletes or fetches or rewrites):
         reasons = tuple(f"{finding.message}. No change of files mends it." for finding in bad)
         return replace(plan, verdict=Verdict.WILL_FAIL, reasons=(*reasons, *_LEFT))
     given_up = any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings)  # it is not run again, by nobody
@@ -222,7 +223,7 @@ def _reasons(seen: Examination, cut: Cut, search: Search, findings: tuple[Findin
     if cut.elsewhere and not cut.moved:
         reasons.append("What is missing comes back: nothing is lost and nothing is run again.")
     if not cut.moved:
-        return (*reasons, "The query goes on where it was.")
+        return (*reasons, _GOES_ON)
     reasons.append(f"The query goes on after batch {after}; its sources must still have what comes after it.")
     if any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings):
         return (*reasons, f"The repartition that was batch {after + 1} is given up; it can be begun again.")
