@@ -23,12 +23,12 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
 from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
-from airflow_ckpt_provider.change.plan import Edits, Plan, Write, hidden_checksum
+from airflow_ckpt_provider.change.plan import Edits, Plan, Write, hidden_checksum, is_checksum
 from airflow_ckpt_provider.change.plan_seal import give_back, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
@@ -252,8 +252,8 @@ class _Attempt:
         if not self.plan.sets_aside or self.aside.sizes is not None:
             return
         replaced = (write.path for write in edits.writes() if write.path in there.visible)
-        going = {*(path for path in edits.removes if path in there.visible), *replaced}
-        files = [file for path, file in there.visible.items() if path in going]
+        going = {*(path for path in edits.removes if not is_checksum(path)), *replaced}
+        files = [there.files[path] for path in sorted(going)]
         left = {p: f.identity for p, f in there.visible.items() if p not in going}
         self.aside.keep(self.place, files, left=left, workers=self.change.workers)
 
@@ -287,7 +287,7 @@ class _Attempt:
 
         for side_by_side, files in removal_groups(edits.removes):
             in_order(remove, files, count, workers=self.change.workers if side_by_side else 1)
-        return sum(1 for path in edits.removes if "/." not in path and not path.startswith("."))
+        return sum(1 for path in edits.removes if not is_hidden(path))
 
     def _write(self, edits: Edits, there: Target) -> int:
         meter = Meter(self.change.on_progress, files=self.change.files, size=self.change.size)

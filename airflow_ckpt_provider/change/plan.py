@@ -242,6 +242,12 @@ def hidden_checksum(path: str) -> str:
     return f"{directory}/.{name}.crc" if directory else f".{name}.crc"
 
 
+def is_checksum(path: str) -> bool:
+    """Whether a file is Hadoop's own checksum of another, which says nothing without that one."""
+    name = path.rpartition("/")[2]
+    return name.startswith(".") and name.endswith(".crc")
+
+
 def literal_writes(contents: Mapping[str, bytes]) -> Iterator[Write]:
     """Files whose content is known."""
     for path, content in contents.items():

@@ -60,8 +60,13 @@ def inspect_target(location: Location) -> Target:
     newest = max((n for n in map(batch_id_of, files.files(OFFSETS)) if n is not None), default=None)
     seal = parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
     sealed = seal.path if seal else None
-    visible = files.without(lambda path: path == sealed or path.startswith(".") or "/." in path)
+    visible = files.without(lambda path: path == sealed or is_hidden(path))
     return Target(location, files, visible, seal)
+
+
+def is_hidden(path: str) -> bool:
+    """Whether Spark passes over a file: Hadoop's checksums, temporary files."""
+    return path.startswith(".") or "/." in path
 
 
 def expect_files(there: Target, wanted: Iterable[tuple[str, int]], *, plan_id: str, what: str = "as planned") -> None:

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.plan import Edits, Plan, Write, listed_files, undo_of, undone_by
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
+from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -237,7 +237,7 @@ def _before(document: Mapping[str, Any], kept: Mapping[str, int], now: Target) -
         return dict(document.get("before") or {})
     written = _written(document)
     stayed = {path: file.size for path, file in now.visible.items() if path not in written}
-    return {**stayed, **kept}
+    return {**stayed, **{path: size for path, size in kept.items() if not is_hidden(path)}}
 
 
 def _check_untouched(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping[str, Any]) -> None:
