@@ -221,7 +221,7 @@ def test_what_is_not_a_seal_any_more_stays(place: Location) -> None:
     with pytest.raises(RefusedError) as error:
         remove_seal(place, mark)
     assert error.value.message == f"{place}/offsets/3 is not a seal any more"
-    assert error.value.hint == "somebody else changes this checkpoint: look first"
+    assert error.value.hint == "somebody else changes this checkpoint: inspect it first"
     assert place.read("offsets/3") == b"v1\n{}\n1"
     place.delete("offsets/3")
     remove_seal(place, mark)

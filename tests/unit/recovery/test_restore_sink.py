@@ -30,10 +30,11 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
         assert apply_restore(plan, rest=STOPPED).batch_id == 4
         return
     with pytest.raises(
-        RefusedError, match=r"the sink says WILL_SKIP for a start after batch 4: sink: the table holds"
+        RefusedError, match=r"needs somebody to accept: sink_skips \(sink: the table holds batches up to 6"
     ) as e:
         apply_restore(plan, rest=STOPPED)
-    assert "airflow-ckpt rewind" in (e.value.hint or "")
+    assert "airflow-ckpt rewind" in e.value.message
+    assert "--accept sink_skips" in (e.value.hint or "")
     assert target.walk() == {}
     assert apply_restore(plan, rest=STOPPED, accept=ACCEPTED).batch_id == 4
 
