@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.repository import new_plan_id
+from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress
@@ -187,11 +188,10 @@ def sealed_by_another(uri: str, mark: Seal) -> SealedError:
     :param uri: the checkpoint.
     :param mark: its seal.
     """
-    undone = mark.plan_id.removesuffix("-undo")
+    hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`"
+    undone = undone_by(mark.plan_id)
     if undone != mark.plan_id:
-        hint = f"let that undo finish, or run it again: `airflow-ckpt undo {uri} --plan {undone}`"
-    else:
-        hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`"
+        hint = f"let that undo finish; if it was stopped, run it again: `airflow-ckpt undo {uri} --plan {undone}`"
     return SealedError(
         f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}", hint=hint
     )

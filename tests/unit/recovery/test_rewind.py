@@ -498,9 +498,9 @@ class TestUndo:
         with pytest.raises(Killed):
             undo(dying, repository(orders), sink=Sink(place=table), rest=STOPPED)
         assert batches_in(table)[-1] == NEWEST
-        with pytest.raises(RefusedError, match=r"is sealed by plan \w+-undo \(undo of rewind") as error:
+        with pytest.raises(SealedError, match=r"is sealed by plan \w+-undo \(undo of rewind") as error:
             rewind(orders, "to_batch", 2, table=table)
-        assert "airflow-ckpt undo" in str(error.value.hint)
+        assert "if it was stopped, run it again: `airflow-ckpt undo" in str(error.value.hint)
         assert loud_seal(orders)
         undo(orders, repository(orders), sink=Sink(place=table), rest=STOPPED)
         assert set(contents(orders)) == set(stream(NEWEST))
