@@ -18,11 +18,10 @@ from airflow_ckpt_provider.recovery.flows.reset import FlowOutcome, apply_flow_r
 from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import ACCEPTED, STOPPED
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import Files, contents, logs, metadata, plant
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
+from tests.unit.checkpoint.stores import WRITES, Killed, Life, forget_all, watched
 from tests.unit.recovery.test_restore import loud_seal
 
 NEWEST = 3
@@ -94,9 +93,9 @@ class TestReset:
         assert reset(storage).already_done
 
     def test_from_scratch(self, storage: Location) -> None:
-        with pytest.raises(RefusedError, match="the reset's verdict is WILL_DUPLICATE"):
+        with pytest.raises(RefusedError, match=r"needs somebody to accept: sink_duplicates \("):
             reset(storage, keep_position=False)
-        reset(storage, keep_position=False, accept=ACCEPTED)
+        reset(storage, keep_position=False, accept=["sink_duplicates"])
         assert set(contents(storage / f"{PATH}/1")) == {"metadata"}
 
     def test_going_on_with_the_numbers(self, storage: Location) -> None:
@@ -165,8 +164,15 @@ class TestReset:
         else:
             pytest.fail("it never ended")
 
-    def test_another_way_is_refused_meanwhile(self, storage: Location) -> None:
-        dying, _ = watched(storage, Life(2).before)
+    @pytest.mark.parametrize("sealed", [0, 1])
+    def test_another_way_is_refused_meanwhile(self, storage: Location, sealed: int) -> None:
+        """Stopped once the old version is sealed, and once the new one is, too."""
+
+        def die(operation: str, path: str) -> None:
+            if operation in WRITES and loud_seal(storage / f"{PATH}/{sealed}"):
+                raise Killed(path)
+
+        dying, _ = watched(storage, die)
         with pytest.raises(Killed):
             reset(dying)
         with pytest.raises(SealedError, match="which was not ended"):
@@ -190,9 +196,9 @@ class TestRestore:
     def test_into_the_next_version(self, storage: Location, repository: Repository) -> None:
         plant(storage / f"{PATH}/0", stateless(5))
         before = contents(storage / f"{PATH}/0")
-        with pytest.raises(RefusedError, match="the sink says WILL_DUPLICATE"):
+        with pytest.raises(RefusedError, match=r"needs somebody to accept: sink_duplicates \("):
             self.restore(storage, repository)
-        assert self.restore(storage, repository, Verdict.WILL_DUPLICATE) == 1
+        assert self.restore(storage, repository, ["sink_duplicates"]) == 1
         assert contents(storage / f"{PATH}/0") == before
         assert Checkpoint.at(storage / f"{PATH}/1").progress().latest_committed == NEWEST
         assert self.restore(storage, repository) == 1  # there already
@@ -210,7 +216,7 @@ class TestRestore:
                 (storage / f"{PATH}/1").delete(path)
             dying, _ = watched(storage, Life(writes).before)
             try:
-                assert self.restore(dying, repository, Verdict.WILL_DUPLICATE) == 1
+                assert self.restore(dying, repository, ["sink_duplicates"]) == 1
                 assert writes > 3
                 break
             except Killed:
@@ -218,7 +224,7 @@ class TestRestore:
             flow = ingest(storage)
             complete = bool(flow.progress and flow.progress.latest_committed == NEWEST)
             assert flow.live == 0 or loud_seal(flow.version(1)) or complete, f"after write {writes}"
-            assert self.restore(storage, repository, Verdict.WILL_DUPLICATE) == 1
+            assert self.restore(storage, repository, ["sink_duplicates"]) == 1
             assert not loud_seal(flow.version(1))
         else:
             pytest.fail("it never ended")

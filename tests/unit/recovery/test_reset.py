@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow_ckpt_provider.recovery.rewind.undo import UndoOutcome
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -16,7 +15,13 @@ from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
-from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError
+from airflow_ckpt_provider.errors import (
+    NoSuchBackupError,
+    NotACheckpointError,
+    RefusedError,
+    SealedError,
+    UnreadableLogError,
+)
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset, stop_plan_and_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
@@ -24,7 +29,7 @@ from airflow_ckpt_provider.recovery.rewind.apply import stop_plan_and_apply
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.undo import undo
+from airflow_ckpt_provider.recovery.undo import UndoOutcome, undo
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
@@ -186,7 +191,8 @@ class TestANewCheckpoint:
         plan = plan_of(plant(place / "orders", kafka_and_delta(index=1)))
         assert plan.verdict is Verdict.WILL_DUPLICATE
         with pytest.raises(
-            RefusedError, match="the reset's verdict is WILL_DUPLICATE: the batch ended within version 3"
+            RefusedError,
+            match=r"needs somebody to accept: source_duplicates \(source 1: the batch ended within version 3",
         ):
             reset(place / "orders")
 
@@ -288,9 +294,9 @@ class TestTheSeamOfANewCheckpoint:
 
     def test_a_sink_nobody_named(self, orders: Location) -> None:
         assert plan_of(orders, sink=Sink()).verdict is Verdict.UNKNOWN
-        with pytest.raises(RefusedError, match="the reset's verdict is UNKNOWN: the sink is not known") as e:
+        with pytest.raises(RefusedError, match=r"needs somebody to accept: sink_unknown \(the sink is not known") as e:
             reset(orders, sink=Sink())
-        assert "--accept UNKNOWN" in (e.value.hint or "")
+        assert "--accept sink_unknown" in (e.value.hint or "")
         assert set(contents(orders)) == set(stream(NEWEST))
 
 
@@ -382,9 +388,10 @@ class TestRefused:
         with pytest.raises(RefusedError, match="neither a Delta table nor the output of a file sink"):
             plan_of(orders, sink=Sink(place=place / "nowhere"))
 
-    def test_another_verdict_was_accepted(self, orders: Location) -> None:
-        with pytest.raises(RefusedError, match="verdict is UNKNOWN"):
-            reset(orders, sink=Sink(), accept=ACCEPTED)
+    def test_another_risk_was_accepted(self, orders: Location) -> None:
+        with pytest.raises(RefusedError, match=r"needs somebody to accept: sink_unknown \("):
+            reset(orders, sink=Sink(), accept=[word for word in ACCEPTED if word != "sink_unknown"])
+        assert set(contents(orders)) == set(stream(NEWEST))
 
     def test_a_stream_that_went_on(self, orders: Location) -> None:
         plan = plan_of(orders)
@@ -415,7 +422,7 @@ class TestStoppedAnywhere:
 
     @pytest.mark.parametrize("way", list(ResetWay))
     def test_a_reset(self, place: Location, way: ResetWay) -> None:
-        accept = Verdict.WILL_DUPLICATE if way is SCRATCH else None
+        accept = ["sink_duplicates"] if way is SCRATCH else []
         before = contents(plant(place / "same", stream(SHORT)))
         for writes in range(400):
             orders = plant(place / f"{way}{writes}" / "orders", stream(SHORT))
@@ -444,7 +451,7 @@ class TestStoppedAnywhere:
 
     def test_a_reset_that_puts_its_seal_higher(self, place: Location, tmp_path: Path) -> None:
         """The new checkpoint begins beyond the old one's numbers: stopped in between, there are two seals."""
-        sink, accept = Sink(place=file_sink(tmp_path / "out", 9)), Verdict.WILL_DUPLICATE
+        sink, accept = Sink(place=file_sink(tmp_path / "out", 9)), ["sink_duplicates"]
         options: dict[str, Any] = {"sink": sink, "continue_numbers": True, "accept": accept}
         before = contents(plant(place / "same", stateless(SHORT)))
         wanted = {SEED, "metadata", "offsets/8", "offsets/9", "commits/9"}
@@ -531,7 +538,7 @@ class TestUndo:
     def test_not_after_the_new_checkpoint_was_started(self, orders: Location) -> None:
         reset(orders)
         plant(orders, {"metadata": metadata("new"), "offsets/0": offsets_log("-")})
-        with pytest.raises(RefusedError, match="the new checkpoint was started") as e:
+        with pytest.raises(RefusedError, match=r"was written to since reset \w+: the stream was started") as e:
             undone(orders)
         assert "stays in the repository, in set-aside/" in (e.value.hint or "")
         assert not loud_seal(orders)
@@ -543,8 +550,18 @@ class TestUndo:
 
     def test_a_reset_that_never_was(self, orders: Location) -> None:
         plan = plan_of(orders)
+        with pytest.raises(NoSuchBackupError, match=f"keeps no plan {plan.plan_id}"):
+            undo(orders, repository(orders), plan_id=plan.plan_id, rest=STOPPED)
+
+    def test_a_reset_that_changed_nothing(self, orders: Location) -> None:
+        """Its plan was kept, and it was stopped before it had sealed anything."""
+        plan = plan_of(orders)
+        dying, _ = watched(orders, Life(0).before)
+        with pytest.raises(Killed):
+            apply_reset(plan, dying, repository(orders), rest=STOPPED)
         with pytest.raises(RefusedError, match="it was refused or never carried out"):
             undo(orders, repository(orders), plan_id=plan.plan_id, rest=STOPPED)
+        assert contents(orders) == stream(NEWEST)
 
 
 def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
@@ -559,7 +576,7 @@ def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
 
 
 def test_a_refusal_lifts_the_seal_that_stopped_the_query(orders: Location) -> None:
-    with pytest.raises(RefusedError, match="verdict is UNKNOWN"):
+    with pytest.raises(RefusedError, match=r"needs somebody to accept: sink_unknown \("):
         stop_plan_and_reset(
             orders,
             repository(orders),
