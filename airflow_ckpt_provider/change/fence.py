@@ -260,7 +260,13 @@ def fenced(
     except LeaseLostError as e:
         fence.end(None)
         raise _taken_over(fence, e) from e
-    except Exception:
+    except Exception as e:
+        # What a stale attempt stumbles over first is often a file that is another one by now.
+        try:
+            fence.check()
+        except LeaseLostError as lost:
+            fence.end(None)
+            raise _taken_over(fence, lost) from e
         fence.end("failed")
         raise
     except BaseException:

@@ -107,7 +107,7 @@ class Change:
 
     def undo(self, place: Path, *, plan_id: str | None = None) -> Finished:
         which = ("--plan", plan_id) if plan_id else ()
-        return run("undo", place / self.subject, "--repository", place / "backups", *which)
+        return run("undo", place / self.subject, "--repository", place / "backups", *which, "--query-is-stopped")
 
 
 def rewind_to(batch: int) -> Callable[[Path], tuple[object, ...]]:
@@ -427,7 +427,7 @@ def test_a_repair_or_restore_of_old_code_can_be_taken_back(name: str, tmp_path: 
     """Old code did not undo these, and kept no plan of a restore: its seal and what it set aside have to do."""
     left = half_done(name, tmp_path)
     found = files(left.checkpoint)
-    undone = run("undo", left.checkpoint, "--repository", left.repository)
+    undone = run("undo", left.checkpoint, "--repository", left.repository, "--query-is-stopped")
     now = files(left.checkpoint)
     backups = left.repository / "backups/orders.before-restore"
     if not backups.exists():
@@ -559,7 +559,7 @@ def test_a_sink_that_fails_after_the_seal_does_not_keep_the_checkpoint(
             assert f"airflow-ckpt undo {table.checkpoint}" in attempt.err.replace("\n", " ")
     if sealed(table.checkpoint):
         log.write_bytes(whole_log)  # where it was damaged; without it nobody knows what is in the table
-        undone = run("undo", table.checkpoint, "--sink", table.path)
+        undone = run("undo", table.checkpoint, "--sink", table.path, "--query-is-stopped")
         assert undone.code == 0, undone.err
     assert files(table.checkpoint) == before
     assert batches_in(open_location(str(table.path))) == rows + ([99, 99] if what == "somebody_writes" else [])

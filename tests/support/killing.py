@@ -12,8 +12,8 @@ from typing import Any
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from tests.command_line import run
 
-#: What changes a store, by the beginnings of the methods' names.
-_WRITES = ("create", "replace", "write", "delete", "remove_empty_directories")
+#: The methods that change a store.
+_WRITES = ("create", "replace", "replace_listed", "delete", "delete_listed", "remove_empty_directories")
 
 
 def killed_before(write: int, *argv: object) -> bool:
@@ -59,7 +59,7 @@ def _die_before(write: int) -> None:
     left, lock = write, threading.Lock()
 
     def deadly(method: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(store: LocalStore, path: str, *more: Any, **options: Any) -> Any:
+        def wrapped(store: LocalStore, path: object, *more: Any, **options: Any) -> Any:
             nonlocal left
             with lock:
                 if left == 0:
@@ -69,6 +69,5 @@ def _die_before(write: int) -> None:
 
         return wrapped
 
-    for name in dir(LocalStore):
-        if name.startswith(_WRITES) and callable(getattr(LocalStore, name)):
-            setattr(LocalStore, name, deadly(getattr(LocalStore, name)))
+    for name in _WRITES:
+        setattr(LocalStore, name, deadly(getattr(LocalStore, name)))

@@ -20,8 +20,8 @@ from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.store import StoredFile
 from tests.support.killing import one_after_the_other
 
-#: The methods of a store that delete, and those that write; by the beginnings of their names.
-OPERATIONS = {"delete": ("delete",), "write": ("create", "replace", "write")}
+#: The methods of a store that delete, and those that write.
+OPERATIONS = {"delete": ("delete", "delete_listed"), "write": ("create", "replace", "replace_listed")}
 
 
 def stop_at(operation: str, number: int, moment: str, below: str) -> None:
@@ -50,9 +50,8 @@ def stop_at(operation: str, number: int, moment: str, below: str) -> None:
 
         return wrapped
 
-    for name in dir(LocalStore):
-        if name.startswith(OPERATIONS[operation]) and callable(getattr(LocalStore, name)):
-            setattr(LocalStore, name, stopping(getattr(LocalStore, name)))
+    for name in OPERATIONS[operation]:
+        setattr(LocalStore, name, stopping(getattr(LocalStore, name)))
 
 
 if __name__ == "__main__":
