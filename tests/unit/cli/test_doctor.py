@@ -12,7 +12,7 @@ from tests.command_line import run
 from tests.one_checkpoint import NEWEST
 from tests.unit.cli.test_json import PAGE, documented, named_in
 
-NOW = ("--quiet-for", "0")
+NOW = ("--query-is-stopped", "--quiet-for", "0")
 
 
 def lose_a_changelog(checkpoint: Path) -> None:

@@ -41,6 +41,8 @@ def table(text: str, header: str) -> list[str]:
 def row(option: Option) -> str:
     _, settings = option.arguments
     name, metavar = option.flags[0], settings.get("metavar")
+    if settings.get("action") is argparse.BooleanOptionalAction:
+        name = name.replace("--", "--[no-]")
     if settings.get("nargs") == "?":
         name = f"[{name}]" if option.is_positional else f"{name}[={metavar}]"
     elif metavar and not option.is_positional:

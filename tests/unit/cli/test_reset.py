@@ -11,7 +11,8 @@ import pytest
 from tests.command_line import run
 from tests.one_checkpoint import NEWEST
 
-KEEP = ("--keep-position", "--sink", "foreachBatch", "--quiet-for", "0")
+STOPPED = ("--query-is-stopped", "--quiet-for", "0")
+KEEP = ("--keep-position", "--sink", "foreachBatch", *STOPPED)
 
 
 def files(place: Path) -> set[str]:
@@ -31,7 +32,7 @@ def test_plan_apply_undo(checkpoint: Path) -> None:
         "written", "kept", "seconds",
     }  # fmt: skip
     assert files(checkpoint) == {"sources/0/0"}
-    undone = run("undo", checkpoint, "--plan", done.document["plan_id"])
+    undone = run("undo", checkpoint, "--plan", done.document["plan_id"], *STOPPED)
     assert undone.code == 0
     assert f"Reset {done.document['plan_id']} is taken back" in undone.out
     assert files(checkpoint) == before
@@ -42,7 +43,7 @@ def test_the_command_in_the_plan_takes_it_back(checkpoint: Path, tmp_path: Path)
     where = ("--repository", tmp_path / "kept")
     done = run("reset", checkpoint, *KEEP, *where, "--apply", "--json").document
     plan = json.loads((tmp_path / "kept" / "plans" / f"{done['plan_id']}.json").read_text())
-    assert run(*plan["take_back"].split()[1:]).code == 0
+    assert run(*plan["take_back"].split()[1:], *STOPPED).code == 0
     assert files(checkpoint) == before
 
 
@@ -60,11 +61,11 @@ def test_for_people(checkpoint: Path) -> None:
     [
         (["--keep-position", "--from-scratch"], 2, "--keep-position and --from-scratch exclude each other"),
         ([], 1, "what is to take the place of"),
-        (["--keep-position", "--apply", "--quiet-for", "0"], 1, "the reset's verdict is UNKNOWN"),
+        (["--keep-position", "--apply", *STOPPED], 1, "--accept sink_unknown"),
         (["--from-scratch", "--batch", "3"], 1, "a batch goes with keep-position"),
         (["--keep-position", "--batch", "99"], 1, "batch 99 is not in the log"),
         (["--keep-position", "--source", "4=5"], 1, "the query has no source '4'"),
-        (["--keep-position", "--accept", "FINE"], 2, "invalid choice: 'FINE'"),
+        (["--keep-position", "--accept", "FINE"], 2, "'FINE' is not one of sink_skips, "),
         (["--keep-position", "--sink", "nowhere"], 1, "neither a Delta table nor the output of a file sink"),
     ],
 )
@@ -91,7 +92,7 @@ class TestFlows:
         assert flow["checkpoint"].endswith("/ingest/0")
 
     def test_reset(self, storage: Path) -> None:
-        reset = ("flows", storage, "--reset", "ingest", "--keep-position", "--sink", "kafka", "--quiet-for", "0")
+        reset = ("flows", storage, "--reset", "ingest", "--keep-position", "--sink", "kafka", *STOPPED)
         plan = run(*reset, "--json")
         assert (plan.code, plan.document["version"], plan.document["verdict"]) == (0, 1, "SAFE")
         assert "Nothing was changed" in run(*reset).out
@@ -107,7 +108,7 @@ class TestFlows:
         assert run("backup", live, repository, "--name", "ingest").code == 0
         restore = ("flows", storage, "--restore-into-next", "ingest", "--repository", repository, "--sink", "kafka")
         assert run(*restore, "--json").document["version"] == 1
-        done = run(*restore, "--quiet-for", "0", "--apply", "--json")
+        done = run(*restore, *STOPPED, "--apply", "--json")
         assert (done.code, done.document["version"], done.document["batch_id"]) == (0, 1, NEWEST)
 
     @pytest.mark.parametrize(

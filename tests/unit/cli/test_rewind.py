@@ -13,6 +13,8 @@ from tests.one_checkpoint import NEWEST
 from tests.unit.cli.test_json import documented
 from tests.unit.recovery.test_rewind import delta_table
 
+STOPPED = ("--query-is-stopped", "--quiet-for", 0)
+
 
 @pytest.fixture
 def query_id(checkpoint: Path) -> str:
@@ -43,17 +45,20 @@ def test_list(checkpoint: Path, table: Path) -> None:
 
 def test_plan_apply_undo(checkpoint: Path, table: Path) -> None:
     before = sorted(p.name for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
-    asked = ("rewind", checkpoint, "--to-batch", NEWEST - 1, "--sink", table, "--sink-exit", "rollback")
+    asked = ("rewind", checkpoint, "--to-batch", NEWEST - 1, "--sink", table, "--sink-policy", "rollback")
     plan = answer(*asked)
     assert plan.keys() == documented("rewind").keys()
     assert sorted(p.name for p in (checkpoint / "commits").iterdir() if p.name.isdigit()) == before
-    refused = run(*asked, "--apply", "--quiet-for", 0)
+    assert plan["accept"] == ["source_loss"]  # the sample's input files are on no disk
+    refused = run(*asked, "--apply", *STOPPED)
     assert refused.code == 1
-    assert "the sources say WILL_" in refused.err  # the sample's input files are on no disk
-    outcome = answer(*asked, "--apply", "--quiet-for", 0, "--accept-source-loss")
+    assert "or accept explicitly: --accept source_loss" in refused.err
+    in_use = run(*asked, "--apply", "--quiet-for", 0, "--accept", "source_loss")
+    assert "it is not known that its query is stopped" in in_use.err
+    outcome = answer(*asked, "--apply", *STOPPED, "--accept", "source_loss")
     assert outcome.keys() == documented("rewind", 1).keys()
     assert outcome["table_version"] == NEWEST + 1
-    undone = answer("undo", checkpoint, "--sink", table)
+    undone = answer("undo", checkpoint, "--sink", table, *STOPPED)
     assert undone.keys() == documented("undo").keys()
     assert undone["plan_id"] == outcome["plan_id"]
     assert sorted(p.name for p in (checkpoint / "commits").iterdir() if p.name.isdigit()) == before
@@ -69,12 +74,15 @@ def test_everything_from_a_backup(checkpoint: Path, repository: Path) -> None:
     (checkpoint / "commits" / f".{NEWEST}.crc").unlink(missing_ok=True)
     asked = ("rewind", checkpoint, "--to-batch", NEWEST, "--repository", repository, "--sink", "foreachBatch")
     assert answer(*asked)["already_done"]
-    plan = answer(*asked, "--backup", backup_id)
-    assert (plan["from"], [entry["path"] for entry in plan["writes"]]) == (backup_id, [f"commits/{NEWEST}"])
-    accepted = ("--sink-exit", "accept", "--accept-source-loss", "--quiet-for", 0)
-    answer(*asked, "--backup", backup_id, "--apply", *accepted)
+    plan = answer(*asked, "--backup-id", backup_id)
+    assert (plan["from"], [entry["path"] for entry in plan["writes"]]) == (
+        backup_id,
+        [f"commits/{NEWEST}", f"offsets/{NEWEST - 1}", f"offsets/{NEWEST}"],
+    )
+    accepted = ("--sink-policy", "keep", "--accept", "source_loss", "--accept", "sink_duplicates")
+    answer(*asked, "--backup-id", backup_id, "--apply", *accepted, *STOPPED)
     assert commit.read_bytes() == before
-    assert run(*asked, "--backup", "nonsense").code == 1
+    assert run(*asked, "--backup-id", "nonsense").code == 1
 
 
 @pytest.mark.parametrize("options", [(), ("--to-batch", "1", "--to-earliest"), ("--shift-by=-1", "--to-latest")])

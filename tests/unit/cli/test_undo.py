@@ -1,0 +1,103 @@
+"""``undo`` and ``status``: for a change by whatever verb, without naming the repository where it lies beside the checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import Finished, run
+from tests.one_checkpoint import NEWEST
+from tests.unit.cli.test_json import documented
+
+STOPPED = ("--query-is-stopped", "--quiet-for", 0)
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    """The visible files of a place."""
+    found = {file.relative_to(place).as_posix(): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+    return {path: content for path, content in found.items() if "/." not in f"/{path}"}
+
+
+def done(finished: Finished) -> Finished:
+    assert finished.code == 0, finished.err
+    return finished
+
+
+def status(checkpoint: Path, *more: object, code: int = 0) -> dict[str, object]:
+    finished = run("status", checkpoint, *more, "--json")
+    assert finished.code == code, finished.err
+    assert finished.document.keys() == documented("status").keys()
+    return finished.document
+
+
+def break_it(checkpoint: Path) -> None:
+    (checkpoint / "state/0/0" / f"{NEWEST}.changelog").unlink()
+
+
+@pytest.mark.parametrize("verb", ["reset", "repair", "restore"])
+def test_status_and_undo_of_any_change(verb: str, checkpoint: Path, repository: Path) -> None:
+    if verb == "repair":
+        break_it(checkpoint)
+    before = contents(checkpoint)
+    assert status(checkpoint)["kind"] == "untouched"
+    change = {
+        "reset": ("reset", checkpoint, "--from-scratch", "--sink", "kafka", "--accept", "sink_duplicates"),
+        "repair": ("doctor", checkpoint, "--repair"),
+        "restore": ("restore", repository, "latest", checkpoint, "--replace"),
+    }[verb]
+    if verb == "restore":
+        (checkpoint / "commits" / str(NEWEST)).unlink()
+        before = contents(checkpoint)
+    where = ("--repository", repository) if verb == "restore" else ()
+    done(run(*change, "--apply", *STOPPED))
+    assert contents(checkpoint) != before
+    found = status(checkpoint, *where)
+    assert found["kind"] == "changed"
+    undone = done(run("undo", checkpoint, *where, *STOPPED, "--json")).document
+    assert undone.keys() == documented("undo").keys()
+    assert (undone["kind"], undone["plan_id"], undone["already_done"]) == (verb, found["plan_id"], False)
+    assert contents(checkpoint) == before
+    assert run("undo", checkpoint, *where, *STOPPED, "--json").document["already_done"]
+    assert status(checkpoint, *where)["kind"] == "untouched"
+
+
+def test_undo_of_the_reset_of_a_flow(checkpoint: Path, tmp_path: Path) -> None:
+    live = tmp_path / "pipeline/_checkpoints/spark_catalog/default/sales/ingest/0"
+    shutil.copytree(checkpoint, live)
+    reset = ("flows", tmp_path / "pipeline", "--reset", "ingest", "--keep-position", "--sink", "kafka")
+    done(run(*reset, "--apply", *STOPPED))
+    assert contents(live.parent / "1")
+    undone = done(run("undo", live.parent / "1", *STOPPED, "--json")).document
+    assert undone["kind"] == "flow-reset"
+    assert not contents(live.parent / "1")
+    assert contents(live) == contents(checkpoint)
+
+
+def test_an_undo_needs_proof_too(checkpoint: Path) -> None:
+    done(run("reset", checkpoint, "--new-query-id", "--sink", "kafka", "--apply", *STOPPED))
+    refused = run("undo", checkpoint, "--quiet-for", 0, "--wait-at-most", 0)
+    assert refused.code == 1
+    assert "it is not known that its query is stopped" in refused.err
+
+
+@pytest.mark.parametrize(("says", "code"), [(0, 0), (1, 1), (2, 1)])
+def test_a_command_that_knows(says: int, code: int, checkpoint: Path) -> None:
+    reset = ("reset", checkpoint, "--new-query-id", "--sink", "kafka", "--apply")
+    finished = run(*reset, "--stopped-if", f"sh -c 'exit {says}'", "--quiet-for", 0)
+    assert finished.code == code, finished.err
+
+
+def test_a_seal_is_a_finding_of_status(checkpoint: Path) -> None:
+    sealed = run("seal", checkpoint, "--reason", "moving house", "--json").document
+    found = status(checkpoint, code=1)
+    assert (found["kind"], found["plan_id"]) == ("sealed_by_another", sealed["plan_id"])
+    assert f"--plan {sealed['plan_id']}" in run("status", checkpoint).out
+
+
+def test_nothing_to_take_back(checkpoint: Path) -> None:
+    finished = run("undo", checkpoint, *STOPPED)
+    assert finished.code == 1
+    assert "there is no repository with changes of" in finished.err
+    assert "--repository" in finished.err
