@@ -138,6 +138,9 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
     before was stopped; one that had finished changes nothing. :class:`~.undo.CheckpointUndoOperator` takes a change back, as
     long as the query was not started since.
 
+    Parameters of plan and proof: see :class:`~.change_operator.PlannedOperator` and
+    :class:`~.change_operator.StoppedQueryOperator`.
+
     :param accept: words of the risks that you accept, as the plan prints them, such as ``["sink_duplicates"]``: a list, or text
         with commas between them. (templated)
     """
@@ -214,6 +217,8 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
 class StoppingOperator(ChangeOperator):
     """Base of the operators that may stop a query that still runs.
+
+    Parameters of the change: see :class:`~.change_operator.ChangeOperator`.
 
     :param stop_running: stop a query that still runs: its checkpoint is sealed, and it ends at its batch boundary. (templated)
     """

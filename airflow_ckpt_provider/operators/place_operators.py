@@ -75,6 +75,8 @@ class RepositoryOperator(BaseOperator):
 class StreamOperator(RepositoryOperator):
     """Base of the operators on the backups of a stream.
 
+    Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`.
+
     :param name: name of the stream in the repository. ``None``: the last segment of the checkpoint; of an operator without a
         checkpoint, the only stream, or all of them where the operator is about a whole repository. (templated)
     """

@@ -153,7 +153,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
 
 
 class CheckpointResetOperator(NewCheckpointOperator):
-    """Deprecated name of :class:`NewCheckpointOperator`.
+    """Deprecated name of :class:`~.reset.NewCheckpointOperator`.
 
     .. seealso:: :doc:`/howto/reset`
     """

@@ -124,7 +124,7 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
 
 
 class ResetFlowOperator(FlowNextVersionOperator):
-    """Deprecated name of :class:`FlowNextVersionOperator`.
+    """Deprecated name of :class:`~.reset_flow.FlowNextVersionOperator`.
 
     .. seealso:: :doc:`/howto/flows`
     """

@@ -56,6 +56,8 @@ class SinkOperator(BaseOperator):
 class RollBackOperator(SinkOperator):
     """Base of the operators that roll a sink back, or bring it forward again.
 
+    Parameters of the sink: see :class:`~.sink_operator.SinkOperator`.
+
     :param spark_conn_id: Airflow connection of type ``spark``, by which a table with features that ``deltalake`` cannot restore
         is rolled back, under the seal; the query gets a new id then. ``None``: such a table is refused. (templated)
     :param spark_settings: what ``SparkSubmitHook`` is given: ``packages``, ``conf``, …; and ``uri``, the table as Spark names it

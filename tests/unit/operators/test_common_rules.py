@@ -1,103 +1,127 @@
-"""What holds for every operator: keyword-only, templated, no work before ``execute``."""
+"""What holds for every operator: keyword-only, templated, documented once, no work before ``execute``."""
 
 from __future__ import annotations
 
 import builtins
 import inspect
+import pkgutil
+import re
 import socket
+from importlib import import_module
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
 
-from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
-from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
-from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetentionGuardOperator
-from airflow_ckpt_provider.operators.doctor import CheckpointDoctorOperator
-from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
-from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
-from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator
-from airflow_ckpt_provider.operators.kafka_retention_guard import (
-    KafkaRetentionGuardOperator,
-    KafkaRetentionRestoreOperator,
-)
-from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
-from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
-from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
-from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
-from airflow_ckpt_provider.operators.repository import CheckpointCopyOperator, CheckpointRepositoryCheckOperator
-from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
-from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
-from airflow_ckpt_provider.operators.reset_flow import ResetFlowOperator
-from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
-from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
-from airflow_ckpt_provider.operators.starting_positions import StartingPositionsOperator
-from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
+from airflow_ckpt_provider import operators
+from airflow_ckpt_provider.get_provider_info import get_provider_info
 
-PLACES = {
-    CheckpointBackupOperator: ("checkpoint", "repository"),
-    CheckpointVerifyOperator: ("repository",),
-    CompatibilityOperator: ("checkpoint", "description"),
-    CheckpointDoctorOperator: ("checkpoint",),
-    CheckpointRestoreOperator: ("repository", "target"),
-    CheckpointSealOperator: ("checkpoint", "reason"),
-    CheckpointUnsealOperator: ("checkpoint",),
-    KafkaRetentionGuardOperator: ("checkpoint",),
-    KafkaRetentionRestoreOperator: ("raised",),
-    RecoveryPreflightOperator: ("checkpoint",),
-    DeltaRetentionGuardOperator: ("checkpoint", "tables"),
-    FileSourceGuardOperator: ("checkpoint",),
-    StartingPositionsOperator: ("checkpoint",),
-    CheckpointResetOperator: ("checkpoint", "way"),
-    ResetFlowOperator: ("storage", "flow"),
-    ResetCheckpointOperator: ("flows",),
-    PipelineRefreshOperator: (),
-    PipelineRewindOperator: ("to",),
-    PipelineStopOperator: (),
-    CheckpointExpireOperator: ("repository", "keep"),
-    CheckpointRepositoryCheckOperator: ("repository",),
-    CheckpointCopyOperator: ("repository", "target"),
-    DiscoverCheckpointsOperator: ("directories",),
-    FleetReportOperator: ("repository",),
+#: Not templated, because they are no question of what is done but of how fast, or are known when the DAG is written.
+NOT_TEMPLATED = {"timeout", "workers", "quiet_for", "wait_at_most", "poll_interval", "deferrable"}
+NOT_TEMPLATED_OF_UPGRADES = {"skipped", "steps", "lift", "after", "stopped_by"}
+#: Template fields that no parameter has: what deprecated parameters were given.
+NOT_PARAMETERS = {"old_accept"}
+#: Operators whose results are taken whole; of all others ``backup.output["backup_id"]`` can be taken.
+WHOLE = {
+    "KafkaRetentionRestoreOperator",
+    "CheckpointVerifyOperator",
+    "CheckpointUnsealOperator",
+    "CheckpointRepositoryCheckOperator",
+    "DiscoverCheckpointsOperator",
 }
-#: Not templated, because they are no question of what is done but of how fast.
-NOT_TEMPLATED = {"timeout", "workers", "quiet_for", "poll_interval", "deferrable"}
-
-every_operator = pytest.mark.parametrize("operator", PLACES, ids=lambda cls: cls.__name__)
 
 
-def _make(operator: type[BaseOperator], **fields: Any) -> Any:
-    return operator(task_id="t", **{**dict.fromkeys(PLACES[operator], "x"), **fields})
+def _classes() -> list[type[BaseOperator]]:
+    """The classes of the package that are operators, bases included."""
+    found = {}
+    for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
+        for name, value in vars(import_module(module.name)).items():
+            if inspect.isclass(value) and issubclass(value, BaseOperator) and value.__module__ == module.name:
+                found[name] = value
+    return [found[name] for name in sorted(found)]
+
+
+#: A base has no ``execute``.
+OPERATORS = [cls for cls in _classes() if cls.execute is not BaseOperator.execute and not inspect.isabstract(cls)]
+
+every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda cls: cls.__name__)
+pytestmark = pytest.mark.filterwarnings("ignore:The class .* is deprecated")
+
+
+def _own_classes(operator: type[BaseOperator]) -> list[type[BaseOperator]]:
+    """The operator and its bases in the package, nearest first."""
+    return [cls for cls in operator.__mro__ if cls.__module__.startswith(operators.__name__)]
 
 
 def _parameters(operator: type[BaseOperator]) -> dict[str, inspect.Parameter]:
-    parameters = dict(inspect.signature(operator.__init__).parameters)
-    return {name: p for name, p in parameters.items() if name not in ("self", "kwargs")}
+    """Parameters of the whole hierarchy; the nearest class says which are required."""
+    found: dict[str, inspect.Parameter] = {}
+    for cls in _own_classes(operator):
+        if "__init__" in vars(cls):
+            found = {**inspect.signature(vars(cls)["__init__"]).parameters, **found}
+    return {name: p for name, p in found.items() if name not in ("self", "kwargs")}
+
+
+def _documented(cls: type) -> dict[str, str]:
+    """Parameter -> its description in a class's own docstring."""
+    lines = re.sub(r"\n        +", " ", vars(cls).get("__doc__") or "").splitlines()
+    return dict(m.groups() for line in lines if (m := re.fullmatch(r"\s*:param (\w+): (.+)", line)))
+
+
+def _make(operator: type[BaseOperator], **fields: Any) -> Any:
+    required = [name for name, p in _parameters(operator).items() if p.default is inspect.Parameter.empty]
+    return operator(task_id="t", **{**dict.fromkeys(required, "x"), **fields})
+
+
+def test_every_module_with_an_operator_is_in_the_provider_info() -> None:
+    (listed,) = get_provider_info()["operators"]
+    assert sorted({operator.__module__ for operator in OPERATORS}) == sorted(listed["python-modules"])
 
 
 @every_operator
 def test_keyword_only(operator: type[BaseOperator]) -> None:
-    assert {p.kind for p in _parameters(operator).values()} == {inspect.Parameter.KEYWORD_ONLY}
+    kinds = {p.kind for p in _parameters(operator).values()}
+    assert kinds <= {inspect.Parameter.KEYWORD_ONLY}
 
 
 @every_operator
 def test_every_parameter_is_templated_and_documented(operator: type[BaseOperator]) -> None:
-    assert set(operator.template_fields) == set(_parameters(operator)) - NOT_TEMPLATED
-    lines = (operator.__doc__ or "").replace("\n        ", " ").splitlines()
-    for name in _parameters(operator):
-        (line,) = (found for found in lines if found.strip().startswith(f":param {name}:"))
-        assert line.endswith("(templated)") is (name not in NOT_TEMPLATED), line
+    not_templated = NOT_TEMPLATED | (NOT_TEMPLATED_OF_UPGRADES if ".upgrade" in operator.__module__ else set())
+    parameters = set(_parameters(operator))
+    assert set(operator.template_fields) - NOT_PARAMETERS == parameters - not_templated
+    assert len(operator.template_fields) == len(set(operator.template_fields))
+    described: dict[str, str] = {}
+    for cls in _own_classes(operator):
+        described = {**_documented(cls), **described}
+    assert set(described) == parameters
+    for name, text in described.items():
+        assert text.endswith("(templated)") is (name not in not_templated), f"{name}: {text}"
+
+
+@every_operator
+def test_a_parameter_is_described_by_one_class(operator: type[BaseOperator]) -> None:
+    names = [name for cls in _own_classes(operator) for name in _documented(cls)]
+    assert [name for name in names if names.count(name) > 1] == []
+
+
+@every_operator
+def test_a_class_that_leaves_parameters_to_its_bases_names_them(operator: type[BaseOperator]) -> None:
+    text = " ".join(cls.__doc__ or "" for cls in _own_classes(operator))
+    for cls in _own_classes(operator)[1:]:
+        if _documented(cls):
+            assert f".{cls.__name__}`" in text, f"{operator.__name__} does not refer to {cls.__name__}"
 
 
 @every_operator
 def test_fields_are_kept_as_given_and_rendered(operator: type[BaseOperator]) -> None:
     template = "{{ params.word }}"
-    fields = {f: {"k": template} if f == "tags" else template for f in operator.template_fields}
+    names = [name for name in operator.template_fields if name not in NOT_PARAMETERS]
+    fields = {f: {"k": template} if f == "tags" else template for f in names}
     made = _make(operator, **fields)
-    assert {f: getattr(made, f) for f in operator.template_fields} == fields
+    assert {f: getattr(made, f) for f in names} == fields
     made.render_template_fields({"params": {"word": "rendered"}})
-    expected = {f: {"k": "rendered"} if f == "tags" else "rendered" for f in operator.template_fields}
-    assert {f: getattr(made, f) for f in operator.template_fields} == expected
+    expected = {f: {"k": "rendered"} if f == "tags" else "rendered" for f in names}
+    assert {f: getattr(made, f) for f in names} == expected
 
 
 @every_operator
@@ -112,13 +136,13 @@ def test_no_work_before_execute(operator: type[BaseOperator], monkeypatch: pytes
 
 
 @every_operator
+def test_a_missing_parameter_is_an_error_of_the_dag(operator: type[BaseOperator]) -> None:
+    required = {name for name, p in _parameters(operator).items() if p.default is inspect.Parameter.empty}
+    for name in required:
+        with pytest.raises(TypeError, match=name):
+            operator(task_id="t", **dict.fromkeys(required - {name}, "x"))
+
+
+@every_operator
 def test_results_can_be_taken_key_by_key(operator: type[BaseOperator]) -> None:
-    """``backup.output["backup_id"]``; a report and a lifted seal are taken whole."""
-    whole = (
-        KafkaRetentionRestoreOperator,
-        CheckpointVerifyOperator,
-        CheckpointUnsealOperator,
-        CheckpointRepositoryCheckOperator,
-        DiscoverCheckpointsOperator,
-    )
-    assert _make(operator).multiple_outputs is (operator not in whole)
+    assert _make(operator).multiple_outputs is (operator.__name__ not in WHOLE)
