@@ -56,7 +56,13 @@ with DAG(
         "replace": Param(
             False, type="boolean", title="Replace", description="what is at the target; it is backed up before"
         ),
-        "seal_running": Param(
+        "query_is_stopped": Param(
+            False,
+            type="boolean",
+            title="The stream is stopped",
+            description="you say so; the audit record names the run",
+        ),
+        "stop_running": Param(
             False, type="boolean", title="Stop a running stream", description="by sealing its checkpoint"
         ),
         "approval": Param(False, type="boolean", title="Approval", description="ask before the plan is applied"),
@@ -74,7 +80,6 @@ with DAG(
         target_conn_id="{{ params.target_conn_id }}",
         batch="{{ params.batch }}",
         replace="{{ params.replace }}",
-        seal_running="{{ params.seal_running }}",
         mode="plan",
     )
     # [END howto_restore_plan]
@@ -102,7 +107,8 @@ with DAG(
         target="{{ params.target }}",
         target_conn_id="{{ params.target_conn_id }}",
         replace="{{ params.replace }}",
-        seal_running="{{ params.seal_running }}",
+        query_is_stopped="{{ params.query_is_stopped }}",
+        stop_running="{{ params.stop_running }}",
         reason="{{ params.reason }}",
         mode="apply",
         retries=3,

@@ -30,6 +30,7 @@ from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, stre
 
 OPTIONAL = ["null", "string"]
 NOT_YET = "echo 'no command is set: stop and start the stream by hand'"
+STOP, START = os.environ.get("CKPT_STREAM_STOP"), os.environ.get("CKPT_STREAM_START")
 
 
 @task.branch
@@ -76,11 +77,11 @@ with DAG(
             None, type=OPTIONAL, title="Sink", description="directory of the table, or foreachBatch, foreach, kafka"
         ),
         "sink_conn_id": Param(None, type=OPTIONAL, title="Connection for the sink"),
-        "sink_exit": Param(
+        "sink_policy": Param(
             "rollback",
-            enum=["rollback", "forward", "accept"],
+            enum=["rollback", "forward", "keep"],
             title="What becomes of the sink",
-            description="rollback: it goes back too; forward: the checkpoint goes to it; accept: what the plan says will happen",
+            description="rollback: it goes back too; forward: the checkpoint goes to it; keep: it stays, and the risk is accepted",
         ),
         "repository": Param(
             None, type=OPTIONAL, title="Repository", description="empty: beside the checkpoint, in <checkpoint>.rewinds"
@@ -101,8 +102,18 @@ with DAG(
         "healthy_batches": Param(
             2, type="integer", minimum=1, title="Batches to compare", description="after the replay's first one"
         ),
-        "accept_source_loss": Param(False, type="boolean", title="Accept that sources have lost data"),
-        "accept_foreign_loss": Param(False, type="boolean", title="Accept that rows of others leave the table"),
+        "accept": Param(
+            "",
+            type="string",
+            title="Accepted risks",
+            description="the words that the plan prints, such as source_loss; with commas between",
+        ),
+        "query_is_stopped": Param(
+            bool(STOP),
+            type="boolean",
+            title="The stream is stopped",
+            description="by the task stop_stream, or by hand before you approve; the audit record names the run",
+        ),
         "reason": Param("", type="string", title="Reason", description="kept in the repository's audit record"),
     },
 ) as dag:
@@ -110,7 +121,7 @@ with DAG(
         **WHERE,
         "to": "{{ params.to }}",
         "value": "{{ params.value }}",
-        "sink_exit": "{{ params.sink_exit }}",
+        "sink_policy": "{{ params.sink_policy }}",
         "kafka_config_id": "{{ params.kafka_config_id }}",
         "spark_conn_id": "{{ params.spark_conn_id }}",
         **REPOSITORY,
@@ -132,7 +143,7 @@ with DAG(
         defaults="Reject",
         response_timeout=timedelta(hours=4),
     )
-    stop_stream = BashOperator(task_id="stop_stream", bash_command=os.environ.get("CKPT_STREAM_STOP", NOT_YET))
+    stop_stream = BashOperator(task_id="stop_stream", bash_command=STOP or NOT_YET)
     # Drained, or dead: a batch that was begun and left is dropped by the rewind.
     at_rest = CommitGapSensor(
         task_id="at_rest",
@@ -151,15 +162,15 @@ with DAG(
         mode="apply",
         **{**ASKED, "to": "to_batch", "value": "{{ ti.xcom_pull(task_ids='plan')['plan']['batch_id'] }}"},
         stop_running=True,
-        accept_source_loss="{{ params.accept_source_loss }}",
-        accept_foreign_loss="{{ params.accept_foreign_loss }}",
+        query_is_stopped="{{ params.query_is_stopped }}",
+        accept="{{ params.accept }}",
         reason="{{ params.reason }}",
         retries=3,
         retry_delay=timedelta(seconds=30),
     )
     # [END howto_rewind_apply]
 
-    start_stream = BashOperator(task_id="start_stream", bash_command=os.environ.get("CKPT_STREAM_START", NOT_YET))
+    start_stream = BashOperator(task_id="start_stream", bash_command=START or NOT_YET)
     replayed = CommitGapSensor(
         task_id="replayed",
         **CHECKPOINT,

@@ -143,5 +143,6 @@ def _of_record(record: dict[str, Any]) -> dict[str, Any]:
     """What the attempt returned that has written an audit record."""
     plan: dict[str, Any] = record["plan"]
     outcome = {key: plan[key] for key in ("plan_id", "backup_id", "target", "batch_id", "files", "bytes")}
-    more = {"seconds": 0.0, "kept": record["kept"], "unchanged": record.get("unchanged", 0), "already_done": True}
+    kept = record["kept"] if plan["target_files"] else None
+    more = {"seconds": 0.0, "kept": kept, "unchanged": record.get("unchanged", 0), "already_done": True}
     return {"mode": APPLY, "plan": plan, "markdown": "", "outcome": {**outcome, **more}}

@@ -114,11 +114,11 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
         return found.to_json()
 
     def _logs(self) -> ReadableLogs:
-        repository = self._given_repository()
-        if repository is None:
+        if text(self.repository) is None:
             return logs_of_checkpoint(self._checkpoint_place())
         if text(self.checkpoint) is not None:
             raise RefusedError("checkpoint and repository exclude each other", hint="give one of them")
+        repository = self._open_repository()
         return logs_of_backup(
             repository, repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name))
         )

@@ -68,6 +68,8 @@ def plan_repair(
     :raises SealedError: something else has sealed it.
     :raises RefusedError: the query id is no UUID; it is sealed by a repair that was begun with another repository.
     """
+    if query_id:
+        _metadata(query_id)
     location = checkpoint.location
     there = inspect_target(location)
     if there.seal and there.seal.plan_id != seal_id:

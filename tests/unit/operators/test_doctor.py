@@ -18,10 +18,12 @@ from airflow_ckpt_provider.places import open_place
 from tests.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
+#: A person's word, as the test knows what runs.
+STOPPED = {"query_is_stopped": True, "quiet_for": 0}
 
 
 def _doctor(checkpoint: Path, context: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return CheckpointDoctorOperator(task_id="doctor", checkpoint=str(checkpoint), **{"quiet_for": 0, **fields}).execute(
+    return CheckpointDoctorOperator(task_id="doctor", checkpoint=str(checkpoint), **{**STOPPED, **fields}).execute(
         context
     )
 

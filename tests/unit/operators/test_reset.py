@@ -1,4 +1,4 @@
-"""CheckpointResetOperator, ResetFlowOperator, and undo of a reset: plan and apply, retries, refusals."""
+"""NewCheckpointOperator, FlowNextVersionOperator, and undo of a reset: plan and apply, retries, refusals."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
-from airflow_ckpt_provider.operators.reset_flow import ResetFlowOperator
+from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
+from airflow_ckpt_provider.operators.reset_flow import FlowNextVersionOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
+#: A person's word, as the test knows what runs.
+STOPPED: dict[str, Any] = {"query_is_stopped": True, "quiet_for": 0.01}
 
 
 def reset(checkpoint: Path, context: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    fields = {"way": "keep-position", "sink": "foreachBatch", "quiet_for": 0.01, **fields}
-    operator = CheckpointResetOperator(task_id="reset", checkpoint=str(checkpoint), **fields)
+    fields = {"way": "keep-position", "sink": "foreachBatch", **STOPPED, **fields}
+    operator = NewCheckpointOperator(task_id="reset", checkpoint=str(checkpoint), **fields)
     result = operator.execute(context)
     assert json.loads(json.dumps(result)) == result
     return result
@@ -51,11 +53,12 @@ def test_plan_then_apply_as_approved(checkpoint: Path, run: Run) -> None:
 def test_the_howto(checkpoint: Path, run: Run) -> None:
     place, table = str(checkpoint), "foreachBatch"
     # [START howto_reset]
-    reset = CheckpointResetOperator(
+    reset = NewCheckpointOperator(
         task_id="reset",
         checkpoint=place,
         way="keep-position",
         sink=table,
+        query_is_stopped=True,
         mode="apply",
         reason="deduplication added",
     )
@@ -80,16 +83,16 @@ def test_under_a_seal_that_is_there(checkpoint: Path, run: Run) -> None:
     before, place = visible(checkpoint), Checkpoint.at(open_location(str(checkpoint)))
     seal(place, reason="upgrade", plan_id="first")
     with pytest.raises(AirflowFailException, match="is not the one"):
-        reset(checkpoint, run(), mode="apply", under="first", fingerprint="beef")
+        reset(checkpoint, run(), mode="apply", seal_id="first", fingerprint="beef")
     assert (place.progress().seal or pytest.fail("lifted")).plan_id == "first"
-    assert reset(checkpoint, run(), mode="apply", under="first")["outcome"]["plan_id"] == "first"
+    assert reset(checkpoint, run(), mode="apply", seal_id="first")["outcome"]["plan_id"] == "first"
     assert visible(checkpoint) == {"sources/0/0"}
-    CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint)).execute(run("undo"))
+    CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint), **STOPPED).execute(run("undo"))
     assert visible(checkpoint) == before
     seal(place, reason="upgrade", plan_id="second")
     for try_number in (2, 3):
         assert (
-            reset(checkpoint, run(try_number=try_number), mode="apply", under="second")["outcome"]["plan_id"]
+            reset(checkpoint, run(try_number=try_number), mode="apply", seal_id="second")["outcome"]["plan_id"]
             == "second"
         )
         assert visible(checkpoint) == {"sources/0/0"}
@@ -98,10 +101,10 @@ def test_under_a_seal_that_is_there(checkpoint: Path, run: Run) -> None:
 def test_undo(checkpoint: Path, run: Run) -> None:
     before = visible(checkpoint)
     reset(checkpoint, run(), mode="apply", way="new-query-id", sink="kafka")
-    undone = CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint)).execute(run("undo"))
+    undone = CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint), **STOPPED).execute(run("undo"))
     assert undone["put_back"] == 1
     reset(checkpoint, run("another"), mode="apply")
-    CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint)).execute(run("undo"))
+    CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint), **STOPPED).execute(run("undo"))
     assert visible(checkpoint) == before
 
 
@@ -109,8 +112,8 @@ def test_undo(checkpoint: Path, run: Run) -> None:
     ("fields", "message"),
     [
         ({"way": "somehow"}, "way is 'somehow'"),
-        ({"sink": None, "mode": "apply"}, "the reset's verdict is UNKNOWN"),
-        ({"sink": None, "mode": "apply", "accept": "yes"}, "accept is 'yes'"),
+        ({"sink": None, "mode": "apply"}, r"or accept explicitly: --accept sink_unknown \(accept=\['sink_unknown'\]\)"),
+        ({"sink": None, "mode": "apply", "accept": "yes"}, "accept has 'yes'"),
         ({"batch": 99}, "batch 99 is not in the log"),
         ({"batch": "x"}, "batch is 'x'"),
         ({"continue_numbers": "yes"}, "keeps state"),
@@ -134,8 +137,8 @@ class TestFlows:
         return tmp_path / "pipeline"
 
     def flow(self, storage: Path, context: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        fields = {"flow": "ingest", "sink": "foreachBatch", "quiet_for": 0.01, **fields}
-        result = ResetFlowOperator(task_id="flow", storage=str(storage), **fields).execute(context)
+        fields = {"flow": "ingest", "sink": "foreachBatch", **STOPPED, **fields}
+        result = FlowNextVersionOperator(task_id="flow", storage=str(storage), **fields).execute(context)
         assert json.loads(json.dumps(result)) == result
         return result
 
@@ -152,20 +155,21 @@ class TestFlows:
         # A retry, and a second thought.
         assert self.flow(storage, run(try_number=2), way="keep-position", mode="apply")["outcome"]["already_done"]
         assert self.versions(storage) == ["0", "1"]
-        with pytest.raises(AirflowFailException, match="verdict is WILL_DUPLICATE"):
+        with pytest.raises(AirflowFailException, match="sink_duplicates"):
             self.flow(storage, run(), mode="apply")
-        done = self.flow(storage, run(), mode="apply", accept="WILL_DUPLICATE")
+        done = self.flow(storage, run(), mode="apply", accept=["sink_duplicates"])
         assert (done["path"][-2:], visible(Path(done["path"]))) == ("/2", {"metadata"})
 
     def test_the_howto(self, storage: Path, run: Run) -> None:
         place, table = str(storage), "foreachBatch"
         # [START howto_flow]
-        begin_anew = ResetFlowOperator(
+        begin_anew = FlowNextVersionOperator(
             task_id="begin_anew",
             storage=place,
             flow="ingest",
             way="keep-position",
             sink=table,
+            query_is_stopped=True,
             mode="apply",
         )
         # [END howto_flow]
@@ -190,7 +194,7 @@ class TestFlows:
             ({"flow": "nothing"}, "there is no flow 'nothing'"),
             ({"flow": ""}, "flow is empty"),
             ({"way": "restore"}, "repository is empty"),
-            ({"mode": "apply", "fingerprint": "beef", "accept": "WILL_DUPLICATE"}, "is not the one"),
+            ({"mode": "apply", "fingerprint": "beef", "accept": "sink_duplicates"}, "is not the one"),
         ],
     )
     def test_refused(self, storage: Path, run: Run, fields: dict[str, Any], message: str) -> None:

@@ -37,9 +37,8 @@ def target(tmp_path: Path) -> Path:
 
 
 def _restore(backup: dict[str, Any], target: Path, context: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    operator = CheckpointRestoreOperator(
-        task_id="r", repository=backup["repository"], target=str(target), quiet_for=fields.pop("quiet_for", 0), **fields
-    )
+    fields = {"query_is_stopped": True, "quiet_for": 0, **fields}
+    operator = CheckpointRestoreOperator(task_id="r", repository=backup["repository"], target=str(target), **fields)
     return operator.execute(context)
 
 
@@ -115,26 +114,26 @@ def test_retry_of_a_finished_restore_changes_nothing(
     assert _files(target) == gone_on
 
 
-@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+@pytest.mark.parametrize("writes", [1, 2, 3, 4])
 def test_retry_goes_on_where_the_attempt_before_was_stopped(
     backup: dict[str, Any], checkpoint: Path, run: Run, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    """The disk goes away after some files; the checkpoint that is replaced has changed under the shown plan by then."""
+    """The disk goes away after the seal and some files: the checkpoint is not what the shown plan was made for by then."""
     (checkpoint / "commits" / str(NEWEST)).unlink()
     fields = {"mode": "apply", "replace": True, "name": "orders"}
     shown = _restore(backup, checkpoint, run(), replace=True)["plan"]["fingerprint"]
-    original, done = LocalStore.replace, 0
+    original, done = LocalStore._write_temporary, 0
 
-    def replace(store: LocalStore, path: str, data: bytes) -> None:
+    def write(store: LocalStore, path: str, data: bytes) -> str:
         nonlocal done
         if path.startswith(str(checkpoint)):
             if done == writes:
                 raise StorageError("the disk is gone")
             done += 1
-        original(store, path, data)
+        return original(store, path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalStore, "replace", replace)
+        patched.setattr(LocalStore, "_write_temporary", write)
         with pytest.raises(StorageError, match="the disk is gone"):
             _restore(backup, checkpoint, run(), fingerprint=shown, workers=1, **fields)
     assert Checkpoint.at(open_place(str(checkpoint))).progress().seal is not None
@@ -156,8 +155,8 @@ def test_the_plan_that_was_shown_is_the_one_that_is_applied(backup: dict[str, An
         _restore(backup, checkpoint, run(), mode="apply", replace=True, fingerprint=shown)
     now = _restore(backup, checkpoint, run(), replace=True)["plan"]["fingerprint"]
     assert str(e.value) == (
-        f"the plan that was shown ({shown}) is not the one that would be carried out now ({now}): {checkpoint} has "
-        "changed since, or the backup is another one; nothing was changed\nHINT: look at a new plan, and apply that"
+        f"the plan that was shown ({shown}) is not the one that would be carried out now ({now}): {checkpoint} or "
+        "its sink have changed since; nothing was changed\nHINT: look at a new plan, and apply that"
     )
     assert _files(checkpoint) == moved
     _restore(backup, checkpoint, run(), mode="apply", replace=True, fingerprint=now)

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.one_checkpoint import NEWEST
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.operators.conftest import Run
 
 SINK = Sink(kind="foreachBatch")
@@ -64,7 +65,7 @@ def test_nothing_was_begun(orders: Location, kept: Repository, run: Run) -> None
 
 @pytest.mark.parametrize("start", ["skipped", "success"])
 def test_rewound(orders: Location, kept: Repository, run: Run, start: str) -> None:
-    apply_rewind(plan(orders), Checkpoint.at(orders), kept, sink=SINK, quiet_for=0)
+    apply_rewind(plan(orders), Checkpoint.at(orders), kept, sink=SINK, rest=STOPPED, accept=ACCEPTED)
     found = report(orders, kept, run, {"rewind": "success", "start_stream": start})
     assert (found["kind"], "failure" in found) == ("rewound", start == "skipped")
     assert found["markdown"].startswith("# Stopped in start_stream" if start == "skipped" else "# Ended")
