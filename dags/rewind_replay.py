@@ -81,7 +81,7 @@ with DAG(
             "rollback",
             enum=["rollback", "forward", "keep"],
             title="What becomes of the sink",
-            description="rollback: it goes back too; forward: the checkpoint goes to it; keep: it stays, and the risk is accepted",
+            description="rollback: it goes back too; forward: the checkpoint goes to it; keep: it stays, see accepted risks",
         ),
         "repository": Param(
             None, type=OPTIONAL, title="Repository", description="empty: beside the checkpoint, in <checkpoint>.rewinds"

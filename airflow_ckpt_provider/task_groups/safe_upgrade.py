@@ -20,7 +20,7 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
 )
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed
-from airflow_ckpt_provider.operators.reset import CheckpointResetOperator
+from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.upgrade import (
     UpgradeBeginOperator,
     UpgradeGoOperator,
@@ -159,7 +159,7 @@ def safe_upgrade(
     :param approval: ask a person, with the plan and the rehearsal in the form.
     :param approval_timeout: after this nobody has approved, and nothing is changed.
     :param reset: in the mode ``stateless``: more for
-        :class:`~airflow_ckpt_provider.operators.reset.CheckpointResetOperator`, such as ``sources``. The reader options of the
+        :class:`~airflow_ckpt_provider.operators.reset.NewCheckpointOperator`, such as ``sources``. The reader options of the
         new query are the result ``plan`` of the task ``positions``, which ``deploy`` and ``start`` can take from XCom.
     :param stop_new: makes the task that stops the new code; ``None``: as ``stop``, or by the seal alone.
     :param start_old: makes the task that starts the old code; ``None``: as ``start``.
@@ -208,6 +208,10 @@ def safe_upgrade(
 
         def result(task_id: str, key: str) -> str:
             return f"ti.xcom_pull(task_ids='{group_id}.{task_id}')['{key}']"
+
+        def succeeded(task_id: str) -> str:
+            states = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
+            return f"{{{{ {states}.get('{group_id}.{task_id}') == 'success' }}}}"
 
         before = _one_after_the_other(
             ours.keep(
@@ -296,10 +300,10 @@ def safe_upgrade(
             ),
             mode == STATELESS
             and ours.keep(
-                CheckpointResetOperator,
+                NewCheckpointOperator,
                 "positions",
                 mode="plan",
-                under=f"{{{{ {result('seal', 'plan_id')} }}}}",
+                seal_id=f"{{{{ {result('seal', 'plan_id')} }}}}",
                 **anew,
             ),
             deploy("deploy"),
@@ -312,10 +316,11 @@ def safe_upgrade(
             ),
             mode == STATELESS
             and ours.keep(
-                CheckpointResetOperator,
+                NewCheckpointOperator,
                 "new_checkpoint",
                 mode="apply",
-                under=f"{{{{ {result('seal', 'plan_id')} }}}}",
+                seal_id=f"{{{{ {result('seal', 'plan_id')} }}}}",
+                query_is_stopped=succeeded("stop") if stop else False,
                 quiet_for=quiet_for,
                 **anew,
             ),

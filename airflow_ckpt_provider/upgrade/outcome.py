@@ -103,8 +103,8 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
         f"back with it, and the old code is started. {on} Or stop the stream and go back by hand:",
         (
             f"airflow-ckpt rewind {shlex.quote(place)} --to-batch {after} "
-            f"--backup-id {upgrade.fact(Event.RELEASED, 'backup_id')} --repository REPOSITORY --name {shlex.quote(upgrade.name)} "
-            "--sink SINK --sink-policy rollback --apply",
+            f"--backup-id {upgrade.fact(Event.RELEASED, 'backup_id')} --repository REPOSITORY "
+            f"--name {shlex.quote(upgrade.name)} --sink SINK --sink-policy rollback --query-is-stopped --apply",
         ),
         clear=_TAKE_BACK,
     )

@@ -82,7 +82,8 @@ def test_in_place_of_a_broken_checkpoint(restore: Restore, backup: dict[str, Any
         target=str(checkpoint),
         batch=NEWEST - 1,
         replace=True,
-        seal_running=False,
+        query_is_stopped=True,
+        stop_running=False,
         approval=False,
     )
     assert run.state == "success"

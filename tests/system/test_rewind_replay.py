@@ -54,7 +54,8 @@ def rewind(example_dags: dict[str, DAG], run_dag: RunDag, story: Story) -> Calla
         stop.bash_command = "true"
         dag.get_task("at_rest").quiet_for = 0.5
         dag.get_task("healthy").duration_within = 10_000  # the first batches of a fresh JVM on a busy machine
-        return run_dag(dag, run_conf={"checkpoint": str(story.checkpoint), "sink": str(story.out), **form})
+        where = {"checkpoint": str(story.checkpoint), "sink": str(story.out), "query_is_stopped": True}
+        return run_dag(dag, run_conf={**where, **form})
 
     return run
 

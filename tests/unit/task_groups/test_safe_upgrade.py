@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,16 @@ def test_every_mode_stops_seals_and_can_go_back(mode: str) -> None:
     assert {t for t in tasks if "take_back" in follows(tasks, t)} == {"keep"}
     assert tasks["take_back"].trigger_rule == TriggerRule.ALL_DONE
     assert tasks["report"].trigger_rule == TriggerRule.ALL_DONE
+
+
+@pytest.mark.parametrize(("state", "stopped"), [("success", "True"), ("failed", "False"), (None, "False")])
+def test_the_new_checkpoint_counts_the_query_as_stopped_where_the_stop_was_successful(
+    state: str | None, stopped: str
+) -> None:
+    task = upgrade(mode="stateless")["new_checkpoint"]
+    states = {"run": {"safe_upgrade.stop": state}}
+    ti = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=lambda dag_id, run_ids: states)
+    assert task.render_template(task.query_is_stopped, {"ti": ti}) == stopped
 
 
 def test_nothing_before_the_approval_can_start_the_way_back() -> None:
