@@ -22,6 +22,9 @@ from tests.fingerprints import NOTES, fingerprint
 from tests.one_checkpoint import NEWEST, unpack
 from tests.s3_server import FORGER, READER, STRANGER, Identity, S3Server
 
+#: Directories of a repository in which a change keeps its plan, its attempts and what it sets aside.
+WORK = ("changes", "plans", "set-aside")
+
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
@@ -302,7 +305,7 @@ def test_the_disk_is_full_during_a_restore(repository: Path, tmp_path: Path):
     place = tmp_path / "disk"
     with small_disk(place, "48k"):
         target = place / "orders"
-        with unchanged(repository, but=NOTES):
+        with unchanged(repository, but=(*NOTES, *WORK)):
             finished = run("restore", repository, "latest", target, "--apply")
         assert finished.code == 3
         assert "No space left on device" in finished.err
@@ -739,15 +742,14 @@ def being_written(checkpoint: Path) -> Iterator[None]:
         thread.join()
 
 
-def test_a_target_in_use(checkpoint: Path, repository: Path):
+def test_a_target_in_use_whatever_is_said(checkpoint: Path, repository: Path):
     before = fingerprint(checkpoint)
-    with unchanged(repository, but=NOTES), being_written(checkpoint):
-        finished = run(
-            *("restore", repository, "latest", checkpoint, "--apply", "--replace", "--quiet-for", "0.5", "--json")
-        )
+    word = ("--query-is-stopped", "--quiet-for", "0.5")
+    with unchanged(repository, but=(*NOTES, *WORK)), being_written(checkpoint):
+        finished = run("restore", repository, "latest", checkpoint, "--apply", "--replace", *word, "--json")
     assert finished.code == 1
     error = finished.document["error"]
-    assert error["type"] == "RefusedError"
+    assert error["type"] in ("QueryNotStoppedError", "RefusedError")
     assert finished.err == f"error: {error['message']}\nHINT: {error['hint']}\n"
     # Which of two looks at a moving place notices first is a matter of moments.
     assert "is in use: offsets/" in error["message"] or "is not any more what plan" in error["message"]

@@ -131,7 +131,20 @@ def taken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def tries_to_restore(taken: Taken) -> Iterator[Finished]:
     for target in (taken.nowhere, taken.in_use):
-        yield run(*("restore", taken.place, "latest", target, "--apply", "--replace", "--quiet-for", "0", "--json"))
+        yield run(
+            *(
+                "restore",
+                taken.place,
+                "latest",
+                target,
+                "--apply",
+                "--replace",
+                "--query-is-stopped",
+                "--quiet-for",
+                "0",
+                "--json",
+            )
+        )
 
 
 @pytest.mark.parametrize("how", DAMAGES)
