@@ -233,9 +233,15 @@ class Repository:
         return None
 
     def keep_plan(self, plan_id: str, document: Mapping[str, Any]) -> None:
-        """Keep a plan with all that carrying it out needs, before its first change; one that is kept already stays."""
-        with suppress(FileExistsError):
-            self.location.create(_plan_path(plan_id), json.dumps(document).encode())
+        """Keep a plan with all that carrying it out needs, before its first change.
+
+        One of the same id that was kept before and never begun is replaced; a plan that was begun is not kept again.
+        """
+        content = json.dumps(document).encode()
+        try:
+            self.location.create(_plan_path(plan_id), content)
+        except FileExistsError:
+            self.location.replace(_plan_path(plan_id), content)
 
     def kept_plan(self, plan_id: str) -> dict[str, Any] | None:
         """What :meth:`keep_plan` was given, or ``None`` if no plan of that id was begun."""

@@ -181,7 +181,7 @@ class _Attempt:
             written = self._write(edits, there)
         after = inspect_target(self.place)
         plan.check(after)
-        kept = self.aside.place if plan.sets_aside else None
+        kept = self.aside.place if self.aside.sizes else None
         self.repository.record(
             plan.plan_id,
             {

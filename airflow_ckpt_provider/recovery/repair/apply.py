@@ -96,7 +96,8 @@ def apply_repair(
         workers=workers,
     )
     done = change.apply(fingerprint=fingerprint)
-    return _outcome(plan, plan.batch_id, kept=f"{kept_in.location}/{done.kept}", seconds=done.seconds)
+    kept = f"{kept_in.location}/{done.kept}" if done.kept else None
+    return _outcome(plan, plan.batch_id, kept=kept, seconds=done.seconds)
 
 
 def stop_plan_and_repair(

@@ -216,6 +216,10 @@ class RestorePlan(Plan):
                 hint=f"the target stays sealed by plan {self.plan_id}; this is a defect: please report it",
             )
 
+    def audit_facts(self) -> dict[str, Any]:
+        """What the audit record keeps of the plan."""
+        return {"plan": self.to_json(), **({"kept": self.kept_before} if self.kept_before else {})}
+
     def document(self) -> dict[str, Any]:
         """The plan as it is kept in the repository: what an undo needs. Resuming makes it anew from the backup."""
         before = {path: file.size for path, file in self.target.visible.items()}
@@ -386,7 +390,7 @@ def plan_restore(
         sink=sink,
         strict=strict,
     )
-    if there.seal and (there.seal.plan_id != seal_id or repository.kept_plan(seal_id)):
+    if there.seal and (there.seal.plan_id != seal_id or _is_of_restore(there.seal)):
         return _continued(plan, there.seal)
     if not there.is_empty and _is_as_planned(plan, there):
         return replace_fields(plan, already_done=True)
@@ -446,6 +450,11 @@ def _rewritten(
         if place != original:
             rewritten[entry.path] = relocated(content, path=entry.path, target=place)
     return rewritten
+
+
+def _is_of_restore(seal: Seal) -> bool:
+    """Whether a restore has sealed a place and begun; before that it may have been sealed to stop its query."""
+    return seal.reason.endswith((_INTO_EMPTY, _REPLACING))
 
 
 def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
