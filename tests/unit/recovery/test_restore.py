@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,26 @@ from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError
-from airflow_ckpt_provider.recovery.restore import apply as module
-from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.errors import (
+    DamagedBackupError,
+    QueryNotStoppedError,
+    RefusedError,
+    SealedError,
+    StorageError,
+)
+from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore, stop_plan_and_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.stopped import STOPPED
-from tests.unit.backup.backups import back_up, bury, entry_of, files_in, repository, stream, visible
+from tests.unit.backup.backups import back_up, bury, entry_of, repository, stream, visible
 from tests.unit.checkpoint.builders import Files, contents, logs, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.unit.checkpoint.stores import WRITES, Killed, Life, forget_all, watched
 from tests.unit.checkpoint.test_progress import seal_at
+
+#: Requests that change a file.
+CHANGES = WRITES - {"remove_empty_directories"}
 
 
 @pytest.fixture
@@ -126,7 +136,7 @@ class TestIntoAnEmptyPlace:
         asked.requests.clear()
         apply_restore(plan_restore(repo, made, target))
         assert contents(place / "target") == wanted(place, made)
-        assert store.count("copy") > 0
+        assert store.count("copy_new") > 0
         # The store vouches for its checksum, before anything is changed and for what came out of the copy.
         assert not [p for p in asked.paths("read") if entry_of(made, "state/0/1/5.changelog").object in p]
 
@@ -143,7 +153,7 @@ class TestIntoAnEmptyPlace:
         with pytest.raises(DamagedBackupError, match=r"state/0/1/5\.changelog.*nothing was changed"):
             apply_restore(plan, rest=STOPPED)
         assert contents(place / "target") == {}
-        assert store.count("create", "copy", "replace") == 0
+        assert store.count(*WRITES) == 0
 
 
 def module_create(checkpoint: Checkpoint, repo: Repository) -> Any:
@@ -157,39 +167,38 @@ class TestOrder:
 
     def writes(self, place: Location, manifest: Manifest, **options: Any) -> list[tuple[str, str]]:
         target, store = watched(place / "target")
-        apply_restore(plan_restore(repository(place), manifest, target, **options), workers=8)
+        apply_restore(plan_restore(repository(place), manifest, target, **options), rest=STOPPED, workers=8)
         return [
             (operation, path.removeprefix(f"{target.root}/"))
             for operation, path in store.requests
-            if operation in ("create", "replace", "copy", "delete")
+            if operation in CHANGES
         ]
 
     def test_into_an_empty_place(self, place: Location, manifest: Manifest) -> None:
         writes = self.writes(place, manifest)
         assert writes[:4] == [
-            ("create", "offsets/5"), ("replace", "offsets/4"), ("replace", "metadata"), ("replace", "commits/4"),
+            ("create", "offsets/5"), ("create", "offsets/4"), ("create", "metadata"), ("create", "commits/4"),
         ]  # fmt: skip
-        assert writes[-3:] == [("replace", "offsets/3"), ("delete", "offsets/5"), ("delete", "offsets/.5.crc")]
-        assert {p.partition("/")[0] for _, p in writes[4:-3]} == {"sources", "state"}
+        assert writes[-2:] == [("create", "offsets/3"), ("delete_listed", "offsets/5")]
+        assert {p.partition("/")[0] for _, p in writes[4:-2]} == {"sources", "state"}
 
     def test_replacing(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", stream(6) | {"offsets/.6.crc": b"h"})
         writes = self.writes(place, manifest, replace=True)
         assert writes[0] == ("create", "offsets/7")
-        deletes = [p for operation, p in writes[:-2] if operation == "delete"]
-        assert deletes[0] == "offsets/5"
-        assert deletes[7] == "offsets/6"
-        assert {p.partition("/")[0] for p in deletes[:8]} == {"offsets"}
+        deletes = [p for operation, p in writes[:-1] if operation == "delete_listed"]
+        assert deletes[:6] == [f"offsets/{batch}" for batch in (5, 4, 3, 2, 1, 0)]
+        assert deletes[6].startswith("state/")
+        assert deletes[-1] == "offsets/6"
         stay = {
             path for path in stream(6) if path.startswith(("state/", "sources/")) and path in wanted(place, manifest)
         }
         assert set(deletes) == {*stream(6), "offsets/.6.crc"} - stay
         assert not stay & {path for _, path in writes}
-        first_write = next(i for i, (operation, _) in enumerate(writes) if operation == "replace")
-        assert all(operation != "delete" for operation, _ in writes[first_write:-2])
-        assert writes[first_write] == ("replace", "offsets/4")
-        assert writes[-3] == ("replace", "offsets/3")
-        assert writes[-2] == ("delete", "offsets/7")
+        first_write = next(i for i, (operation, _) in enumerate(writes[1:], 1) if operation != "delete_listed")
+        assert {operation for operation, _ in writes[first_write:-1]} == {"create"}
+        assert writes[first_write] == ("create", "offsets/4")
+        assert writes[-2:] == [("create", "offsets/3"), ("delete_listed", "offsets/7")]
 
     def test_everything_is_read_before_anything_is_changed(self, place: Location, manifest: Manifest) -> None:
         target, store = watched(place / "target")
@@ -218,7 +227,7 @@ class TestOnlyWhatDiffers:
         target, store = watched(place / "target")
         outcome = apply_restore(plan_restore(repository(place), manifest, target, replace=True), rest=STOPPED)
         assert contents(place / "target") == wanted(place, manifest)
-        written = {path.removeprefix(f"{target.root}/") for path in store.paths("replace")}
+        written = {path.removeprefix(f"{target.root}/") for path in store.paths("create")} - {"offsets/7"}
         files = {e.path for e in manifest.files_of(4)}
         assert written == {rotten, *(p for p in files if p.startswith(("offsets/", "commits/", "metadata")))}
         assert outcome.unchanged == len(files) - len(written)
@@ -232,7 +241,7 @@ class TestOnlyWhatDiffers:
         plant(place / "orders", {"state/0/0/4.changelog": b"other"})
         target, store = watched(place / "orders", copies_within=True)
         apply_restore(plan_restore(repo, made, target, replace=True), rest=STOPPED)
-        assert {p for p in store.paths("copy") if "/state/" in p or "/sources/" in p} == {
+        assert {p for p in store.paths("copy_new") if "/state/" in p or "/sources/" in p} == {
             f"{target.root}/state/0/0/4.changelog"
         }
         assert {
@@ -246,19 +255,20 @@ class TestReplacing:
         plant(place / "target", there | {".metadata.crc": b"h"})
         outcome = restore(place, manifest, replace=True)
         assert contents(place / "target") == wanted(place, manifest)
-        safety = repository(place).manifest(name="orders.before-restore")
-        assert outcome.kept == f"backup {safety.backup_id} of orders.before-restore"
-        assert safety.batch_id == 6
-        assert files_in(safety, place).items() <= there.items()
+        assert outcome.kept == f"set-aside/orders/{outcome.plan_id}/checkpoint"
+        # What is replaced is kept; what stays as it is need not be.
+        differs = {path: data for path, data in there.items() if contents(place / "target").get(path) != data}
+        kept = contents(place / "backups" / outcome.kept / "files")
+        assert differs.items() <= kept.items() <= there.items()
         (record,) = repository(place).records()
         assert record["kept"] == outcome.kept
 
     def test_and_back_again(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", stream(6))
         restore(place, manifest, replace=True)
-        safety = repository(place).manifest(name="orders.before-restore")
-        restore(place, safety, replace=True)
-        assert contents(place / "target") == wanted(place, safety)
+        outcome = undo(place / "target", repository(place), rest=STOPPED)
+        assert (outcome.kind, outcome.already_done) == ("restore", False)
+        assert contents(place / "target") == dict(sorted(stream(6).items()))
         assert Checkpoint.at(place / "target").resume_point().batch_id == 7
 
     def test_its_own_source(self, place: Location, manifest: Manifest) -> None:
@@ -269,14 +279,15 @@ class TestReplacing:
         assert outcome.kept is not None
         assert outcome.kept.startswith("set-aside/orders/")
 
-    def test_what_is_too_broken_is_set_aside(self, place: Location, manifest: Manifest) -> None:
+    def test_what_is_broken_is_set_aside_too(self, place: Location, manifest: Manifest) -> None:
         broken = stream(6)
         del broken["state/0/0/7.changelog"]
         plant(place / "target", broken)
         outcome = restore(place, manifest, replace=True)
-        assert outcome.kept == f"set-aside/orders/{outcome.plan_id}"
-        assert contents(place / "backups" / outcome.kept / "files") == dict(sorted(broken.items()))
+        assert outcome.kept == f"set-aside/orders/{outcome.plan_id}/checkpoint"
         assert contents(place / "target") == wanted(place, manifest)
+        undo(place / "target", repository(place), rest=STOPPED)
+        assert contents(place / "target") == dict(sorted(broken.items()))
 
     @pytest.mark.parametrize("newest", [0, 1, 2])
     def test_a_target_that_is_behind(self, place: Location, manifest: Manifest, newest: int) -> None:
@@ -287,7 +298,7 @@ class TestReplacing:
         def look(operation: str, path: str) -> None:
             if looked or operation == "create":
                 looked.append(True)
-            if len(looked) > 1 and operation in ("create", "replace", "copy") and "/offsets/5" not in path:
+            if len(looked) > 1 and operation in CHANGES and "/offsets/5" not in path:
                 assert loud_seal(place / "target"), f"before {operation} of {path}"
 
         target, _ = watched(place / "target", look)
@@ -298,33 +309,33 @@ class TestReplacing:
         plant(place / "target", stream(6))
 
         def full(operation: str, path: str) -> None:
-            if operation == "create" and "/objects/" in path:
-                raise StorageError("could not create it: No space left on device")
+            if operation == "replace" and "/set-aside/" in path:
+                raise StorageError("could not replace it: No space left on device")
 
         backups, _ = watched(place / "backups", full)
         plan = plan_restore(Repository.open(backups), manifest, place / "target", replace=True)
         with pytest.raises(StorageError, match="No space left"):
             apply_restore(plan, rest=STOPPED)
-        assert visible(place / "target").items() >= stream(6).items()
-        assert loud_seal(place / "target")
-        outcome = restore(place, manifest, replace=True)
+        # Nothing was changed, so it is not left sealed.
+        assert contents(place / "target") == dict(sorted(stream(6).items()))
+        restore(place, manifest, replace=True)
         assert contents(place / "target") == wanted(place, manifest)
-        assert outcome.plan_id == plan.plan_id
 
 
-def but_claims(place: Location) -> Files:
-    """All there is, but for the note that somebody was at work."""
-    return {path: data for path, data in contents(place).items() if not path.startswith("backups/claims/")}
+def but_notes(place: Location) -> Files:
+    """All there is, but for the notes that somebody was at work, and on what."""
+    notes = ("backups/claims/", "backups/changes/", "backups/plans/")
+    return {path: data for path, data in contents(place).items() if not path.startswith(notes)}
 
 
 class TestRefusedAtTheLastMoment:
     def refused(self, place: Location, plan: Any, kind: type[Exception], message: str, hint: str) -> Exception:
-        before = but_claims(place)
+        before = but_notes(place)
         with pytest.raises(kind) as error:
             apply_restore(plan, rest=STOPPED)
         assert type(error.value) is kind
         assert (error.value.message, error.value.hint) == (message, hint)  # type: ignore[attr-defined]
-        assert but_claims(place) == before
+        assert but_notes(place) == before
         return error.value
 
     def test_a_flipped_bit_in_the_backup(self, place: Location, manifest: Manifest) -> None:
@@ -334,12 +345,12 @@ class TestRefusedAtTheLastMoment:
         for entry in {e.object: e for e in plan.entries}.values():
             right = place.read(f"backups/{entry.object}")
             plant(place / "backups", {entry.object: bytes([right[0] ^ 1]) + right[1:]})
-            before = but_claims(place)
+            before = but_notes(place)
             with pytest.raises(DamagedBackupError) as error:
                 apply_restore(plan, rest=STOPPED)
             assert f"its object {entry.object} has another content than was backed up" in error.value.findings[0]
             assert error.value.message.endswith("; nothing was changed")
-            assert but_claims(place) == before
+            assert but_notes(place) == before
             plant(place / "backups", {entry.object: right})
 
     def test_the_target_moved_since_the_plan(self, place: Location, manifest: Manifest) -> None:
@@ -349,23 +360,20 @@ class TestRefusedAtTheLastMoment:
         self.refused(
             place, plan, RefusedError,
             f"{place / 'target'} is not any more what plan {plan.plan_id} was made for; nothing was changed",
-            "make a new plan, and stop the query before",
+            "stop the query, then make a new plan",
         )  # fmt: skip
 
     @pytest.mark.parametrize("replace", [False, True])
-    @pytest.mark.parametrize("seal_running", [False, True])
     def test_an_empty_target_was_filled_since_the_plan(
-        self, place: Location, manifest: Manifest, replace: bool, seal_running: bool
+        self, place: Location, manifest: Manifest, replace: bool
     ) -> None:
-        """Planned for an empty place, so nobody has agreed to lose anything, sealed or not: nothing may be deleted unkept."""
-        plan = plan_restore(
-            repository(place), manifest, place / "target", replace=replace, seal_running=seal_running, rest=STOPPED
-        )
+        """Planned for an empty place, so nobody has agreed to lose anything: nothing may be deleted."""
+        plan = plan_restore(repository(place), manifest, place / "target", replace=replace)
         plant(place / "target", stream(6))
         self.refused(
             place, plan, RefusedError,
             f"{place / 'target'} is not any more what plan {plan.plan_id} was made for; nothing was changed",
-            "make a new plan, and stop the query before",
+            "stop the query, then make a new plan",
         )  # fmt: skip
 
     def test_sealed_in_the_meantime(self, place: Location, manifest: Manifest) -> None:
@@ -387,92 +395,138 @@ class TestRefusedAtTheLastMoment:
 
         target, store = watched(place / "target", write)
         plan = plan_restore(repository(place), manifest, target, replace=True)
-        with pytest.raises(RefusedError) as error:
+        with pytest.raises(QueryNotStoppedError) as error:
             apply_restore(plan, rest=STOPPED)
-        assert (
-            error.value.message == f"{place / 'target'} is in use: offsets/7 changed within 0.01 s (1 changes in all)"
+        assert error.value.message == (
+            f"{place / 'target'} is in use: offsets/7 changed within 0 s (1 changes in all), though a test says that the "
+            "query is stopped"
         )
-        assert error.value.hint == "stop the query first, or have the restore seal it (seal_running / --seal-running)"
+        assert str(error.value.hint).startswith("stop the query. Then (1) say so:")
         assert visible(place / "target") == dict(sorted((stream(6) | {"offsets/7": b"v1\n{}\n7"}).items()))
 
     def test_two_restores_at_once(self, place: Location, manifest: Manifest) -> None:
         """Both planned for the same empty place: the second one finds the first one's seal, or its files."""
         first = plan_restore(repository(place), manifest, place / "target")
         second = plan_restore(repository(place), manifest, place / "target")
-        put_seal(place / "target", 5, plan_id=first.plan_id, reason=first.reason, made_by="")
+        put_seal(place / "target", 5, plan_id=first.plan_id, reason=first.seal_reason, made_by="")
         self.refused(
             place, second, SealedError,
-            f"{place / 'target'} was sealed by plan {first.plan_id} ({first.reason}) in the meantime",
+            f"{place / 'target'} was sealed by plan {first.plan_id} ({first.seal_reason}) in the meantime",
             "let that plan finish first",
         )  # fmt: skip
         apply_restore(first, rest=STOPPED)
         self.refused(
             place, second, RefusedError,
             f"{place / 'target'} is not any more what plan {second.plan_id} was made for; nothing was changed",
-            "make a new plan, and stop the query before",
+            "stop the query, then make a new plan",
         )  # fmt: skip
 
 
-class TestSealRunning:
+class TestStoppingTheQuery:
     """A query that writes to the target is stopped by the seal; what it does until then is kept too."""
 
-    def running(self, place: Location, manifest: Manifest, write: Callable[[int], None]) -> RestoreOutcome:
+    def run(self, place: Location, manifest: Manifest, target: Location, **rest: Any) -> RestoreOutcome:
+        def plan(seal_id: str | None) -> RestorePlan:
+            return plan_restore(repository(place), manifest, target, replace=True, seal_id=seal_id)
+
+        rule = replace(STOPPED, **rest)
+        return stop_plan_and_restore(target, repository(place), plan, stop_running=True, rest=rule)[1]
+
+    def running(self, place: Location, manifest: Manifest, write: Callable[[int], None], **rest: Any) -> RestoreOutcome:
+        """Restore over a stream that writes; ``write`` is called before each listing of all files from the seal on."""
         plant(place / "target", stream(6))
         walks = itertools.count(1)
-        target, _ = watched(place / "target", lambda op, path: write(next(walks)) if op == "walk" else None)
-        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True)
-        return apply_restore(plan, rest=STOPPED)
+
+        def act(operation: str, path: str) -> None:
+            if operation == "walk" and loud_seal(place / "target"):
+                write(next(walks))
+
+        target, _ = watched(place / "target", act)
+        return self.run(place, manifest, target, **rest)
 
     def test_it_finishes_its_batch_first(self, place: Location, manifest: Manifest) -> None:
+        late = "state/0/0/8.changelog"
+
         def write(walk: int) -> None:
-            if walk == 4:  # sealed at 7, batch 6 is done and its last file comes only now
-                plant(place / "target", {"state/0/0/8.changelog": b"late"})
+            if walk == 2:  # sealed at 7, batch 6 is done and its last file comes only now
+                plant(place / "target", {late: b"late"})
 
         outcome = self.running(place, manifest, write)
         assert contents(place / "target") == wanted(place, manifest)
         assert outcome.kept is not None
-
-    def test_it_moved_on_since_the_plan(self, place: Location, manifest: Manifest) -> None:
-        """By a batch that is in the safety backup, though the plan did not know of it."""
-
-        def write(walk: int) -> None:
-            if walk == 2:
-                plant(place / "target", stream(7))
-
-        self.running(place, manifest, write)
-        assert repository(place).manifest(name="orders.before-restore").batch_id == 7
-        assert contents(place / "target") == wanted(place, manifest)
+        assert place.read(f"backups/{outcome.kept}/files/{late}") == b"late"
+        undo(place / "target", repository(place), rest=STOPPED)
+        assert contents(place / "target") == dict(sorted((stream(6) | {late: b"late"}).items()))
 
     def test_it_logs_a_batch_just_before_the_seal(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", stream(6))
         once = itertools.count()
+        logged = logs(range(7, 8))["offsets/7"]
 
         def write(operation: str, path: str) -> None:
             if operation == "create" and path.endswith("/offsets/7") and next(once) == 0:
-                plant(place / "target", {"offsets/7": logs(range(7, 8))["offsets/7"]})
+                plant(place / "target", {"offsets/7": logged})
 
         target, store = watched(place / "target", write)
-        plan = plan_restore(repository(place), manifest, target, replace=True, seal_running=True)
-        apply_restore(plan, rest=STOPPED)
+        outcome = self.run(place, manifest, target)
         assert [p.rpartition("/")[2] for p in store.paths("create")][:2] == ["7", "8"]
         assert contents(place / "target") == wanted(place, manifest)
+        assert place.read(f"backups/{outcome.kept}/files/offsets/7") == logged
 
-    def test_it_does_not_stop(self, place: Location, manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "STOP_WITHIN", 0.0)
-
+    def test_it_does_not_stop(self, place: Location, manifest: Manifest) -> None:
         def write(walk: int) -> None:
-            if walk >= 2:
-                plant(place / "target", {f"state/0/0/{walk + 10}.changelog": b"more"})
+            plant(place / "target", {f"state/0/0/{walk + 10}.changelog": b"more"})
 
-        with pytest.raises(RefusedError) as error:
-            self.running(place, manifest, write)
-        assert error.value.message == f"{place / 'target'} is still written to 0 s after it was sealed"
+        with pytest.raises(QueryNotStoppedError) as error:
+            self.running(place, manifest, write, wait_at_most=0.0)
+        assert error.value.message.startswith(
+            f"{place / 'target'} is sealed, and it is still not known that its query is stopped: state/0/0/12.changelog changed"
+        )
+        assert "airflow-ckpt unseal" in str(error.value.hint)
         assert visible(place / "target").items() >= stream(6).items()
         assert loud_seal(place / "target")
         # When it is stopped by other means, the same command goes on.
-        outcome = restore(place, manifest, replace=True, seal_running=True)
+        outcome = self.run(place, manifest, place / "target")
         assert contents(place / "target") == wanted(place, manifest)
         assert outcome.kept is not None
+
+    def test_a_refusal_lifts_the_seal(self, place: Location, manifest: Manifest) -> None:
+        plant(place / "target", stream(6))
+        with pytest.raises(RefusedError, match="is not empty"):
+            stop_plan_and_restore(
+                place / "target",
+                repository(place),
+                lambda seal_id: plan_restore(repository(place), manifest, place / "target", seal_id=seal_id),
+                stop_running=True,
+                rest=STOPPED,
+            )
+        assert contents(place / "target") == dict(sorted(stream(6).items()))
+
+    def test_killed_at_every_write(self, place: Location, manifest: Manifest) -> None:
+        """Wherever it is stopped, also between the seal that stops the query and the seal of the restore."""
+        backups, after = contents(place / "backups"), wanted(place, manifest)
+        for writes in itertools.count():
+            here = place / f"run{writes}"
+            plant(here / "backups", backups)
+            plant(here / "target", stream(2))
+            life = Life(writes)
+            target, _ = watched(here / "target", life.before)
+            held, _ = watched(here / "backups", life.before)
+
+            def plan(seal_id: str | None, at: Location = target, to: Location = held) -> RestorePlan:
+                return plan_restore(Repository.open(to), manifest, at, replace=True, seal_id=seal_id)
+
+            try:
+                stop_plan_and_restore(target, Repository.open(held), plan, stop_running=True, rest=STOPPED)
+                assert writes > 30
+                break
+            except Killed:
+                bury(here)
+            self.run(here, manifest, here / "target")
+            assert contents(here / "target") == after
+            undo(here / "target", repository(here), rest=STOPPED)
+            assert contents(here / "target") == dict(sorted(stream(2).items()))
+            forget_all()
 
 
 class Case:
@@ -523,19 +577,12 @@ class Case:
         else:
             kept = outcome.kept
         assert kept is not None
-        if kept.startswith("backup "):
-            safety = repository(here).manifest(kept.split()[1], name="orders.before-restore")
-            assert files_in(safety, here).items() <= self.there.items()
-            still = plant(here / "still", files_in(safety, here))
-            assert (
-                Checkpoint.at(still).resume_point().batch_id
-                == Checkpoint.at(plant(here / "was", self.there)).resume_point().batch_id
-            )
-        else:
-            aside = contents(here / "backups" / kept / "files")
-            assert {p: d for p, d in aside.items() if parse_seal(d, batch_id=0) is None} == dict(
-                sorted(self.there.items())
-            )
+        aside = contents(here / "backups" / kept / "files")
+        assert aside.items() <= self.there.items()
+        stayed = {path: data for path, data in self.there.items() if path not in aside}
+        assert stayed.items() <= self.after.items()
+        undo(here / "target", repository(here), rest=STOPPED)
+        assert contents(here / "target") == dict(sorted(self.there.items()))
 
 
 CASES: dict[str, Callable[[Location], Case]] = {
@@ -623,10 +670,7 @@ def test_going_on_needs_no_leave_to_replace_once_it_is_kept(place: Location, man
         apply_restore(plan_restore(Repository.open(backups), manifest, target, replace=True), rest=STOPPED)
     bury(place)
     outcome = restore(place, manifest)
-    assert (
-        outcome.kept
-        == f"backup {repository(place).manifest(name='orders.before-restore').backup_id} of orders.before-restore"
-    )
+    assert outcome.kept == f"set-aside/orders/{outcome.plan_id}/checkpoint"
     assert contents(place / "target") == wanted(place, manifest)
 
 
@@ -635,7 +679,7 @@ def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifes
     entry = entry_of(manifest, "state/0/1/5.changelog")
 
     def damage(operation: str, path: str) -> None:
-        if operation == "replace" and path.endswith("/metadata"):
+        if operation == "create" and path.endswith("/metadata"):
             plant(place / "backups", {entry.object: b"x" * entry.size})
 
     target, _ = watched(place / "target", damage)
@@ -658,7 +702,7 @@ def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifes
 )
 def test_somebody_else_writes_while_it_is_restored(place: Location, manifest: Manifest, damage: Files) -> None:
     def meddle(operation: str, path: str) -> None:
-        if operation == "replace" and path.endswith("/offsets/3"):
+        if operation == "create" and path.endswith("/offsets/3"):
             plant(place / "target", damage)
 
     target, _ = watched(place / "target", meddle)
@@ -684,7 +728,7 @@ def test_a_wrong_copy_by_the_store_is_noticed(place: Location) -> None:
     entry = entry_of(made, "state/0/1/5.changelog")
 
     def corrupt(operation: str, path: str) -> None:
-        if operation in ("replace", "copy") and path.endswith("/offsets/3"):
+        if operation in ("create", "copy_new") and path.endswith("/offsets/3"):
             plant(place / "target", {entry.path: b"x" * entry.size})
 
     target, _ = watched(place / "target", corrupt, copies_within=True)

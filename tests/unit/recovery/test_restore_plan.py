@@ -79,13 +79,10 @@ def test_replacing(place: Location, manifest: Manifest) -> None:
     count = len(stream(6))
     assert found.replacing
     assert found.steps[1:4] == (
-        "check that nobody writes for 0 s, seal the target",
-        f"keep its {count} files: a safety backup, or a copy set aside if it is too broken",
-        f"delete what differs of its {count} files",
-    )
-    assert (
-        plan(place, manifest, replace=True, seal_running=True).steps[1]
-        == "have the seal stop the query, seal the target"
+        "see that the query is stopped, seal the target",
+        f"set aside what differs of its {count} files in the repository, and delete that",
+        f"write {len(found.entries)} files, {found.bytes} bytes, but for what is there already: offsets/4, metadata, commits/4, "
+        "sources, state, and last offsets/3",
     )
 
 
@@ -104,7 +101,8 @@ def test_as_json_and_as_markdown(place: Location, manifest: Manifest) -> None:
         "plan_id": found.plan_id, "kind": "restore", "backup_id": manifest.backup_id, "name": "orders", "batch_id": 3,
         "target": (place / "target").uri, "target_files": 0, "replace": False, "files": len(manifest.files_of(3)),
         "bytes": found.bytes, "rewritten": [], "verdict": "UNKNOWN", "reasons": list(found.reasons),
-        "steps": list(found.steps), "fingerprint": found.fingerprint, "already_done": False,
+        "steps": list(found.steps), "accept": [], "fingerprint": found.plan_fingerprint,
+        "already_done": False,
     }  # fmt: skip
     text = found.to_markdown()
     assert text.startswith(f"### Restore, plan {found.plan_id}\n")
@@ -121,12 +119,12 @@ def test_as_json_and_as_markdown(place: Location, manifest: Manifest) -> None:
 
 
 def test_the_fingerprint_follows_backup_batch_and_target(place: Location, manifest: Manifest) -> None:
-    first = plan(place, manifest).fingerprint
-    assert plan(place, manifest).fingerprint == first
-    other = plan(place, manifest, batch=3).fingerprint
-    elsewhere = plan(place, manifest, place / "elsewhere").fingerprint
+    first = plan(place, manifest).plan_fingerprint
+    assert plan(place, manifest).plan_fingerprint == first
+    other = plan(place, manifest, batch=3).plan_fingerprint
+    elsewhere = plan(place, manifest, place / "elsewhere").plan_fingerprint
     plant(place / "target", stream(6))
-    filled = plan(place, manifest, replace=True).fingerprint
+    filled = plan(place, manifest, replace=True).plan_fingerprint
     assert len({first, other, elsewhere, filled}) == 4
 
 
