@@ -12,7 +12,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 #: How the reason begins of a seal that stops a query before a change, and of those that a change itself sets.
 STOPPING = "stopping the query for a "
-_CHANGING = ("restore of ", "rewind to batch ", "repair to batch ", "reset, ", "undo of re", "flow ", "upgrade ")
+_CHANGING = ("restore of ", "rewind to batch ", "repair to batch ", "reset, ", "undo of ", "flow ", "upgrade ")
 #: Repositories beside a checkpoint where no other is named: of rewinds and resets, and of repairs.
 _REPAIRS = ".repairs"
 

@@ -6,13 +6,15 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.lifting import begun_by_plans
-from airflow_ckpt_provider.change.plan_seal import with_query_stopped
+from airflow_ckpt_provider.change.rest import RestProof
 from airflow_ckpt_provider.change.sealing import put_seal, seal, unseal
 from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.stopping import with_query_stopped
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location
+from tests.stopped import STOPPED
 from tests.unit.checkpoint.builders import contents, logs, metadata, plant
 
 #: What the seal of each change says.
@@ -22,6 +24,7 @@ OF_CHANGES = (
     "repair to batch 3",
     "reset, from scratch",
     "undo of rewind 7f3a",
+    "undo of flow-reset 7f3a",
     "flow orders reset into version 2 (keep position)",
     "upgrade manual__1",
 )
@@ -53,12 +56,12 @@ def stopped(checkpoint: Checkpoint) -> Seal:
     """As the seal that stops a query before a rewind is left, when that is not known to have stopped."""
     found = []
 
-    def work(_: str | None) -> None:
+    def work(_: str | None, __: RestProof | None) -> None:
         found.append(checkpoint.progress().seal)
 
     repository = repository_at(checkpoint, "-for-the-reason")
     with_query_stopped(
-        checkpoint.location, repository, work, change="rewind", stop_running=True, quiet_for=0, made_by="me"
+        checkpoint.location, repository, work, change="rewind", stop_running=True, rest=STOPPED, made_by="me"
     )
     assert found[0] is not None
     return seal(checkpoint, reason=found[0].reason, made_by="me", plan_id="7f3a")
