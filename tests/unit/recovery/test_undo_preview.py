@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow_ckpt_provider.recovery.rewind.undo import undo_rewind
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -17,10 +16,12 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.operators.test_upgrade_begin import FEATURES, PROTOCOL, edit_first, file_sink
@@ -53,8 +54,8 @@ def undo_of(plan: RewindPlan) -> tuple[bool, list[str]]:
 def carried_out_and_back(orders: Location, plan: RewindPlan, sink: Sink) -> None:
     before = contents(orders)
     repository = Repository.open_or_create(default_repository(orders))
-    apply_rewind(plan, Checkpoint.at(orders), repository, sink=sink, quiet_for=0)
-    undo_rewind(Checkpoint.at(orders), repository, sink=sink)
+    apply_rewind(plan, Checkpoint.at(orders), repository, sink=sink, rest=STOPPED)
+    undo(orders, repository, sink=sink, rest=STOPPED)
     assert contents(orders) == before
 
 
