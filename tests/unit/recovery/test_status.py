@@ -83,7 +83,7 @@ def test_rewound_and_taken_back(orders: Location, tmp_path: Path) -> None:
     assert (situation.kind, situation.plan_id) == ("rewound", outcome.plan_id)
     assert "Start the stream, or take the rewind back" in situation.message
     assert found(orders, since=datetime.now(UTC) + timedelta(minutes=1)).kind == "untouched", "an old rewind is no news"
-    assert run(situation.commands[0]) == 0
+    assert run(f"{situation.commands[0]} --query-is-stopped") == 0
     assert set(contents(orders)) == set(stream(NEWEST))
     assert found(orders).kind == "untouched"
 
@@ -125,4 +125,4 @@ def test_the_command_names_all_that_was_asked_for(orders: Location, tmp_path: Pa
     command = found(orders).commands[0]
     assert "--shift-by=-1" in command
     assert f"--sink '{open_location(str(place)).uri}'" in command
-    assert "--txn-app-id 'my app' --sink-exit rollback --fresh --apply" in command
+    assert "--txn-app-id 'my app' --sink-policy rollback --no-exact-replay --apply" in command
