@@ -162,10 +162,7 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
         if mark and repository.kept_plan(undone_by(mark.plan_id)) is not None:
             plan_id = undone_by(mark.plan_id)
     if plan_id is None:
-        own = [r for r in repository.records() if _is_of(r, place.uri)]
-        # By the time in the record: names of records tell seconds apart, no less.
-        newest = max(own, key=lambda record: str(record["at"]), default=None)
-        plan_id = undone_by(str(newest["plan_id"])) if newest else None
+        plan_id = _newest(place, repository)
     document = repository.kept_plan(plan_id) if plan_id else None
     if document is None:
         what = f"no plan {plan_id}" if plan_id else f"no change of {place}"
@@ -175,6 +172,31 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
             "back by restoring the backup <name>.before-restore",
         )
     return document
+
+
+def _newest(place: Location, repository: Repository) -> str | None:
+    """The newest change of a checkpoint: one that was ended, or one that was begun and whose seal somebody has lifted.
+
+    A plan without an audit record counts where it has set files aside: before that nothing was changed.
+    """
+    records = [record for record in repository.records() if _is_of(record, place.uri)]
+    # By the time in the record: names of records tell seconds apart, no less.
+    found = {
+        undone_by(str(record["plan_id"])): str(record["at"]) for record in sorted(records, key=lambda r: str(r["at"]))
+    }
+    begun: dict[str, str] = {}
+    for file in repository.location.list("plans").files:
+        plan_id = file.path.rpartition("/")[2].removesuffix(".json")
+        if plan_id in found or undone_by(plan_id) != plan_id or not file.path.endswith(".json"):
+            continue
+        document = repository.kept_plan(plan_id)
+        if document is None or not _is_of(document, place.uri):
+            continue
+        aside = SetAside(repository, str(document["name"]), plan_id, "checkpoint")
+        when = file.modified.isoformat() if file.modified else ""
+        (found if aside.sizes is not None else begun)[plan_id] = when
+    newest = found or begun
+    return max(newest, key=lambda plan_id: newest[plan_id]) if newest else None
 
 
 def _is_of(record: Mapping[str, Any], uri: str) -> bool:

@@ -125,7 +125,11 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 return result
             try:
                 _, outcome = stop_plan_and_repair(
-                    checkpoint, plan, repository=repository, **self._how(checkpoint.location, context)
+                    checkpoint,
+                    plan,
+                    repository=repository,
+                    accept=self._accepted(),
+                    **self._how(checkpoint.location, context),
                 )
             except RefusedError:
                 if result.get("plan", {"repairable": True})["repairable"]:

@@ -44,7 +44,7 @@ LEASE = "1.0"
 #: Every risk is accepted: these tests are not about what is refused.
 RISKS = ("sink_duplicates", "sink_skips", "sink_unknown", "source_loss", "source_unknown", "foreign_loss")
 ACCEPTED = tuple(word for risk in RISKS for word in ("--accept", risk))
-DO_IT = ("--apply", "--query-is-stopped")
+DO_IT = ("--apply", "--query-is-stopped", "--quiet-for", "0")
 NEW_QUERY_ID = "0a6ab8f5-4b0f-4a51-93f4-0b6b8a3f0f0e"
 FLOW = "_checkpoints/spark_catalog/default/orders/ingest"
 
@@ -107,7 +107,16 @@ class Change:
 
     def undo(self, place: Path, *, plan_id: str | None = None) -> Finished:
         which = ("--plan", plan_id) if plan_id else ()
-        return run("undo", place / self.subject, "--repository", place / "backups", *which, "--query-is-stopped")
+        return run(
+            "undo",
+            place / self.subject,
+            "--repository",
+            place / "backups",
+            *which,
+            "--query-is-stopped",
+            "--quiet-for",
+            0,
+        )
 
 
 def rewind_to(batch: int) -> Callable[[Path], tuple[object, ...]]:
@@ -427,7 +436,7 @@ def test_a_repair_or_restore_of_old_code_can_be_taken_back(name: str, tmp_path: 
     """Old code did not undo these, and kept no plan of a restore: its seal and what it set aside have to do."""
     left = half_done(name, tmp_path)
     found = files(left.checkpoint)
-    undone = run("undo", left.checkpoint, "--repository", left.repository, "--query-is-stopped")
+    undone = run("undo", left.checkpoint, "--repository", left.repository, "--query-is-stopped", "--quiet-for", 0)
     now = files(left.checkpoint)
     backups = left.repository / "backups/orders.before-restore"
     if not backups.exists():
@@ -559,7 +568,7 @@ def test_a_sink_that_fails_after_the_seal_does_not_keep_the_checkpoint(
             assert f"airflow-ckpt undo {table.checkpoint}" in attempt.err.replace("\n", " ")
     if sealed(table.checkpoint):
         log.write_bytes(whole_log)  # where it was damaged; without it nobody knows what is in the table
-        undone = run("undo", table.checkpoint, "--sink", table.path, "--query-is-stopped")
+        undone = run("undo", table.checkpoint, "--sink", table.path, "--query-is-stopped", "--quiet-for", 0)
         assert undone.code == 0, undone.err
     assert files(table.checkpoint) == before
     assert batches_in(open_location(str(table.path))) == rows + ([99, 99] if what == "somebody_writes" else [])

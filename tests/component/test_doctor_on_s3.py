@@ -10,7 +10,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from tests.damaged_samples import Files, delta_missing, source_log_short
 from tests.s3_server import S3Server
 from tests.samples.archives import sample
-from tests.stopped import STOPPED
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.checkpoint.stores import watched
 
 
@@ -41,7 +41,7 @@ def test_found_and_repaired(s3_server: S3Server) -> None:
     before = {path: place.read(path) for path in place.walk()}
     plan = plan_repair(checkpoint)
     assert (plan.batch_id, plan.replayed) == (3, 2)
-    apply_repair(plan, checkpoint, rest=STOPPED)
+    apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED)
     assert checkpoint.diagnose() == ()
     kept = repair_place(place) / f"set-aside/{place.name}/{plan.plan_id}/checkpoint/files"
     assert {path: kept.read(path) for path in kept.walk()} == {path: before[path] for path in plan.deletes}

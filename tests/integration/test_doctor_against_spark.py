@@ -38,7 +38,7 @@ from tests.integration.streams.data import put_files
 from tests.integration.streams.spark_host import SparkHost
 from tests.samples.kinds import KINDS
 from tests.samples.sparks import Sparks
-from tests.stopped import STOPPED
+from tests.stopped import ACCEPTED, STOPPED
 
 #: A test may have to install a Spark first, and to start it.
 pytestmark = pytest.mark.timeout(900)
@@ -108,7 +108,7 @@ def test_after_the_repair_spark_goes_on_row_exact(sparks: Sparks, damage: Damage
     query_id = json.loads(place.sample.files["metadata"])["id"] if damage.query_id else None
     plan = plan_repair(checkpoint, query_id=query_id)
     assert plan.batch_id == damage.repaired_to
-    apply_repair(plan, checkpoint, rest=STOPPED)
+    apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED)
     if damage.code == "OFFSETS-HOLE":
         assert plan.already_done
         rows = rows_of(go_on(sparks, place))
@@ -143,7 +143,7 @@ def test_what_a_backup_has_comes_back_and_nothing_is_run_again(
     assert checkpoint.diagnose()
     plan = plan_repair(checkpoint, repository=repository)
     assert (plan.verdict, plan.batch_id, plan.replayed, plan.deletes) == (Verdict.SAFE, 5, 0, ())
-    apply_repair(plan, checkpoint, repository=repository, rest=STOPPED)
+    apply_repair(plan, checkpoint, repository=repository, rest=STOPPED, accept=ACCEPTED)
     assert_goes_on_row_exact(sparks, place, after=5)
 
 
@@ -175,7 +175,7 @@ def test_stale_snapshots_spoil_the_state_at_the_next_cold_start(sparks: Sparks, 
     """Taken back to batch 19 by hand, other data since: version 21 is loaded from the snapshot of the abandoned time line."""
     place = placed("4.0.0", "rocks_changelog_maint", tmp_path, damage=naively_rewound)
     if repaired:
-        apply_repair(plan_repair(opened(place)), opened(place), rest=STOPPED)
+        apply_repair(plan_repair(opened(place)), opened(place), rest=STOPPED, accept=ACCEPTED)
     kind = KINDS[place.sample.kind]
     total = kind.files[0] + kind.further_files[0]
     write_other_input(place, 20, total - 20)
@@ -201,7 +201,7 @@ def test_stale_snapshots_spoil_the_state_at_the_next_cold_start(sparks: Sparks, 
 def test_replayed_batches_are_the_same_batches(sparks: Sparks, tmp_path: Path) -> None:
     """The cut removes what a file source has logged beyond it, so that files are not taken together."""
     place = placed("4.0.0", "hdfs_agg_maint", tmp_path, damage=logs_of_newest_deleted)
-    apply_repair(plan_repair(opened(place)), opened(place), rest=STOPPED)
+    apply_repair(plan_repair(opened(place)), opened(place), rest=STOPPED, accept=ACCEPTED)
     rows = rows_of(go_on(sparks, place))
     assert {batch: rows[batch] for batch in (21, 22)} == {
         batch: place.sample.rows["sample"][str(batch)] for batch in (21, 22)

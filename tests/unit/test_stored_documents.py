@@ -306,7 +306,7 @@ UNDOABLE = [name for name in CHANGES if name.startswith(("rewind", "reset"))]
 def continued(name: str, left: HalfDone) -> Finished:
     argv = REQUESTS[name.partition("-")[0]](left)
     # The query is known to have ended; older programs wait for a while instead and look whether files change.
-    return run(*argv, "--apply", "--query-is-stopped", "--json")
+    return run(*argv, "--apply", "--query-is-stopped", "--quiet-for", 0, "--json")
 
 
 def test_there_is_a_half_done_change_of_every_kind() -> None:
@@ -337,7 +337,17 @@ def test_undo_takes_it_back(name: str, named: bool, tmp_path: Path) -> None:
     if name in DONE:
         assert contents(left.checkpoint) == left.after
     which = ("--plan", plan_id) if named else ()
-    finished = run("undo", left.checkpoint, "--repository", left.repository, *which, "--json", "--query-is-stopped")
+    finished = run(
+        "undo",
+        left.checkpoint,
+        "--repository",
+        left.repository,
+        *which,
+        "--json",
+        "--query-is-stopped",
+        "--quiet-for",
+        0,
+    )
     assert finished.code == 0, finished.err
     assert finished.document["plan_id"] == plan_id
     assert contents(left.checkpoint) == left.before
@@ -353,7 +363,7 @@ def test_what_was_written_after_it_is_not_taken_back(name: str, tmp_path: Path) 
     (left.checkpoint / "offsets").mkdir(exist_ok=True)
     (left.checkpoint / "offsets/9").write_bytes(left.before["offsets/0"])
     written = contents(left.checkpoint)
-    finished = run("undo", left.checkpoint, "--repository", left.repository, "--query-is-stopped")
+    finished = run("undo", left.checkpoint, "--repository", left.repository, "--query-is-stopped", "--quiet-for", 0)
     assert finished.code == 1
     assert "was written to since" in finished.err
     assert contents(left.checkpoint) == written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_ckpt_provider.cli.options import (
+    ACCEPT,
     BACKUP_ID,
     CHECKPOINT,
     FLAG,
@@ -67,6 +68,7 @@ VERBS = (
                 "interval of the query's trigger: for advice on batches that take longer",
                 {"type": seconds, "metavar": "SECONDS"},
             ),
+            ACCEPT,
             STOP_RUNNING,
             *STOPPED,
             REASON,

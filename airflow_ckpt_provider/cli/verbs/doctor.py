@@ -74,6 +74,7 @@ def doctor(call: Call) -> Answer:
         plan,
         repository=repository,
         stop_running=args.stop_running,
+        accept=args.accept,
         **how_to_apply(call, checkpoint.location),
     )
     if outcome.already_done:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ def apply_repair(
     checkpoint: Checkpoint,
     *,
     repository: Repository | None = None,
+    accept: Collection[str] = (),
     fingerprint: str | None = None,
     rest: RestRule | None = None,
     proof: RestProof | None = None,
@@ -68,6 +69,7 @@ def apply_repair(
     :param checkpoint: the checkpoint that it was made for.
     :param repository: the one that it was made with; keeps what is removed, the plan and the audit record. Without one a
         repository is made beside the checkpoint, ``<checkpoint>.repairs``.
+    :param accept: words of the risks that somebody accepts, as the plan names them.
     :param fingerprint: of the plan that was approved; ``None``: not compared.
     :param rest: how the query is known to be stopped.
     :param proof: that it is, where that was proven before.
@@ -95,7 +97,7 @@ def apply_repair(
         reason=reason,
         workers=workers,
     )
-    done = change.apply(fingerprint=fingerprint)
+    done = change.apply(accept=accept, fingerprint=fingerprint)
     kept = f"{kept_in.location}/{done.kept}" if done.kept else None
     return _outcome(plan, plan.batch_id, kept=kept, seconds=done.seconds)
 

@@ -14,7 +14,9 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.plan import (
     Edits,
     Plan,
+    Risk,
     Write,
+    accept_block,
     entry_writes,
     listed_files,
     literal_writes,
@@ -90,6 +92,13 @@ class RepairPlan(Plan):
         return f"repair to batch {self.batch_id}"
 
     @property
+    def risks(self) -> tuple[Risk, ...]:
+        """What has to be accepted: batches that reached a sink may be run again, and the sink was not asked."""
+        if self.verdict is not Verdict.UNKNOWN or not self.repairable or not self.changes:
+            return ()
+        return (Risk("sink_unknown", f"{_batches(self.replayed)} run again, and the sink was not asked"),)
+
+    @property
     def writes_offsets(self) -> Collection[str]:
         """Paths in ``offsets/`` that will be written."""
         return [entry.path for entry, _ in self.fetches if entry.path.startswith("offsets/")]
@@ -157,6 +166,7 @@ class RepairPlan(Plan):
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
             "steps": list(self.steps),
+            "accept": [risk.word for risk in self.risks],
             "findings": [finding["code"] for finding in self.findings],
             "fingerprint": self.plan_fingerprint,
             "already_done": self.already_done,
@@ -200,7 +210,7 @@ class RepairPlan(Plan):
         if self.repairable:
             rows += [("batch", self._batch_in_words()), ("run again", _batches(self.replayed))]
         rows.append(("verdict", f"**{self.verdict.value}**"))
-        return plan_page("Repair", self.plan_id, rows, self.reasons, steps=self.steps)
+        return plan_page("Repair", self.plan_id, rows, self.reasons, accept_block(self.risks), steps=self.steps)
 
     def _findings_in_words(self) -> str:
         codes = dict.fromkeys(str(finding["code"]) for finding in self.findings)

@@ -52,7 +52,7 @@ def test_documented_keys(checkpoint: Path, tmp_path: Path) -> None:
     assert planned.code == 1
     named_in(keys["repair"], [planned.document["repair"]])
     assert planned.document["repair"]["outcome"] is None
-    done = run("doctor", checkpoint, "--repair", "--apply", *NOW, "--json")
+    done = run("doctor", checkpoint, "--repair", "--apply", "--accept", "sink_unknown", *NOW, "--json")
     assert (done.code, done.err) == (0, "")
     outcome = done.document["repair"]["outcome"]
     text = re.search(r"^`repair\.outcome` is (.+?)\n\n", PAGE.read_text(), re.MULTILINE | re.DOTALL)

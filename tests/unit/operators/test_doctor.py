@@ -85,7 +85,13 @@ def test_plan_and_apply(checkpoint: Path, run: Run) -> None:
     assert "### Repair, plan" in planned["markdown"]
     assert Checkpoint.at(open_place(str(checkpoint))).diagnose()
     done = _doctor(
-        checkpoint, run(), repair="True", mode="apply", fingerprint=planned["plan"]["fingerprint"], reason="why"
+        checkpoint,
+        run(),
+        repair="True",
+        mode="apply",
+        accept="sink_unknown",
+        fingerprint=planned["plan"]["fingerprint"],
+        reason="why",
     )
     assert (done["outcome"]["batch_id"], done["outcome"]["replayed"]) == (NEWEST - 2, 2)
     assert Checkpoint.at(open_place(str(checkpoint))).diagnose() == ()

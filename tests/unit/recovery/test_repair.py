@@ -44,7 +44,7 @@ from tests.damaged_samples import (
     source_log_missing,
 )
 from tests.samples.archives import sample
-from tests.stopped import STOPPED
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
 
 each_damage = pytest.mark.parametrize("damage", [pytest.param(d, id=d.name) for d in DAMAGES])
@@ -87,7 +87,7 @@ def test_the_minimal_cut(damage: Damage, tmp_path: Path) -> None:
         assert not plan.steps
         assert any("restore" in reason.lower() for reason in plan.reasons) or damage.code == "FORMAT-UNKNOWN"
         with pytest.raises(RefusedError, match="cannot be repaired"):
-            apply_repair(plan, checkpoint, rest=STOPPED)
+            apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED)
         assert contents(checkpoint.location) == before
 
 
@@ -99,7 +99,7 @@ def test_after_a_repair_nothing_is_found_and_nothing_is_left_to_do(damage: Damag
     before = contents(checkpoint.location)
     query_id = QUERY_ID if damage.query_id else None
     plan = plan_repair(checkpoint, query_id=query_id)
-    outcome = apply_repair(plan, checkpoint, rest=STOPPED, made_by="me", reason="why")
+    outcome = apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED, made_by="me", reason="why")
     assert checkpoint.diagnose() == ()
     assert (outcome.batch_id, outcome.deleted, outcome.already_done) == (plan.batch_id, len(plan.deletes), False)
     # What went, and what was replaced, is kept beside it, to the letter; the rest was not touched.
@@ -160,7 +160,7 @@ def test_a_query_id_has_to_be_one(tmp_path: Path) -> None:
     place = placed("4.0.0", "file_to_foreachbatch", tmp_path, damage=no_metadata)
     with pytest.raises(RefusedError, match="'orders' is no UUID"):
         plan_repair(opened(place), query_id="orders")
-    apply_repair(plan_repair(opened(place), query_id=QUERY_ID.upper()), opened(place), rest=STOPPED)
+    apply_repair(plan_repair(opened(place), query_id=QUERY_ID.upper()), opened(place), rest=STOPPED, accept=ACCEPTED)
     assert json.loads((place.checkpoint / "metadata").read_text()) == {"id": QUERY_ID}
 
 
@@ -185,7 +185,7 @@ def test_before_the_first_commit(tmp_path: Path) -> None:
     checkpoint = opened(placed("4.0.0", "hdfs_agg", tmp_path, damage=first_batch_torn))
     plan = plan_repair(checkpoint)
     assert (plan.batch_id, plan.deletes) == (-1, ("offsets/0",))
-    apply_repair(plan, checkpoint, rest=STOPPED)
+    apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED)
     assert plan_repair(checkpoint).already_done
 
 
@@ -221,7 +221,7 @@ def test_what_a_backup_has_comes_back(kind: str, damage: Callable[[Files], None]
     newest = place.sample.rows and max(map(int, place.sample.rows["sample"]))
     assert (plan.batch_id, plan.replayed, plan.deletes, plan.verdict) == (newest, 0, (), Verdict.SAFE)
     assert {backup_id for _, backup_id in plan.fetches} <= {backup.backup_id}
-    apply_repair(plan, opened(place), repository=held, rest=STOPPED)
+    apply_repair(plan, opened(place), repository=held, rest=STOPPED, accept=ACCEPTED)
     assert contents(opened(place).location) == whole
     assert not repair_place(opened(place).location).walk()
     assert next(iter(held.records()))["kind"] == "repair"
@@ -283,7 +283,7 @@ def test_lost_offsets_come_back_under_a_seal_above_them(tmp_path: Path) -> None:
             seals.append(mark.batch_id if mark else None)
 
     here, _ = watched(opened(place).location, note)
-    apply_repair(plan, Checkpoint.at(here), repository=held, rest=STOPPED)
+    apply_repair(plan, Checkpoint.at(here), repository=held, rest=STOPPED, accept=ACCEPTED)
     assert seals == [None, 6, 6]  # offsets/4 is the seal itself at first
     assert contents(opened(place).location) == whole
 
@@ -311,7 +311,7 @@ def test_refused_while_somebody_else_has_sealed_it(tmp_path: Path) -> None:
     with pytest.raises(SealedError, match="sealed by plan other"):
         plan_repair(checkpoint)
     with pytest.raises(SealedError, match="in the meantime"):
-        apply_repair(plan, checkpoint, rest=STOPPED)
+        apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED)
     left = inspect_target(checkpoint.location).seal
     assert left is not None
     assert (left.plan_id, left.batch_id) == (mark.plan_id, mark.batch_id)
@@ -323,7 +323,7 @@ def test_refused_where_the_checkpoint_went_on(tmp_path: Path) -> None:
     (place.checkpoint / "offsets/6").write_bytes((place.checkpoint / "offsets/5").read_bytes())
     before = contents(opened(place).location)
     with pytest.raises(RefusedError, match="not any more what plan"):
-        apply_repair(plan, opened(place), rest=STOPPED)
+        apply_repair(plan, opened(place), rest=STOPPED, accept=ACCEPTED)
     assert contents(opened(place).location) == before
 
 
@@ -342,7 +342,7 @@ def test_refused_while_somebody_writes(place: Location) -> None:
     plan = plan_repair(Checkpoint.at(place))
     here, _ = watched(place, write)
     with pytest.raises(RefusedError, match="is in use"):
-        apply_repair(plan, Checkpoint.at(here), rest=STOPPED)
+        apply_repair(plan, Checkpoint.at(here), rest=STOPPED, accept=ACCEPTED)
     assert inspect_target(place).seal is None
 
 
@@ -394,13 +394,14 @@ def test_killed_at_every_write(case: str, monkeypatch: pytest.MonkeyPatch) -> No
                 Checkpoint.at(here),
                 repository=given,
                 rest=STOPPED,
+                accept=ACCEPTED,
             )
         except Killed:
             mark = inspect_target(place).seal
             assert mark is not None or contents(place) == before or not _harmful(place)
         repo = held if with_backup else None
         again = plan_repair(Checkpoint.at(place), repository=repo, name="orders")
-        apply_repair(again, Checkpoint.at(place), repository=repo, rest=STOPPED)
+        apply_repair(again, Checkpoint.at(place), repository=repo, rest=STOPPED, accept=ACCEPTED)
         assert inspect_target(place).seal is None
         assert not _harmful(place)
         result = contents(place)
@@ -447,12 +448,18 @@ def test_gone_on_with_only_with_the_same_repository(tmp_path: Path) -> None:
     life = Life(3)
     here, _ = watched(opened(place).location, life.before)
     with pytest.raises(Killed):
-        apply_repair(plan_repair(opened(place)), Checkpoint.at(here), repository=repository(tmp_path), rest=STOPPED)
+        apply_repair(
+            plan_repair(opened(place)),
+            Checkpoint.at(here),
+            repository=repository(tmp_path),
+            rest=STOPPED,
+            accept=ACCEPTED,
+        )
     with pytest.raises(RefusedError, match="begun with another repository"):
         plan_repair(opened(place))
     plan = plan_repair(opened(place), repository=repository(tmp_path))
     assert plan.continued
-    apply_repair(plan, opened(place), repository=repository(tmp_path), rest=STOPPED)
+    apply_repair(plan, opened(place), repository=repository(tmp_path), rest=STOPPED, accept=ACCEPTED)
     assert opened(place).diagnose() == ()
 
 
@@ -462,7 +469,7 @@ def test_a_repair_that_was_begun_can_be_given_up(tmp_path: Path) -> None:
     life = Life(1)  # the seal
     here, _ = watched(opened(place).location, life.before)
     with pytest.raises(Killed):
-        apply_repair(plan, Checkpoint.at(here), repository=repository(tmp_path), rest=STOPPED)
+        apply_repair(plan, Checkpoint.at(here), repository=repository(tmp_path), rest=STOPPED, accept=ACCEPTED)
     unseal(opened(place), plan_id=plan.plan_id)
     assert plan_repair(opened(place)).batch_id == 3
 
@@ -490,7 +497,7 @@ def test_whatever_is_done_to_files_it_is_repaired_or_refused(seed: int, kind: st
     checkpoint = Checkpoint.at(place)
     plan = plan_repair(checkpoint)
     if plan.repairable:
-        apply_repair(plan, checkpoint, rest=STOPPED)
+        apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED)
         assert not _harmful(place)
         resume = checkpoint.resume_point()
         assert resume.batch_id == (plan.batch_id or 0) + 1
