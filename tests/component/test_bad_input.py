@@ -22,8 +22,8 @@ from tests.fingerprints import NOTES, fingerprint
 from tests.one_checkpoint import NEWEST, unpack
 from tests.s3_server import FORGER, READER, STRANGER, Identity, S3Server
 
-#: Directories of a repository in which a change keeps its plan, its attempts and what it sets aside.
-WORK = ("changes", "plans", "set-aside")
+#: Directories of a repository in which a change that has begun keeps its plan and what it sets aside.
+WORK = ("plans", "set-aside")
 
 
 @pytest.fixture
