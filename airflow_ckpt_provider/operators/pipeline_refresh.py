@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -19,7 +19,7 @@ from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, BACKFILLS, TableR
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
-from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
+from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.warehouse import Warehouse
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEEP_CLONE = "deep_clone"
 
 
-class PipelineRefreshOperator(PipelineOperator):
+class PipelineRefreshOperator(PipelineChangeOperator):
     """Empty tables and fill them again from their sources, once the loss that it may mean is known or accepted.
 
     Refuses where a source guard says that data older than the retention would be lost, or where nobody knows, unless that
@@ -39,20 +39,13 @@ class PipelineRefreshOperator(PipelineOperator):
 
     The result is that of ``ResetCheckpointOperator`` and ``backups``, ``backfill``, ``verification``, ``snippets``, ``dropped``.
 
+    Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
+
     .. seealso:: :doc:`/howto/lakeflow-refresh`
 
-    :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)
-    :param pipeline_name: its name, which only one may have. (templated)
     :param full_refresh_selection: tables to empty. (templated)
     :param full_refresh: empty every table. (templated)
-    :param refresh_selection: further tables to refresh without emptying them. (templated)
-    :param body: further fields of the interface's version, passed through. (templated)
     :param guard_report: the XCom of a source guard, or several by name. (templated)
-    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same. (templated)
-    :param fingerprint: that of the plan that was shown and approved; ``None``: not compared. (templated)
-    :param mode: ``"plan"`` changes nothing, ``"apply"`` does it. (templated)
-    :param on_active_update: about an update that is active: ``"fail"``, ``"wait"``, or ``"stop"`` it. (templated)
-    :param wait_for: ``"COMPLETED"``; ``"RUNNING"`` for continuous pipelines, which never complete; ``None``: not. (templated)
     :param backup: ``"deep_clone"``: copy the tables before; ``None``: do not. (templated)
     :param tables: full names of what is emptied; ``None``: what is selected, in the pipeline's catalog and schema. (templated)
     :param warehouse_id: SQL warehouse for copies and counts. (templated)
@@ -62,25 +55,13 @@ class PipelineRefreshOperator(PipelineOperator):
     :param backfill_where: table -> SQL predicate for the rows of the copy that are brought back. (templated)
     :param job_id: the job that runs the pipeline: the refresh goes through it. (templated)
     :param clean_up: ``"keep"`` the copies, ``"drop_when_verified"``, or a number of days. (templated)
-    :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
-    :param poll_interval: seconds between two looks.
-    :param timeout: seconds or a timedelta for the waiting.
-    :param deferrable: wait in the triggerer, without a worker.
     """
 
     template_fields: Sequence[str] = (
-        "pipeline_id",
-        "pipeline_name",
+        *PipelineChangeOperator.template_fields,
         "full_refresh_selection",
         "full_refresh",
-        "refresh_selection",
-        "body",
         "guard_report",
-        "accept",
-        "fingerprint",
-        "mode",
-        "on_active_update",
-        "wait_for",
         "backup",
         "tables",
         "warehouse_id",
@@ -89,24 +70,14 @@ class PipelineRefreshOperator(PipelineOperator):
         "backfill_where",
         "job_id",
         "clean_up",
-        "databricks_conn_id",
     )
 
     def __init__(
         self,
         *,
-        pipeline_id: str | None = None,
-        pipeline_name: str | None = None,
         full_refresh_selection: Sequence[str] | str | None = None,
         full_refresh: bool | str = False,
-        refresh_selection: Sequence[str] | str | None = None,
-        body: Mapping[str, Any] | None = None,
         guard_report: Mapping[str, Any] | str | None = None,
-        accept: str | None = None,
-        fingerprint: str | None = None,
-        mode: Literal["plan", "apply"] | str = PLAN,
-        on_active_update: Literal["fail", "wait", "stop"] | str = FAIL,
-        wait_for: Literal["COMPLETED", "RUNNING"] | str | None = COMPLETED,
         backup: Literal["deep_clone"] | str | None = None,
         tables: Sequence[str] | str | None = None,
         warehouse_id: str | None = None,
@@ -115,31 +86,12 @@ class PipelineRefreshOperator(PipelineOperator):
         backfill_where: Mapping[str, str] | None = None,
         job_id: int | str | None = None,
         clean_up: str | int = KEEP,
-        databricks_conn_id: str = "databricks_default",
-        poll_interval: timedelta | float = POLL_INTERVAL,
-        timeout: timedelta | float = TIMEOUT,
-        deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            pipeline_id=pipeline_id,
-            pipeline_name=pipeline_name,
-            databricks_conn_id=databricks_conn_id,
-            poll_interval=poll_interval,
-            timeout=timeout,
-            deferrable=deferrable,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
         self.full_refresh_selection = full_refresh_selection
         self.full_refresh = full_refresh
-        self.refresh_selection = refresh_selection
-        self.body = body
         self.guard_report = guard_report
-        self.accept = accept
-        self.fingerprint = fingerprint
-        self.mode = mode
-        self.on_active_update = on_active_update
-        self.wait_for = wait_for
         self.backup = backup
         self.tables = tables
         self.warehouse_id = warehouse_id

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
 from airflow_ckpt_provider.lakeflow.request import REFRESH, StartRequest
@@ -17,13 +16,13 @@ from airflow_ckpt_provider.lakeflow.rewind_plan import (
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text
-from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
+from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PipelineRewindOperator(PipelineOperator):
+class PipelineRewindOperator(PipelineChangeOperator):
     """Take tables and checkpoints of a pipeline back to a time together: tried first, then done, then read again.
 
     Three updates, each started once: the dry run, the rewind, and the replay, for a rewind does not read anything. Plans only,
@@ -32,6 +31,8 @@ class PipelineRewindOperator(PipelineOperator):
     The result is that of ``ResetCheckpointOperator``, of the replay, and ``updates``: the same for ``dry_run``, ``rewind`` and
     ``replay``.
 
+    Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
+
     .. seealso:: :doc:`/howto/lakeflow-rewind`
 
     :param to: the time: ISO 8601 with an offset, or a wall clock's time with ``timezone``. (templated)
@@ -39,36 +40,14 @@ class PipelineRewindOperator(PipelineOperator):
     :param datasets: names, or ``{"identifier", "cascade", "reset_checkpoints"}``, both true by default; ``None``: all.
         (templated)
     :param replay: start the update that reads the input again. (templated)
-    :param refresh_selection: tables of the replay; ``None``: the whole pipeline. (templated)
-    :param body: further fields for the replay's start, passed through. (templated)
-    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same. (templated)
-    :param fingerprint: that of the plan that was shown and approved; ``None``: not compared. (templated)
-    :param mode: ``"plan"`` changes nothing, ``"apply"`` does it. (templated)
-    :param on_active_update: about an update that is active: ``"fail"``, ``"wait"``, or ``"stop"`` it. (templated)
-    :param wait_for: state of the replay: ``"COMPLETED"``, ``"RUNNING"`` for continuous pipelines, ``None``: not. (templated)
-    :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)
-    :param pipeline_name: its name, which only one may have. (templated)
-    :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
-    :param poll_interval: seconds between two looks.
-    :param timeout: seconds or a timedelta for the waiting.
-    :param deferrable: wait in the triggerer, without a worker.
     """
 
     template_fields: Sequence[str] = (
+        *PipelineChangeOperator.template_fields,
         "to",
         "timezone",
         "datasets",
         "replay",
-        "refresh_selection",
-        "body",
-        "accept",
-        "fingerprint",
-        "mode",
-        "on_active_update",
-        "wait_for",
-        "pipeline_id",
-        "pipeline_name",
-        "databricks_conn_id",
     )
 
     def __init__(
@@ -78,41 +57,13 @@ class PipelineRewindOperator(PipelineOperator):
         timezone: str | None = None,
         datasets: Sequence[str | Mapping[str, Any]] | None = None,
         replay: bool | str = True,
-        refresh_selection: Sequence[str] | str | None = None,
-        body: Mapping[str, Any] | None = None,
-        accept: str | None = None,
-        fingerprint: str | None = None,
-        mode: Literal["plan", "apply"] | str = PLAN,
-        on_active_update: Literal["fail", "wait", "stop"] | str = FAIL,
-        wait_for: Literal["COMPLETED", "RUNNING"] | str | None = COMPLETED,
-        pipeline_id: str | None = None,
-        pipeline_name: str | None = None,
-        databricks_conn_id: str = "databricks_default",
-        poll_interval: timedelta | float = POLL_INTERVAL,
-        timeout: timedelta | float = TIMEOUT,
-        deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            pipeline_id=pipeline_id,
-            pipeline_name=pipeline_name,
-            databricks_conn_id=databricks_conn_id,
-            poll_interval=poll_interval,
-            timeout=timeout,
-            deferrable=deferrable,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
         self.to = to
         self.timezone = timezone
         self.datasets = datasets
         self.replay = replay
-        self.refresh_selection = refresh_selection
-        self.body = body
-        self.accept = accept
-        self.fingerprint = fingerprint
-        self.mode = mode
-        self.on_active_update = on_active_update
-        self.wait_for = wait_for
 
     def _run(self, context: Context) -> dict[str, Any]:
         apply = one_of(self.mode, "mode", (PLAN, APPLY)) == APPLY

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
@@ -36,8 +36,9 @@ from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, find_ours, start_once
-from airflow_ckpt_provider.lakeflow.updates import RUNNING, active_update
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING, active_update
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
+from airflow_ckpt_provider.operators.change_operator import PLAN
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -90,12 +91,12 @@ class PipelineOperator(BaseOperator):
     def __init__(
         self,
         *,
-        pipeline_id: str | None,
-        pipeline_name: str | None,
-        databricks_conn_id: str,
-        poll_interval: timedelta | float,
-        timeout: timedelta | float,
-        deferrable: bool,
+        pipeline_id: str | None = None,
+        pipeline_name: str | None = None,
+        databricks_conn_id: str = "databricks_default",
+        poll_interval: timedelta | float = POLL_INTERVAL,
+        timeout: timedelta | float = TIMEOUT,
+        deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("multiple_outputs", True)
@@ -390,3 +391,52 @@ class PipelineOperator(BaseOperator):
         if not job_id:
             return plan
         return replace(plan, calls=(("POST", "2.2/jobs/run-now", self._job_call(context, job_id, request)),))
+
+
+class PipelineChangeOperator(PipelineOperator):
+    """Base of the operators that change a pipeline's tables or checkpoints by an update. Plans only, unless ``mode="apply"``.
+
+    Parameters of the pipeline: see :class:`~.pipeline_waiting.PipelineOperator`.
+
+    :param mode: ``"plan"`` changes nothing, ``"apply"`` does it. (templated)
+    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same. (templated)
+    :param fingerprint: that of the plan that was shown and approved; ``None``: not compared. (templated)
+    :param on_active_update: about an update that is active: ``"fail"``, ``"wait"``, or ``"stop"`` it. (templated)
+    :param wait_for: state of the update: ``"COMPLETED"``; ``"RUNNING"`` for continuous pipelines, which never complete; ``None``:
+        not waited for. (templated)
+    :param refresh_selection: tables that the update, or the replay of a rewind, refreshes without emptying them; ``None``: the
+        whole pipeline where nothing else limits it. (templated)
+    :param body: further fields of the interface's version, passed through. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *PipelineOperator.template_fields,
+        "mode",
+        "accept",
+        "fingerprint",
+        "on_active_update",
+        "wait_for",
+        "refresh_selection",
+        "body",
+    )
+
+    def __init__(
+        self,
+        *,
+        mode: Literal["plan", "apply"] | str = PLAN,
+        accept: str | None = None,
+        fingerprint: str | None = None,
+        on_active_update: Literal["fail", "wait", "stop"] | str = FAIL,
+        wait_for: Literal["COMPLETED", "RUNNING"] | str | None = COMPLETED,
+        refresh_selection: Sequence[str] | str | None = None,
+        body: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.mode = mode
+        self.accept = accept
+        self.fingerprint = fingerprint
+        self.on_active_update = on_active_update
+        self.wait_for = wait_for
+        self.refresh_selection = refresh_selection
+        self.body = body

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
@@ -12,14 +11,14 @@ from airflow_ckpt_provider.lakeflow.reset_plan import plan_pipeline_reset
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import mapping, one_of, text
-from airflow_ckpt_provider.operators.pipeline_waiting import DEFERRABLE, POLL_INTERVAL, TIMEOUT, PipelineOperator
+from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ResetCheckpointOperator(PipelineOperator):
+class ResetCheckpointOperator(PipelineChangeOperator):
     """Reset the checkpoints of flows and run the pipeline: the flows begin to read where their code says, the rows stay.
 
     Plans only, unless ``mode="apply"``; planning sends nothing but GET. The start is sent once: a retry, a worker that was
@@ -29,107 +28,59 @@ class ResetCheckpointOperator(PipelineOperator):
     The result: ``mode``, ``plan``, ``markdown``, ``pipeline_id``, ``pipeline_name``, ``update_id``, ``update_ids`` (with those
     that the workspace started in its place), ``state``, ``states`` (with times), ``flows``, ``cause``, ``found``, ``url``.
 
+    Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
+
     .. seealso:: :doc:`/howto/lakeflow-reset`
 
-    :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)
-    :param pipeline_name: its name, which only one may have. (templated)
     :param flows: names of the flows, as ``origin.flow_name`` of the event log has them; passed on as they are. (templated)
-    :param refresh_selection: tables to refresh; ``None``: the whole pipeline, for a reset does not limit that. (templated)
     :param full_refresh_selection: tables to empty in the same update. (templated)
     :param cause: for the update, one of the interface's words; ``None``: ``API_CALL``. (templated)
     :param parameters: parameters of the pipeline for this update. (templated)
-    :param body: further fields of the interface's version, passed through. (templated)
     :param starting_positions: flow -> where it begins: ``{"source", "options", "carried_by": {option: key of configuration or
         parameters}}`` or with ``"deployed": True``; or the XCom of ``StartingPositionsOperator``. (templated)
     :param sources: flow -> all that it joins or unions, where the event log does not tell. (templated)
     :param guard_report: the XCom of a source guard, or several by name. (templated)
-    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same. (templated)
-    :param fingerprint: that of the plan that was shown and approved; ``None``: not compared. (templated)
-    :param mode: ``"plan"`` changes nothing, ``"apply"`` does it. (templated)
-    :param on_active_update: about an update that is active: ``"fail"``, ``"wait"``, or ``"stop"`` it. (templated)
-    :param wait_for: ``"COMPLETED"``; ``"RUNNING"`` for continuous pipelines, which never complete; ``None``: not. (templated)
     :param job_id: the job that runs the pipeline: the reset goes through it. (templated)
     :param run_parameter: name of a pipeline parameter that gets this task's id, so that its update is known for certain where the
         workspace repeats parameters. (templated)
-    :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
-    :param poll_interval: seconds between two looks.
-    :param timeout: seconds or a timedelta for the waiting.
-    :param deferrable: wait in the triggerer, without a worker.
     """
 
     template_fields: Sequence[str] = (
-        "pipeline_id",
-        "pipeline_name",
+        *PipelineChangeOperator.template_fields,
         "flows",
-        "refresh_selection",
         "full_refresh_selection",
         "cause",
         "parameters",
-        "body",
         "starting_positions",
         "sources",
         "guard_report",
-        "accept",
-        "fingerprint",
-        "mode",
-        "on_active_update",
-        "wait_for",
         "job_id",
         "run_parameter",
-        "databricks_conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "starting_positions": "json"}
 
     def __init__(
         self,
         *,
-        pipeline_id: str | None = None,
-        pipeline_name: str | None = None,
         flows: Sequence[str] | str,
-        refresh_selection: Sequence[str] | str | None = None,
         full_refresh_selection: Sequence[str] | str | None = None,
         cause: str | None = None,
         parameters: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
         starting_positions: Mapping[str, Any] | str | None = None,
         sources: Mapping[str, Sequence[str]] | None = None,
         guard_report: Mapping[str, Any] | str | None = None,
-        accept: str | None = None,
-        fingerprint: str | None = None,
-        mode: Literal["plan", "apply"] | str = PLAN,
-        on_active_update: Literal["fail", "wait", "stop"] | str = FAIL,
-        wait_for: Literal["COMPLETED", "RUNNING"] | str | None = COMPLETED,
         job_id: int | str | None = None,
         run_parameter: str | None = None,
-        databricks_conn_id: str = "databricks_default",
-        poll_interval: timedelta | float = POLL_INTERVAL,
-        timeout: timedelta | float = TIMEOUT,
-        deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            pipeline_id=pipeline_id,
-            pipeline_name=pipeline_name,
-            databricks_conn_id=databricks_conn_id,
-            poll_interval=poll_interval,
-            timeout=timeout,
-            deferrable=deferrable,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
         self.flows = flows
-        self.refresh_selection = refresh_selection
         self.full_refresh_selection = full_refresh_selection
         self.cause = cause
         self.parameters = parameters
-        self.body = body
         self.starting_positions = starting_positions
         self.sources = sources
         self.guard_report = guard_report
-        self.accept = accept
-        self.fingerprint = fingerprint
-        self.mode = mode
-        self.on_active_update = on_active_update
-        self.wait_for = wait_for
         self.job_id = job_id
         self.run_parameter = run_parameter
 
