@@ -34,9 +34,10 @@ class CommitGapSensor(StreamSensor):
     The result says how far the stream is: ``checkpoint, latest_logged, latest_committed, gap, uncommitted, batch_time,
     logged_at, committed_at, seconds_since_commit, batches_per_minute, sources, sealed``.
 
+    Parameters of the checkpoint and of waiting: see :class:`~.waiting.StreamSensor`.
+
     .. seealso:: :doc:`/howto/sensor`
 
-    :param checkpoint: URI of the checkpoint. (templated)
     :param condition: ``"drained"``, ``"progressed_by"``, ``"committed_batch"`` or ``"max_gap"``. (templated)
     :param value: the number that the condition needs; ``drained`` needs none. (templated)
     :param since_batch: for ``progressed_by``: count from this batch, -1 for before the first; ``None``: from the newest
@@ -48,23 +49,20 @@ class CommitGapSensor(StreamSensor):
     :param on_stuck: ``"fail"``, or ``"pass"`` where a dead stream is as good as a drained one: before a rewind, which drops
         the batch that it left behind. (templated)
     :param missing_ok: wait for a checkpoint that does not exist yet, instead of failing. (templated)
-    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
+        *StreamSensor.template_fields,
         "condition",
         "value",
         "since_batch",
         "on_stuck",
         "missing_ok",
-        "checkpoint_conn_id",
     )
 
     def __init__(
         self,
         *,
-        checkpoint: str,
         condition: str = DRAINED,
         value: int | str | None = None,
         since_batch: int | str | None = None,
@@ -72,10 +70,9 @@ class CommitGapSensor(StreamSensor):
         stuck_after: timedelta | float | None = 1800.0,
         on_stuck: Literal["fail", "pass"] | str = "fail",
         missing_ok: bool | str = False,
-        checkpoint_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(checkpoint=checkpoint, checkpoint_conn_id=checkpoint_conn_id, **kwargs)
+        super().__init__(**kwargs)
         self.condition = condition
         self.value = value
         self.since_batch = since_batch

@@ -94,9 +94,10 @@ class StreamHealthSensor(StreamSensor):
 
     The result holds ``healthy``, ``checks``, ``baseline``, ``measured`` and ``progress``.
 
+    Parameters of the checkpoint and of waiting: see :class:`~.waiting.StreamSensor`.
+
     .. seealso:: :doc:`/howto/sensor`
 
-    :param checkpoint: URI of the checkpoint. (templated)
     :param baseline: what :func:`stream_baseline` returned before the deployment, as a dictionary or as JSON. (templated)
     :param new_batches: how many new batches to compare. (templated)
     :param warm_up: batches after the baseline that are not compared: they catch up on the time of the deployment. (templated)
@@ -113,16 +114,14 @@ class StreamHealthSensor(StreamSensor):
     :param give_up_after: new batches after which a pace that is still another fails the task; ``None``: ``warm_up`` and
         four times ``new_batches``. (templated)
     :param stuck_after: as for :class:`~airflow_ckpt_provider.sensors.commit_gap.CommitGapSensor`.
-    :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
+        *StreamSensor.template_fields,
         "baseline",
         "new_batches",
         "warm_up",
         "give_up_after",
-        "checkpoint_conn_id",
         "progress_log",
         "error_log",
         "progress_log_conn_id",
@@ -131,7 +130,6 @@ class StreamHealthSensor(StreamSensor):
     def __init__(
         self,
         *,
-        checkpoint: str,
         baseline: dict[str, Any] | str,
         new_batches: int | str = 10,
         warm_up: int | str = 1,
@@ -141,13 +139,12 @@ class StreamHealthSensor(StreamSensor):
         lag_within: float | None = 20.0,
         give_up_after: int | str | None = None,
         stuck_after: timedelta | float | None = 1800.0,
-        checkpoint_conn_id: str | None = None,
         progress_log: str | None = None,
         error_log: str | None = None,
         progress_log_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(checkpoint=checkpoint, checkpoint_conn_id=checkpoint_conn_id, **kwargs)
+        super().__init__(**kwargs)
         self.baseline = baseline
         self.new_batches = new_batches
         self.warm_up = warm_up

@@ -277,18 +277,30 @@ def test_deferral_ends_by_itself(stream: DiskStream) -> None:
 
 @pytest.mark.parametrize("made", [CommitGapSensor, StreamHealthSensor])
 class TestCommonRules:
-    NOT_TEMPLATED = {"quiet_for", "stuck_after", "duration_within", "input_within", "lag_within", "catching_up"}  # noqa: RUF012
+    NOT_TEMPLATED = {  # noqa: RUF012
+        *("quiet_for", "stuck_after", "duration_within", "input_within", "lag_within", "catching_up"),
+        *("deferrable", "poll_interval"),
+    }
+
+    def _classes(self, made: type[BaseSensorOperator]) -> list[type[BaseSensorOperator]]:
+        """The sensor and its bases in the package."""
+        return [cls for cls in made.__mro__ if cls.__module__.startswith("airflow_ckpt_provider.")]
 
     def _parameters(self, made: type[BaseSensorOperator]) -> dict[str, inspect.Parameter]:
-        parameters = dict(inspect.signature(made.__init__).parameters)
-        return {name: p for name, p in parameters.items() if name not in ("self", "kwargs")}
+        found = {
+            name: parameter
+            for cls in self._classes(made)
+            for name, parameter in inspect.signature(vars(cls)["__init__"]).parameters.items()
+        }
+        return {name: p for name, p in found.items() if name not in ("self", "kwargs")}
 
     def test_keyword_only(self, made: type[BaseSensorOperator]) -> None:
         assert {p.kind for p in self._parameters(made).values()} == {inspect.Parameter.KEYWORD_ONLY}
 
     def test_templated_and_documented(self, made: type[BaseSensorOperator]) -> None:
         assert set(made.template_fields) == set(self._parameters(made)) - self.NOT_TEMPLATED
-        lines = (made.__doc__ or "").replace("\n        ", " ").splitlines()
+        docs = "\n".join(vars(cls)["__doc__"] for cls in self._classes(made))
+        lines = docs.replace("\n        ", " ").splitlines()
         for name in self._parameters(made):
             (line,) = (found for found in lines if found.strip().startswith(f":param {name}:"))
             assert line.endswith("(templated)") is (name not in self.NOT_TEMPLATED), line
