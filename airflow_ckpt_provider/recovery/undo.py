@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.engine import Change, SinkAction
 from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan, plan_to_undo, plan_undo
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.sink import BringForward
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -74,7 +77,11 @@ def undo(
     :raises RefusedError: something was written since, or the sink cannot be brought forward; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
-    document = plan_to_undo(checkpoint, repository, plan_id)
+    try:
+        document = plan_to_undo(checkpoint, repository, plan_id)
+    except NoSuchBackupError:
+        _refuse_old_restore(checkpoint, repository)
+        raise
     if document.get("observed") == checkpoint.uri:
         checkpoint = _sibling(checkpoint, str(document["checkpoint"]), open_place)
     former = document.get("observed")
@@ -115,3 +122,21 @@ def _sibling(version: Location, uri: str, open_place: Callable[[str], Location] 
         return open_place(uri)
     parent = version.root.rstrip("/").rpartition("/")[0]
     return Location(version.store, f"{parent}/{uri.rstrip('/').rpartition('/')[2]}")
+
+
+def _refuse_old_restore(checkpoint: Location, repository: Repository) -> None:
+    """Say where a restore that version 0.1.0 has begun keeps what it replaced: it kept no plan that could be undone.
+
+    :raises RefusedError: the checkpoint is sealed by such a restore.
+    """
+    mark = inspect_target(checkpoint).seal
+    if mark is None:
+        return
+    for name in repository.names():
+        kept = kept_by_earlier_version(repository, name=name.removesuffix(SAFETY_SUFFIX), plan_id=mark.plan_id)
+        if kept:
+            raise RefusedError(
+                f"{checkpoint} is sealed by restore {mark.plan_id} of version 0.1.0, which is not undone file by file; what it "
+                f"replaced is kept: {kept}",
+                hint="run the same restore again, which completes it; then restore what it kept",
+            )

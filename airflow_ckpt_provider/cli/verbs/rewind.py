@@ -85,7 +85,7 @@ def _guards(call: Call) -> tuple[Guard, ...]:
 
 def _specifier(call: Call) -> Specifier:
     args = call.args
-    given = [kind for kind in KINDS if getattr(args, kind) not in (None, False)]
+    given = [kind for kind in KINDS if getattr(args, kind) is not None and getattr(args, kind) is not False]
     if len(given) != 1:
         options = ", ".join(f"--{kind.replace('_', '-')}" for kind in KINDS)
         said = f"{len(given)} of them were" if given else "none was"

@@ -287,18 +287,19 @@ def _changes(
         return files_beyond(tree, closure, end), ()
     entries = target.backup.files_of(target.batch_id)
     _check_backup(repository, entries, before.location)
-    writes = []
-    for entry in entries:
+    deletes = tuple(sorted(set(before.visible) - {entry.path for entry in entries}))
+
+    def differs(entry: FileEntry) -> bool:
         there = before.visible.get(entry.path)
-        # Entries of the log are always written: the order in which they are keeps Spark from starting half-way.
-        if (
-            there is None
-            or entry.path.startswith(f"{OFFSETS}/")
-            or there.size != entry.size
-            or content_damage(entry, before.location.read(entry.path)) is not None
-        ):
-            writes.append(entry)
-    return tuple(sorted(set(before.visible) - {entry.path for entry in entries})), tuple(writes)
+        if there is None or there.size != entry.size:
+            return True
+        return content_damage(entry, before.location.read(entry.path)) is not None
+
+    differing = {entry.path for entry in entries if differs(entry)}
+    if not differing and not deletes:
+        return (), ()
+    # Entries of the log are written in any case: the order in which they are keeps Spark from starting half-way.
+    return deletes, tuple(e for e in entries if e.path in differing or e.path.startswith(f"{OFFSETS}/"))
 
 
 def _check_backup(repository: Repository, entries: Sequence[FileEntry], location: Location) -> None:
