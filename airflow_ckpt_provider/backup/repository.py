@@ -11,7 +11,8 @@
     verified/<name>/<backup id>/…          what verifying backups found
     running/<name>.json                    who is making a backup at the moment
     plans/<plan id>.json                   a plan that was begun, with all that going on with it needs
-    set-aside/<name>/<plan id>/…           what a restore replaced and could not back up, or a rewind, reset or repair took away
+    set-aside/<name>/<plan id>/…           what a change of a checkpoint removed or wrote over
+    changes/<key>/<nnnnnn>.json            attempts at changing a checkpoint
     audit/<time>-<plan id>.json            what was changed, by whom, why
     upgrades/<name>/<nnnnnn>.json          what an upgrade of a stream has done so far
     drills/<name>/<backup id>/…            when a backup was last restored and run on
@@ -38,7 +39,7 @@ LATEST = "latest"
 #: In the place of a manifest: a prune has given up the backup that was going to write it. See
 #: :mod:`~airflow_ckpt_provider.backup.claims`.
 GIVEN_UP = b'{"format":"airflow-ckpt-given-up"}\n'
-#: Safety backups of a stream go under a name of their own, with this at its end; ``latest`` never means one of them.
+#: Safety backups of a stream, which restores of version 0.1.0 made, go under a name of their own, with this at its end; ``latest`` never means one of them.
 SAFETY_SUFFIX = ".before-restore"
 _MARKER = "repository.json"
 _FORMAT = "airflow-ckpt-repository"

@@ -255,7 +255,13 @@ class _Attempt:
         going = {*(path for path in edits.removes if not is_checksum(path)), *replaced}
         files = [there.files[path] for path in sorted(going)]
         left = {p: f.identity for p, f in there.visible.items() if p not in going}
-        self.aside.keep(self.place, files, left=left, workers=self.change.workers)
+        try:
+            self.aside.keep(self.place, files, left=left, workers=self.change.workers)
+        except FileNotFoundError as e:
+            raise StorageError(
+                f"a file of {self.place} was removed while it was being set aside: {e}",
+                hint="nothing was removed by this plan; see who else writes there, then run the same command again",
+            ) from e
 
     def _give_up(self, error: CkptError, marks: list[Seal]) -> None:
         """Lift the seal where nothing was changed: neither a file nor the sink. Else say how to take the change back."""

@@ -56,8 +56,8 @@ class LeaseTerms:
     :param request_timeout: seconds after which a request that writes or deletes is given up.
     """
 
-    lease: float = 60.0
-    request_timeout: float = 30.0
+    lease: float = 120.0
+    request_timeout: float = 90.0
 
     @classmethod
     def given(cls) -> LeaseTerms:
