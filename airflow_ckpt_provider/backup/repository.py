@@ -39,7 +39,7 @@ LATEST = "latest"
 #: In the place of a manifest: a prune has given up the backup that was going to write it. See
 #: :mod:`~airflow_ckpt_provider.backup.claims`.
 GIVEN_UP = b'{"format":"airflow-ckpt-given-up"}\n'
-#: Safety backups of a stream, which restores of version 0.1.0 made, go under a name of their own, with this at its end; ``latest`` never means one of them.
+#: Restores of version 0.1.0 made safety backups, under a name with this at its end; ``latest`` never means one of them.
 SAFETY_SUFFIX = ".before-restore"
 _MARKER = "repository.json"
 _FORMAT = "airflow-ckpt-repository"

@@ -142,7 +142,7 @@ class TestNumbers:
 
     def test_the_environment_sets_the_terms(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(LEASE_VARIABLE, raising=False)
-        assert LeaseTerms.given() == LeaseTerms(60.0, 30.0)
+        assert LeaseTerms.given() == LeaseTerms(120.0, 90.0)
         monkeypatch.setenv(LEASE_VARIABLE, "2.5")
         assert LeaseTerms.given() == LeaseTerms(2.5, 2.5)
 

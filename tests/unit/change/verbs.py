@@ -135,13 +135,15 @@ def _plan_repair(here: Location, seal_id: str | None = None) -> RepairPlan:
 
 
 def _repair(here: Location) -> Any:
-    return apply_repair(_plan_repair(here), Checkpoint.at(orders(here)), repository=held(here), rest=STOPPED)
+    return apply_repair(
+        _plan_repair(here), Checkpoint.at(orders(here)), repository=held(here), accept=ACCEPTED, rest=STOPPED
+    )
 
 
 def _stop_and_repair(here: Location) -> Any:
     plan = functools.partial(_plan_repair, here)
     return stop_plan_and_repair(
-        Checkpoint.at(orders(here)), plan, repository=held(here), stop_running=True, rest=STOPPED
+        Checkpoint.at(orders(here)), plan, repository=held(here), stop_running=True, accept=ACCEPTED, rest=STOPPED
     )
 
 
