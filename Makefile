@@ -23,8 +23,8 @@ demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, 
 demo-upgrade: java venv jars ## Upgrade a live stream with the DAG safe_upgrade, once well and once badly (BAD=kind)
 	@$(PY) -m demo.upgrade.main $(if $(BAD),--bad $(BAD)) $(ARGS)
 
-test: java venv jars ## Run the tests (ARGS="..." goes to pytest)
-	@$(PY) -m pytest $(ARGS)
+test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
+	@$(PY) -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: venv ## Check style and types
 	@$(PY) -m ruff check .

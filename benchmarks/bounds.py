@@ -19,7 +19,8 @@ FIXED = {
     Step.CHANGED: 25,
     Step.VERIFY: 6,
     Step.READ: 6,
-    Step.RESTORE: 40,
+    # The fence and what an undo needs are among them: the attempt and its end, the plan, and a listing of attempts.
+    Step.RESTORE: 48,
 }
 
 

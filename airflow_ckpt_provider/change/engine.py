@@ -136,7 +136,12 @@ class Change:
         if not plan.continued:
             plan.check_accepted(accept)
         if self.sink:
-            self.sink.check()
+            try:
+                self.sink.check()
+            except CkptError as e:
+                if plan.continued:
+                    e.add_hint(f"or take it back: `airflow-ckpt undo {plan.checkpoint} --plan {plan.plan_id}`")
+                raise
         key = self.observed or self.place
         what = plan.seal_reason
         with fenced(

@@ -26,7 +26,7 @@ def bucket(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     name = s3_server.make_bucket()
     fs = s3_server.filesystem()
     fs.put(f"{unpack(tmp_path / 'orders')}/", f"{name}/checkpoints/orders/", recursive=True)
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", s3_server.airflow_connection(READER))
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE_OF_THIS_TEST", s3_server.airflow_connection(READER))
     monkeypatch.setenv("AIRFLOW_CONN_BACKUPS", s3_server.airflow_connection())
     monkeypatch.setenv("AIRFLOW_CONN_STRANGER", s3_server.airflow_connection(STRANGER))
     return name
@@ -35,7 +35,7 @@ def bucket(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def _back_up(bucket: str, **fields: Any) -> dict[str, Any]:
     arguments = {
         "checkpoint": f"s3a://{bucket}/checkpoints/orders",
-        "checkpoint_conn_id": "lake",
+        "checkpoint_conn_id": "lake_of_this_test",
         "repository": f"s3://backups@{bucket}/backups",
         **fields,
     }
@@ -75,7 +75,7 @@ def test_seal(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"repository_conn_id": "lake"}, {"repository_conn_id": "stranger"}], ids=["read-only", "unknown"]
+    "fields", [{"repository_conn_id": "lake_of_this_test"}, {"repository_conn_id": "stranger"}], ids=["read-only", "unknown"]
 )
 def test_rights_that_are_missing_are_left_to_the_retries(bucket: str, fields: dict[str, str]) -> None:
     with pytest.raises(StorageError, match="HINT: check"):

@@ -44,7 +44,7 @@ def test_status_and_undo_of_any_change(verb: str, checkpoint: Path, repository: 
     assert status(checkpoint)["kind"] == "untouched"
     change = {
         "reset": ("reset", checkpoint, "--from-scratch", "--sink", "kafka", "--accept", "sink_duplicates"),
-        "repair": ("doctor", checkpoint, "--repair"),
+        "repair": ("doctor", checkpoint, "--repair", "--accept", "sink_unknown"),
         "restore": ("restore", repository, "latest", checkpoint, "--replace"),
     }[verb]
     if verb == "restore":
