@@ -26,7 +26,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -290,9 +290,10 @@ def newest_attempt(place: Location) -> Attempt | None:
     A number whose file cannot be read (its writer was killed, on a store without atomic writes) counts as an attempt of nobody.
     """
     numbers = _numbers(place)
-    if not numbers:
-        return None
-    number = max(numbers)
+    return _read_attempt(place, max(numbers)) if numbers else None
+
+
+def _read_attempt(place: Location, number: int) -> Attempt:
     try:
         return Attempt.from_json(load_json(place.read(f"{number:06d}.json")), number=number)
     except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
@@ -300,7 +301,11 @@ def newest_attempt(place: Location) -> Attempt | None:
 
 
 def _numbers(place: Location) -> list[int]:
-    names = (file.path.removesuffix(".json") for file in place.list().files)
+    return _numbers_in(file.path for file in place.list().files)
+
+
+def _numbers_in(paths: Iterable[str]) -> list[int]:
+    names = (path.removesuffix(".json") for path in paths)
     return [int(name) for name in names if name.isdecimal()]
 
 
@@ -338,17 +343,40 @@ def _acquire(
     if not place.store.creates_if_absent and load_json(place.read(path)).get("nonce") != attempt.nonce:
         raise taken
     _ACTIVE.add(attempt.nonce)
-    fence = Fence(place, attempt, renewed)
-    if earlier and not _has_ended(place, earlier) and not _is_dead(earlier):
-        _wait_for(place, earlier, checkpoint)
+    try:
+        began, not_over = time.monotonic(), _not_over(place, attempt.number)
+        if not not_over:
+            return Fence(place, attempt, renewed)
+        for each in not_over:
+            _wait_for(place, each, checkpoint, since=began)
         # Whoever waited longer than its own lease has to see anew that it is still the newest.
         before = Clocks()
         newest = newest_attempt(place)
         if newest and newest.number > attempt.number:
-            _ACTIVE.discard(attempt.nonce)
             raise ChangeRunningError(f"{checkpoint} is being changed by {newest.words}", hint="wait for it to end")
-        fence = Fence(place, attempt, before)
-    return fence
+        return Fence(place, attempt, before)
+    except BaseException:
+        _ACTIVE.discard(attempt.nonce)
+        raise
+
+
+def _not_over(place: Location, number: int) -> list[Attempt]:
+    """The attempts before a number of which something may still arrive, newest first.
+
+    An attempt that has ended, or that has shown a sign of life, had waited for those before it. One that died before that may not
+    have, so those before it count as well.
+    """
+    names = {file.path for file in place.list().files}
+    found = []
+    for earlier in sorted((n for n in _numbers_in(names) if n < number), reverse=True):
+        if f"{earlier:06d}{_END}" in names:
+            break
+        attempt = _read_attempt(place, earlier)
+        if not _is_dead(attempt):
+            found.append(attempt)
+        if f"{earlier:06d}{_ALIVE}" in names:
+            break
+    return found
 
 
 def _has_ended(place: Location, attempt: Attempt) -> bool:
@@ -384,9 +412,12 @@ def _sign_of_life(place: Location, attempt: Attempt) -> bytes | None:
         return None
 
 
-def _wait_for(place: Location, earlier: Attempt, checkpoint: Location) -> None:
-    """Wait until nothing of an earlier attempt can arrive any more."""
-    wait = (earlier.terms.lease + earlier.terms.request_timeout) * _DRIFT
+def _wait_for(place: Location, earlier: Attempt, checkpoint: Location, *, since: float) -> None:
+    """Wait until nothing of an earlier attempt can arrive any more.
+
+    :param since: when a later number was taken, at the latest, by ``time.monotonic``.
+    """
+    wait = (earlier.terms.lease + earlier.terms.request_timeout) * _DRIFT - (time.monotonic() - since)
     log.warning("%s has not ended: %s is changed after %.0f s at the latest", earlier.words, checkpoint, wait)
     _wait_until(lambda: _has_ended(place, earlier), wait)
 
