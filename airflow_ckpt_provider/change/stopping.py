@@ -10,7 +10,7 @@ from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal, seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import ChangeRunningError, RefusedError
 from airflow_ckpt_provider.storage.location import Location
 
 #: How the seal that stops a query begins; whoever finds it knows that nothing was changed yet.
@@ -37,7 +37,8 @@ def with_query_stopped(
     :param repository: keeps the plan of ``work``, once it has begun.
     :param work: plans and carries out, given the id under which the checkpoint was sealed to stop its query and the proof that
         it is stopped; both ``None`` where it was not sealed here: planning then says whose seal is there, or resumes its plan.
-        Where it is refused or has nothing to do before a plan was kept, the seal is lifted: nothing was changed.
+        Where it is refused or has nothing to do before a plan was kept, the seal is lifted: nothing was changed. Where another
+        attempt is at work it stays.
     :param change: what it is stopped for, in a word: ``rewind``, ``reset``.
     :param stop_running: whether it may be stopped.
     :param rest: how it is known to be stopped.
@@ -47,6 +48,8 @@ def with_query_stopped(
     seal_id, proof = _stop(location, STOPPING + change, rest=rest, made_by=made_by) if stop_running else (None, None)
     try:
         result = work(seal_id, proof)
+    except ChangeRunningError:
+        raise  # the other attempt has found the same seal, and counts on it
     except RefusedError:
         _lift_unused(location, repository, seal_id)
         raise
