@@ -23,7 +23,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
 from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
-from airflow_ckpt_provider.change.plan import Edits, Plan, Write, hidden_checksum, is_checksum
+from airflow_ckpt_provider.change.plan import Edits, Plan, Write, hidden_checksum, is_checksum, undone_by
 from airflow_ckpt_provider.change.plan_seal import give_back, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
@@ -173,6 +173,7 @@ class _Attempt:
             marks = self._seal()
             mark = marks[-1]
             there = inspect_target(self.place)
+            self._check_sealed(there, mark)
             edits = plan.edits(there, self.repository)
             try:
                 self._set_aside(there, edits)
@@ -222,6 +223,19 @@ class _Attempt:
             seconds=time.monotonic() - began,
         )
 
+    def _check_sealed(self, there: Target, mark: Seal) -> None:
+        """See that the newest seal is ours: a change with another repository may have sealed an empty place higher."""
+        if there.seal is None or (there.seal.plan_id, there.seal.attempt) != (mark.plan_id, mark.attempt):
+            who = (
+                f"is sealed by plan {there.seal.plan_id} ({there.seal.reason})"
+                if there.seal
+                else "is not sealed any more"
+            )
+            raise RefusedError(
+                f"{there.location} {who}, just after plan {mark.plan_id} had sealed it; nothing was changed by this attempt",
+                hint="see who else changes it, then run the same command again",
+            )
+
     def _in_use(self) -> AbstractContextManager[None]:
         return self.change.in_use() if self.change.in_use else nullcontext()
 
@@ -230,15 +244,48 @@ class _Attempt:
         return (self.place,) if self.change.observed is None else (self.place, self.observed)
 
     def _seal(self) -> list[Seal]:
-        """Seal the checkpoint whose query is stopped, and the place that is changed where that is another one."""
-        begun = self.aside.sizes is not None or self.plan.continued
+        """Seal the checkpoint whose query is stopped, and the place that is changed where that is another one.
+
+        A change that was begun is resumed only under its own seal: nothing else has kept a query from starting since.
+        """
+        plan = self.plan
+        found = [(place, inspect_target(place)) for place in self._sealed_places()]
+        ours = [there for _, there in found if there.seal and there.seal.plan_id in {plan.plan_id, *plan.own_seals}]
+        begun = plan.continued or (bool(ours) and self.aside.sizes is not None)
+        if plan.own_seals:
+            self.found = [(place, there.seal) for place, there in found]
         marks = []
-        if self.plan.own_seals:
-            self.found = [(place, inspect_target(place).seal) for place in self._sealed_places()]
         if self.change.observed is not None:
-            marks.append(self._sealed(self.observed, self.change.observed_fingerprint, begun=begun, above=()))
-        mark = self._sealed(self.place, self.plan.expects, begun=begun, above=self.plan.writes_offsets)
-        return [*marks, raise_above(self.place, mark, self.plan.writes_offsets, made_by=self.change.made_by)]
+            # Sealed first and unsealed last; where a person has lifted its seal alone, that of the changed place counts.
+            still = begun and not (ours and found[-1][1] not in ours)
+            marks.append(self._sealed(self.observed, self.change.observed_fingerprint, begun=still, above=()))
+        fingerprint, there = plan.expects, found[0][1]
+        if begun and self.change.observed is not None and ours and there not in ours:
+            self._check_unsealed(there)
+            begun, fingerprint = False, there.fingerprint
+        mark = self._sealed(self.place, fingerprint, begun=begun, above=plan.writes_offsets)
+        return [*marks, raise_above(self.place, mark, plan.writes_offsets, made_by=self.change.made_by)]
+
+    def _check_unsealed(self, there: Target) -> None:
+        """See that a place is before the first change or after the last one: it is sealed later, and unsealed earlier, than
+        the former version of its flow.
+
+        :raises RefusedError: it is neither: somebody has lifted its seal half-way.
+        """
+        undone = undone_by(self.plan.plan_id)
+        document = self.repository.kept_plan(undone) or {}
+        records = [r for r in self.repository.records() if r.get("plan_id") == undone]
+        known = {document.get("checkpoint_fingerprint"), *(r.get("after") for r in records)}
+        if there.is_empty or there.fingerprint in known:
+            return
+        try:
+            self.plan.check(there)
+        except CkptError:
+            raise RefusedError(
+                f"the seal of plan {self.plan.plan_id} on {there.location} was lifted half-way: its query may have been started",
+                hint=f"see what is there: `airflow-ckpt doctor {there.location}`; to give the plan up, lift its other seal: "
+                f"`airflow-ckpt unseal {self.observed} --plan {self.plan.plan_id}`",
+            ) from None
 
     def _sealed(self, place: Location, fingerprint: str | None, *, begun: bool, above: Collection[str]) -> Seal:
         return seal_for_plan(
@@ -249,6 +296,7 @@ class _Attempt:
             made_by=self.change.made_by,
             fingerprint=fingerprint,
             begun=begun,
+            sealed=self.change.proof is not None,
             above=above,
             own=self.plan.own_seals,
         )
@@ -277,7 +325,12 @@ class _Attempt:
                     if mark is not None:
                         give_back(place, mark)
             return
-        untouched = self.plan.fingerprint == inspect_target(self.place).fingerprint
+        # A plan that is resumed may have been made from what is half-changed; the one that was kept has the place as it was.
+        try:
+            before = (self.repository.kept_plan(self.plan.plan_id) or {}).get("checkpoint_fingerprint")
+            untouched = before == inspect_target(self.place).fingerprint
+        except CkptError:
+            untouched = False  # it cannot be told
         if untouched and sink is False:
             for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
                 remove_seal(place, seal)

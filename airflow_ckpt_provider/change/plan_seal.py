@@ -32,6 +32,7 @@ def seal_for_plan(
     fingerprint: str | None,
     attempt: int | None = None,
     begun: bool = False,
+    sealed: bool = False,
     above: Iterable[str] = (),
     own: Collection[str] = (),
     hint: str = "stop the query, then make a new plan",
@@ -44,14 +45,17 @@ def seal_for_plan(
     :param made_by: the run or user that carries the plan out.
     :param fingerprint: of the place when the plan was made; ``None`` where a running query may have moved on since.
     :param attempt: number of the attempt that carries the plan out; a seal of an earlier attempt is replaced.
-    :param begun: a run before this one may have changed files already: the fingerprint says nothing any more.
+    :param begun: a run before this one may have changed files already: the fingerprint says nothing any more. A seal of the
+        plan has to be there: without it nothing has kept a query from starting since.
+    :param sealed: a seal of the plan has to be there, as it was when the query was proven to be stopped.
     :param above: paths that are going to be written. An empty place is sealed above them at once; another at its next
         number, which stops a running query: there :func:`raise_above` follows.
     :param own: other plans whose seal does as well.
     :param hint: what to do where it is not any more what the plan was made for.
     :return: the seal, the only one of this plan.
     :raises SealedError: another plan has sealed it.
-    :raises RefusedError: it is not any more what the plan was made for, or somebody writes to it; nothing was changed.
+    :raises RefusedError: it is not any more what the plan was made for, or somebody writes to it, or the seal that had to be
+        there was lifted; nothing was changed.
     """
     now = inspect_target(location)
     mark = now.seal
@@ -63,8 +67,14 @@ def seal_for_plan(
     if mark:
         _remove_lower_seals(location, mark, {plan_id, *own})
         mark = _taken_over(location, mark, plan_id=plan_id, attempt=attempt, reason=reason, made_by=made_by)
+    elif begun or sealed:
+        raise RefusedError(
+            f"the seal of plan {plan_id} on {location} was lifted in the meantime: its query may have been started; nothing "
+            "was changed by this attempt",
+            hint=f"see what was done: `airflow-ckpt inspect {location}`; then run the same command again, which plans anew",
+        )
     else:
-        if fingerprint is not None and not begun and now.fingerprint != fingerprint:
+        if fingerprint is not None and now.fingerprint != fingerprint:
             raise _moved_on(location, plan_id, hint)
         number = max(now.newest_offsets, highest_offsets(above) if now.is_empty else -1) + 1
         for candidate in range(number, number + (TRIES if fingerprint is None else 1)):
