@@ -21,6 +21,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ from itertools import groupby
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path, parse_manifest
-from airflow_ckpt_provider.errors import NoSuchBackupError, RepositoryError, StorageError
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
 from airflow_ckpt_provider.storage.location import Location
@@ -44,6 +45,8 @@ SAFETY_SUFFIX = ".before-restore"
 _MARKER = "repository.json"
 _FORMAT = "airflow-ckpt-repository"
 _VERSION = 1
+#: Ids of plans name files.
+_PLAN_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._=+-]*")
 
 
 class Repository:
@@ -237,7 +240,11 @@ class Repository:
         """Keep a plan with all that carrying it out needs, before its first change.
 
         One of the same id that was kept before and never begun is replaced; a plan that was begun is not kept again.
+
+        :raises RefusedError: the id could leave the directory of plans.
         """
+        if not _PLAN_ID.fullmatch(plan_id):
+            raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use letters, digits, '.', '_' and '-'")
         content = json.dumps(document).encode()
         try:
             self.location.create(_plan_path(plan_id), content)
@@ -245,12 +252,47 @@ class Repository:
             self.location.replace(_plan_path(plan_id), content)
 
     def kept_plan(self, plan_id: str) -> dict[str, Any] | None:
-        """What :meth:`keep_plan` was given, or ``None`` if no plan of that id was begun."""
+        """What :meth:`keep_plan` was given, or ``None`` if no plan of that id was begun.
+
+        :raises RepositoryError: the file is damaged, or that of another plan.
+        """
+        if not _PLAN_ID.fullmatch(plan_id):
+            return None
+        path = _plan_path(plan_id)
         try:
-            document: dict[str, Any] = load_json(self.location.read(_plan_path(plan_id)))
+            document = self._read_object(path, "plan_id", "kind")
         except FileNotFoundError:
             return None
+        if document["plan_id"] != plan_id:
+            raise RepositoryError(
+                f"{self.location}/{path} is the document of plan {document['plan_id']}",
+                hint="put the file back as it was: somebody has renamed or changed it",
+            )
         return document
+
+    def read_record(self, path: str) -> dict[str, Any]:
+        """Read one audit record.
+
+        :param path: its path in the repository.
+        :raises RepositoryError: it is damaged.
+        """
+        return self._read_object(path, "plan_id", "at")
+
+    def _read_object(self, path: str, *keys: str) -> dict[str, Any]:
+        """Read a JSON object with these texts in it."""
+        data = self.location.read(path)
+        try:
+            value = load_json(data)
+            if not all(isinstance(value[key], str) for key in keys):
+                raise ValueError(f"{' or '.join(keys)} is no text")
+        except (ValueError, KeyError, TypeError, IndexError) as e:
+            raise RepositoryError(
+                f"{self.location}/{path} cannot be read ({type(e).__name__}: {e}): {data[:80]!r}",
+                hint="the file was damaged: put it back from a copy of the repository. Without one, move it out of the "
+                "repository; what it says is then not known",
+            ) from e
+        found: dict[str, Any] = value
+        return found
 
     def record(self, plan_id: str, facts: dict[str, Any]) -> None:
         """Write an audit record: who changed what, and why."""
@@ -266,7 +308,7 @@ class Repository:
             return path.partition("-")[0]
 
         for _, of_one_second in groupby(sorted(self.whole_files("audit"), reverse=True), key=second):
-            records: list[dict[str, Any]] = [load_json(self.location.read(path)) for path in of_one_second]
+            records: list[dict[str, Any]] = [self.read_record(path) for path in of_one_second]
             # The name has seconds, the record has microseconds.
             yield from sorted(records, key=lambda record: str(record["at"]), reverse=True)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.json_text import load_json
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, is_within
 from airflow_ckpt_provider.storage.store import StoredFile
 
 _COMPLETE = "COMPLETE"
@@ -43,23 +43,43 @@ class SetAside:
 
     @property
     def sizes(self) -> dict[str, int] | None:
-        """Path -> bytes of all that is kept; ``None`` while it is not complete."""
-        try:
-            marker = self.repository.location.read(f"{self.place}/{_COMPLETE}")
-        except FileNotFoundError:
-            return None
-        sizes: dict[str, int] = load_json(marker)["files"]
-        return sizes
+        """Path -> bytes of all that is kept; ``None`` while it is not complete.
+
+        :raises RepositoryError: the marker is damaged, so that it cannot be told what is kept.
+        """
+        marker = self._marker()
+        return None if marker is None else marker[0]
 
     @property
     def left(self) -> dict[str, str | None] | None:
-        """Path -> identity of the files that were there and were not to be touched; ``None`` where it was not noted."""
+        """Path -> identity of the files that were there and were not to be touched; ``None`` where it was not noted.
+
+        :raises RepositoryError: the marker is damaged.
+        """
+        marker = self._marker()
+        return None if marker is None else marker[1]
+
+    def _marker(self) -> tuple[dict[str, int], dict[str, str | None] | None] | None:
+        """What is kept and what was left; ``None`` where there is no marker."""
         try:
-            marker = self.repository.location.read(f"{self.place}/{_COMPLETE}")
+            data = self.repository.location.read(f"{self.place}/{_COMPLETE}")
         except FileNotFoundError:
             return None
-        left: dict[str, str | None] | None = load_json(marker).get("left")
-        return left
+        try:
+            value = load_json(data)
+            files, left = value["files"], value.get("left")
+            for path, size in files.items():
+                if not (is_within(path) and isinstance(size, int)):
+                    raise ValueError(f"{path!r}: {size!r} is no path of a file and its bytes")
+            if left is not None and not all(isinstance(path, str) for path in dict(left)):
+                raise ValueError("left")
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise RepositoryError(
+                f"{self.repository.location}/{self.place}/{_COMPLETE} cannot be read ({type(e).__name__}: {e}): {data[:80]!r}",
+                hint="put it back from a copy of the repository: without it nothing tells whether all that was removed is in "
+                f"{self.place}/files",
+            ) from e
+        return files, left
 
     def read(self, path: str) -> bytes:
         """Content of a file that was kept.

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -248,9 +249,48 @@ def plan_undo(
         already_done=taken_back and not half_way,
         continued=half_way,
     )
+    if not plan.already_done:
+        _check_whole(plan, now, aside, document)
     if not half_way and not plan.already_done:
         _check_untouched(plan, now, aside, document)
     return plan
+
+
+def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping[str, Any]) -> None:
+    """See that what was kept and what is there make up exactly what was there before.
+
+    :raises RefusedError: they do not.
+    """
+    what, place = f"{plan.of['kind']} {plan.undone}", now.location
+    there = aside.files.walk() if plan.kept else FileSet()
+    wrong = sorted(path for path, size in plan.kept.items() if path not in there or there[path].size != size)
+    if wrong:
+        raise RefusedError(
+            f"{aside.files}/{wrong[0]} is missing or of another size ({len(wrong)} files): {what} cannot be taken back file by "
+            "file; nothing was changed",
+            hint="put these files back from a copy of the repository; or "
+            + (f"run the same {plan.of['kind']} again, which completes it" if plan.half_way else "restore a backup"),
+        )
+    kept, left = {path for path in plan.kept if not is_hidden(path)}, aside.left
+    if left is not None and document.get("before") is not None and {*left, *kept} != set(plan.before):
+        differing = sorted({*left, *kept} ^ set(plan.before))
+        raise RefusedError(
+            f"the plan of {what} and {aside.place} do not agree about what was there before: {differing[0]} ({len(differing)} "
+            "files); nothing was changed",
+            hint="one of the two was damaged: put it back from a copy of the repository, or restore a backup",
+        )
+    gone = sorted(
+        path
+        for path, size in plan.before.items()
+        if path not in plan.kept and (path not in now.visible or now.visible[path].size != size)
+    )
+    if gone and (plan.half_way or plan.record is None):
+        give_up = f". To give it up: `airflow-ckpt unseal {place} --plan {plan.undone}`" if plan.half_way else ""
+        raise RefusedError(
+            f"{place}/{gone[0]} was there before {what}, which did not touch it, and was removed or changed since ({len(gone)} "
+            "files): it cannot be put back; nothing was changed",
+            hint=f"restore a backup; what the {plan.of['kind']} removed is in the repository, in {aside.place}/files{give_up}",
+        )
 
 
 def _before(document: Mapping[str, Any], kept: Mapping[str, int], now: Target) -> dict[str, int]:

@@ -18,7 +18,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 
@@ -214,7 +213,7 @@ def rewind_records(repository: Repository) -> list[dict[str, Any]]:
     ids = plans | {undo_of(plan_id) for plan_id in plans}
     names = (file.path for file in repository.location.list("audit").files)
     wanted = [path for path in names if path.partition("-")[2].removesuffix(".json") in ids]
-    records: list[dict[str, Any]] = in_parallel(lambda path: load_json(repository.location.read(path)), wanted)
+    records: list[dict[str, Any]] = in_parallel(repository.read_record, wanted)
     return sorted(records, key=lambda record: str(record["at"]), reverse=True)
 
 

@@ -126,3 +126,8 @@ class Location:
         # Not dataclasses.replace: ten thousand of these are a good part of a look at a big checkpoint.
         path = file.path[len(self.root.rstrip("/")) + 1 :]
         return StoredFile(path, file.size, file.identity, file.checksum, file.modified)
+
+
+def is_within(path: str) -> bool:
+    """Whether a path is relative to a place and cannot leave it."""
+    return bool(path) and not any(part in ("", ".", "..") for part in path.split("/"))

@@ -1,0 +1,371 @@
+"""Interleavings and documents that nobody expects: a change is refused then, and nothing of a started stream is touched."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change import fence as fences
+from airflow_ckpt_provider.change.fence import LeaseTerms, attempts_place, fenced, newest_attempt
+from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, unseal
+from airflow_ckpt_provider.change.stopping import with_query_stopped
+from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.change.undo import plan_to_undo
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind, stop_plan_and_apply
+from airflow_ckpt_provider.storage.location import Location
+from tests.stopped import STOPPED
+from tests.unit.change import verbs
+from tests.unit.change.test_engine import _after_first_change, each_verb, is_sealed, killed
+from tests.unit.change.verbs import SINK, VERBS, Verb, held, orders
+from tests.unit.checkpoint.builders import Files, contents, offsets_log, plant
+from tests.unit.checkpoint.stores import WRITES, watched
+
+
+def half_way(verb: Verb, here: Location) -> Location:
+    """A change whose worker died after it had changed some files."""
+    verb.begin(here)
+    assert killed(_after_first_change(verb, here), here, 10_000)
+    return here
+
+
+def started(verb: Verb, here: Location) -> Files:
+    """The stream is started, and has logged one batch more."""
+    checkpoint = here / verb.checkpoint
+    number = inspect_target(checkpoint).newest_offsets + 1
+    plant(checkpoint, {f"offsets/{number}": offsets_log()})
+    return verb.changed(here)
+
+
+def paused_before_its_fence(verb: Verb, here: Location, meanwhile: Callable[[], Any], what: Callable[..., Any]) -> Any:
+    """Carry something out in a process that stands still after it has planned, while others do something."""
+    done = []
+
+    def pause(operation: str, path: str) -> None:
+        if not done and operation in WRITES | {"list"} and "/changes/" in path:
+            done.append(path)
+            meanwhile()
+
+    return what(watched(here, pause)[0])
+
+
+class TestAnAttemptThatStoodStillBeforeItsFence:
+    @each_verb
+    def test_that_was_to_resume_leaves_the_stream_alone_that_was_started_since(
+        self, place: Location, name: str
+    ) -> None:
+        """It had found the seal of a half-done change; meanwhile the change was finished and the stream started."""
+        verb, then = VERBS[name], []
+        here = half_way(verb, place)
+
+        def finish() -> None:
+            verb.carry_out(here)
+            then.append(started(verb, here))
+
+        with pytest.raises(RefusedError, match="lifted"):
+            paused_before_its_fence(verb, here, finish, verb.carry_out)
+        assert verb.changed(here) == then[0]
+
+    @each_verb
+    def test_that_was_to_undo_leaves_the_stream_alone_that_was_started_since(self, place: Location, name: str) -> None:
+        verb, then = VERBS[name], []
+        here = half_way(verb, place)
+
+        def finish() -> None:
+            verb.carry_out(here)
+            then.append(started(verb, here))
+
+        with pytest.raises(RefusedError, match="lifted"):
+            paused_before_its_fence(verb, here, finish, verb.take_back)
+        assert verb.changed(here) == then[0]
+
+    def test_that_had_begun_and_whose_seal_was_lifted(self, place: Location) -> None:
+        """The same plan again, in the same process, after a person has lifted the seal and started the stream."""
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        plan = verbs._plan_rewind(here)
+        apply = functools.partial(apply_rewind, plan, sink=SINK, rest=STOPPED)
+        failed = []
+
+        def fail(operation: str, path: str) -> None:
+            if verb.changes(here, operation, path) and "/offsets/" not in path and not failed:
+                failed.append(path)
+                raise StorageError("could not send it: no route to host")
+
+        dying = watched(here, fail)[0]
+        with pytest.raises(StorageError, match="no route"):
+            apply(Checkpoint.at(orders(dying)), held(dying))
+        mark = inspect_target(orders(here)).seal
+        assert mark is not None
+        remove_seal(orders(here), mark)
+        now = started(verb, here)
+        with pytest.raises(RefusedError, match="not any more what plan"):
+            apply(Checkpoint.at(orders(here)), held(here))
+        assert verb.changed(here) == now
+
+
+class TestAResumeThatFails:
+    @each_verb
+    def test_leaves_what_is_half_changed_sealed(self, place: Location, name: str) -> None:
+        """Whatever fails first: nobody may take a half-changed checkpoint for one that was not touched."""
+        verb = VERBS[name]
+        for number in range(60):
+            here = half_way(verb, place / f"run{number}")
+            reads: list[str] = []
+
+            def fail(operation: str, path: str, reads: list[str] = reads, number: int = number) -> None:
+                if operation == "read" and "/backups/" in path and "/changes/" not in path:
+                    reads.append(path)
+                    if len(reads) == number + 1:
+                        raise StorageError(f"could not read {path}: no route to host")
+
+            try:
+                verb.carry_out(watched(here, fail)[0])
+            except CkptError:
+                assert is_sealed(verb.changed(here)), reads[-1]
+                continue
+            break
+        assert number > 1
+
+
+class TestStoppingTheQuery:
+    def test_a_seal_that_was_lifted_after_the_proof_proves_nothing_any_more(self, place: Location) -> None:
+        """Whoever lifted it may have started the query, which has not written yet."""
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        before = verb.changed(here)
+        lifted = []
+
+        def plan(seal_id: str | None) -> Any:
+            made = verbs._plan_rewind(here, seal_id)
+            lifted.append(unseal(Checkpoint.at(orders(here)), for_start=True, begun=lambda _: False))
+            return made
+
+        with pytest.raises(RefusedError, match="lifted"):
+            stop_plan_and_apply(
+                Checkpoint.at(orders(here)), held(here), plan, sink=SINK, stop_running=True, rest=STOPPED
+            )
+        assert lifted[0]
+        assert verb.changed(here) == before
+
+    def test_the_seal_stays_for_another_attempt_that_counts_on_it(self, place: Location) -> None:
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+
+        def work(_seal_id: str | None, _proof: object) -> None:
+            raise ChangeRunningError("it is being changed by attempt 1")
+
+        with pytest.raises(ChangeRunningError):
+            with_query_stopped(
+                orders(here), held(here), work, change="rewind", stop_running=True, rest=STOPPED, made_by="me"
+            )
+        assert is_sealed(verb.changed(here))
+
+
+class TestTheFence:
+    def test_an_attempt_is_waited_for_though_one_that_waited_for_it_died(
+        self, place: Location, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first one stands still elsewhere; the second one took a number, and died while it waited."""
+        repository = Repository.open_or_create(place / "backups")
+        attempts = attempts_place(repository, place / "orders")
+        with fenced(repository, place / "orders", plan_id="a", what="a reset", made_by="me") as fence:
+            first = replace(fence.attempt, number=1, host="elsewhere", process="another boot/ns/1", nonce="first")
+        for path in attempts.walk():
+            attempts.delete(path)
+        second = replace(first, number=2, host=fence.attempt.host, process=fence.attempt.process, nonce="second")
+        for attempt in (first, second):
+            attempts.create(f"{attempt.number:06d}.json", json.dumps(attempt.to_json()).encode())
+        waits: list[float] = []
+        monkeypatch.setattr(
+            fences, "_wait_until", lambda condition, seconds: bool(waits.append(seconds)) or condition()
+        )
+        with fenced(repository, place / "orders", plan_id="b", what="a reset", made_by="me") as fence:
+            assert fence.attempt.number == 3
+        terms = first.terms
+        assert max(waits, default=0) > terms.lease + terms.request_timeout
+
+    def test_an_attempt_that_failed_before_it_began_does_not_block_the_next_one(
+        self, place: Location, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        repository = Repository.open_or_create(place / "backups")
+        attempts = attempts_place(repository, place / "orders")
+        terms = LeaseTerms(0.2, 0.1)
+        with fenced(repository, place / "orders", plan_id="a", what="a reset", made_by="me", terms=terms) as fence:
+            first = replace(fence.attempt, host="elsewhere", process="another boot/ns/1", nonce="first")
+        for path in attempts.walk():
+            attempts.delete(path)
+        attempts.create("000001.json", json.dumps(first.to_json()).encode())
+
+        def fail(*_: object, **__: object) -> None:
+            raise StorageError("no route to host")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fences, "_wait_for", fail)
+            with (
+                pytest.raises(StorageError, match="no route"),
+                fenced(repository, place / "orders", plan_id="a", what="a reset", made_by="me", terms=terms),
+            ):
+                pass
+        with fenced(repository, place / "orders", plan_id="a", what="a reset", made_by="me", terms=terms) as fence:
+            assert fence.attempt.number == 3
+        assert newest_attempt(attempts) == fence.attempt
+
+
+class TestTwoRepositories:
+    def test_of_two_restores_into_one_empty_place_none_goes_on_under_the_seal_of_the_other(
+        self, place: Location
+    ) -> None:
+        """The other one seals higher, just after ours has seen that nobody else is there."""
+        verb = VERBS["restore"]
+        here = verb.begin(place)
+        for path in contents(orders(here)):
+            orders(here).delete(path)
+        walks = []
+
+        def seal_higher(operation: str, path: str) -> None:
+            if operation == "walk" and path == orders(here).root and is_sealed(verb.changed(here)):
+                walks.append(path)
+                if len(walks) == 2:
+                    put_seal(orders(here), 99, plan_id="other", reason="restore of another", made_by="they", attempt=1)
+
+        with pytest.raises(RefusedError, match="sealed by plan other"):
+            verb.carry_out(watched(here, seal_higher)[0])
+        assert set(contents(orders(here))) == {"offsets/2", "offsets/99"}
+
+
+def document_of(here: Location) -> tuple[str, dict[str, Any]]:
+    """Path and content of the only plan that is kept, but for those of undos."""
+    path = next(p for p in sorted((here / "backups").walk("plans")) if "-undo" not in p)
+    return path, json.loads((here / "backups").read(path))
+
+
+def forge(here: Location, **changes: Any) -> None:
+    path, document = document_of(here)
+    (here / "backups").replace(path, json.dumps(document | changes).encode())
+
+
+def marker_of(here: Location) -> str:
+    return next(p for p in (here / "backups").walk("set-aside") if p.endswith("/COMPLETE"))
+
+
+class TestAnUndoWhoseDocumentsAreDamaged:
+    """Whatever is damaged or forged in the repository: it is named, and no file of a checkpoint or elsewhere is touched."""
+
+    def refused(self, here: Location, verb: Verb, match: str) -> None:
+        before = contents(here)
+        with pytest.raises(CkptError, match=match) as error:
+            verb.take_back(here)
+        assert error.value.hint
+        after = contents(here)
+        changes = {
+            p for p in {*before, *after} if before.get(p) != after.get(p) and not p.startswith("backups/changes/")
+        }
+        assert not changes
+
+    @pytest.mark.parametrize("name", ["rewind", "reset", "repair", "restore"])
+    @pytest.mark.parametrize("done", [True, False])
+    def test_a_file_that_was_set_aside_is_missing(self, place: Location, name: str, done: bool) -> None:
+        verb = VERBS[name]
+        here = verb.begin(place)
+        if done:
+            verb.carry_out(here)
+        else:
+            assert killed(_after_first_change(verb, here), here, 10_000)
+        kept = next(p for p in (here / "backups").walk("set-aside") if "/files/" in p)
+        (here / "backups").delete(kept)
+        self.refused(here, verb, kept.rpartition("/files/")[2])
+
+    def test_a_file_that_was_to_stay_is_missing(self, place: Location) -> None:
+        """Somebody lifted the seal half-way and deleted a file: putting back the rest would never be the whole."""
+        verb = VERBS["rewind"]
+        here = half_way(verb, place)
+        orders(here).delete("offsets/0")
+        self.refused(here, verb, "offsets/0")
+
+    @pytest.mark.parametrize("path", ["../stolen", "/stolen", "a/../../stolen", "offsets/../../stolen"])
+    @pytest.mark.parametrize("done", [True, False])
+    def test_a_marker_that_names_a_file_elsewhere(self, place: Location, path: str, done: bool) -> None:
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        if done:
+            verb.carry_out(here)
+        else:
+            assert killed(_after_first_change(verb, here), here, 10_000)
+        repository, marker = here / "backups", marker_of(here)
+        value = json.loads(repository.read(marker))
+        value["files"][path] = 1
+        repository.replace(marker, json.dumps(value).encode())
+        repository.replace(marker.replace("COMPLETE", f"files/{path}"), b"x")
+        _, document = document_of(here)
+        forge(here, before=document["before"] | {path: 1})
+        self.refused(here, verb, "stolen")
+
+    @pytest.mark.parametrize(
+        "content", [b"", b'{"from": "orders", "fil', b"[]", b'{"files": 1}', b'{"files": {"a": "b"}}']
+    )
+    @each_verb
+    def test_a_marker_that_is_half_written(self, place: Location, name: str, content: bytes) -> None:
+        verb = VERBS[name]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        marker = marker_of(here)
+        (here / "backups").replace(marker, content)
+        self.refused(here, verb, "COMPLETE")
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"plan_id": "another"}'])
+    @each_verb
+    def test_a_plan_that_is_half_written(self, place: Location, name: str, content: bytes) -> None:
+        verb = VERBS[name]
+        here = half_way(verb, place)
+        path, _ = document_of(here)
+        (here / "backups").replace(path, content)
+        self.refused(here, verb, "plans/")
+
+    @each_verb
+    def test_a_plan_of_another_id(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        forge(here, plan_id="another")
+        self.refused(here, verb, "plans/")
+
+    @pytest.mark.parametrize("name", ["rewind", "reset", "repair", "restore"])
+    def test_a_plan_that_does_not_know_what_was_there_before(self, place: Location, name: str) -> None:
+        """Else everything that it does not know would be deleted."""
+        verb = VERBS[name]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        _, document = document_of(here)
+        before = dict(document["before"])
+        stayed = json.loads((here / "backups").read(marker_of(here)))["left"]
+        before.pop(next(iter(stayed), next(iter(before))))
+        forge(here, before=before)
+        self.refused(here, verb, "before")
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
+    @each_verb
+    def test_a_record_that_is_half_written(self, place: Location, name: str, content: bytes) -> None:
+        verb = VERBS[name]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        record = next(iter((here / "backups").walk("audit")))
+        (here / "backups").replace(record, content)
+        self.refused(here, verb, "audit/")
+
+    @pytest.mark.parametrize("plan_id", ["../audit/x", "..", "a/b", "/x", ""])
+    def test_an_id_that_leads_elsewhere(self, place: Location, plan_id: str) -> None:
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        _, document = document_of(here)
+        (here / "backups").replace("audit/x.json", json.dumps(document | {"plan_id": plan_id}).encode())
+        with pytest.raises(RefusedError):
+            plan_to_undo(orders(here), held(here), plan_id)
