@@ -93,7 +93,7 @@ WAYS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
 }
 
 
-def _trace(error: Exception) -> str:
+def trace(error: Exception) -> str:
     """Java's stack trace, as far as there is one: in 4.x the exception has its origin, in 3.5 only texts."""
     origin = getattr(error, "_origin", None)
     if origin is None:
@@ -120,7 +120,7 @@ def serve() -> None:
             try:
                 WAYS[request.get("do", "start")](spark, request)
             except Exception as e:
-                answer = {"message": f"{type(e).__module__}.{type(e).__name__}: {e}", "trace": _trace(e)}
+                answer = {"message": f"{type(e).__module__}.{type(e).__name__}: {e}", "trace": trace(e)}
             print(json.dumps(answer), file=answers, flush=True)
         spark.stop()
 

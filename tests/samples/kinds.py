@@ -485,8 +485,11 @@ def go_on(spark: Any, name: str, checkpoint: Path, root: Path) -> dict[str, Any]
     return Run(spark, kind, root, checkpoint).start(sink="rows" if kind.collects_when_going_on else "noop")
 
 
-def session(scratch: Path | None = None) -> Any:
-    """Start Spark."""
+def session(scratch: Path | None = None, *, conf: Mapping[str, str] | None = None) -> Any:
+    """Start Spark.
+
+    :param conf: more settings.
+    """
     from pyspark.sql import SparkSession
 
     settings = {
@@ -499,6 +502,7 @@ def session(scratch: Path | None = None) -> Any:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.ui.enabled": "false",
         **({"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch)} if scratch else {}),
+        **(conf or {}),
     }
     builder = SparkSession.builder.master("local[2]").appName("samples")
     for key, value in settings.items():

@@ -33,7 +33,9 @@ class SampleService:
                 env={**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
             )
         try:
-            self.spark_version = self._answer()["spark"]
+            #: What it says of itself when it is ready.
+            self.ready = self._answer()
+            self.spark_version = self.ready["spark"]
         except BaseException:
             self.close()
             raise
