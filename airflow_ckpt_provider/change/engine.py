@@ -386,10 +386,10 @@ class _Attempt:
         if checksum is not None and checksum.path not in removed:
             place.delete_listed(checksum)  # it speaks of the content that the file had
         if item.source is not None and self._copies(item.source[0]):
-            source, path, size, identity = item.source
+            source, path, size, recorded = item.source
             if listed is not None:
                 place.delete_listed(listed)
-            copied = StoredFile((source / path).root, size, identity, identity)
+            copied = StoredFile((source / path).root, size, checksum=recorded)
             place.store.copy_new(copied, (place / item.path).root)
             return
         content = item.read()

@@ -265,11 +265,12 @@ class FsspecStore(Store):
     @changes_store
     def copy_new(self, source: StoredFile, target: str) -> None:
         """Copy a file that was listed to one that does not exist yet: on S3 one request with both conditions."""
-        if not self._s3 or source.identity is None or source.size >= _ONE_REQUEST:
+        identity = source.identity or source.checksum  # on S3 both are the ETag
+        if not self._s3 or identity is None or source.size >= _ONE_REQUEST:
             return super().copy_new(source, target)
         action = f"copy {self._uri(source.path)} to {self._uri(target)}"
         condition = {**_object(target), "CopySource": _object(source.path), "IfNoneMatch": "*"}
-        condition["CopySourceIfMatch"] = if_match(source.identity)
+        condition["CopySourceIfMatch"] = if_match(identity)
         with translated(action):
             for _ in range(TIMES):
                 if self._send_if(action, "copy_object", condition):
@@ -286,7 +287,7 @@ class FsspecStore(Store):
 
     def _is_copy(self, made: StoredFile, source: StoredFile) -> bool:
         """Whether one object is a copy of another; that of one uploaded in parts has an ETag of its own."""
-        return made.identity == source.identity or self.read(made.path) == self.read(source.path)
+        return made.identity == (source.identity or source.checksum) or self.read(made.path) == self.read(source.path)
 
     def same_as(self, other: Store) -> bool:
         """Whether both use the same filesystem (fsspec hands out one instance for equal arguments)."""

@@ -39,7 +39,12 @@ class StoredFile:
     modified: datetime | None = None
 
     def is_same(self, other: StoredFile) -> bool:
-        """Whether both are one version of a file: identity and size; without an identity the time of the last write."""
+        """Whether both are one version of a file: identity and size.
+
+        Without an identity its checksum decides, as a backup recorded it; without either the time of the last write.
+        """
+        if self.identity is None and self.checksum is not None:
+            return (self.checksum, self.size) == (other.checksum, other.size)
         if (self.identity, self.size) != (other.identity, other.size):
             return False
         return self.identity is not None or self.modified == other.modified
@@ -140,7 +145,7 @@ class Store(ABC):
     def copy_new(self, source: StoredFile, target: str) -> None:
         """Copy a file inside the store, if it is still the one that was listed. Only called where :attr:`copies_within` is true.
 
-        :param source: as this store listed it.
+        :param source: as this store listed it; or without an identity, by the checksum that it was recorded with.
         :param target: path of a file that does not exist yet. One with the same content counts as the result of an earlier try.
         :raises FileExistsError: the target exists.
         :raises FileNotFoundError: the source is missing.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
@@ -31,6 +32,7 @@ from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restor
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.memory_store import MemoryStore
 from tests.stopped import STOPPED
 from tests.unit.backup.backups import back_up, bury, entry_of, repository, stream, visible
 from tests.unit.checkpoint.builders import Files, contents, logs, plant
@@ -45,6 +47,23 @@ CHANGES = WRITES - {"remove_empty_directories"}
 def manifest(place: Location) -> Manifest:
     """A backup of batches 3 and 4."""
     return back_up(place, stream(4), restorable_batches=2).manifest
+
+
+class Generations(MemoryStore):
+    """A store that copies by itself, and tells versions of a file apart by something else than its checksum."""
+
+    copies_within = True
+
+    def __init__(self, fs: MemoryFileSystem) -> None:
+        super().__init__(fs)
+        self.copied: list[str] = []
+
+    def _identity(self, entry: dict[str, Any]) -> str | None:
+        return f"generation:{self._checksum(entry)}"
+
+    def copy(self, source: str, target: str, size: int) -> None:
+        self.copied.append(target)
+        super().copy(source, target, size)
 
 
 def wanted(place: Location, manifest: Manifest, batch: int | None = None) -> Files:
@@ -139,6 +158,17 @@ class TestIntoAnEmptyPlace:
         assert store.count("copy_new") > 0
         # The store vouches for its checksum, before anything is changed and for what came out of the copy.
         assert not [p for p in asked.paths("read") if entry_of(made, "state/0/1/5.changelog").object in p]
+
+    def test_a_store_whose_checksums_are_no_identities(self, place: Location) -> None:
+        """Google's: an object has a generation as well as the MD5 of its content. A manifest has the checksum alone."""
+        place = Location(Generations(MemoryFileSystem()), place.root)
+        made = back_up(place, stream(4)).manifest
+        entry = entry_of(made, "state/0/1/5.changelog")
+        assert entry.checksum is not None
+        plan = plan_restore(repository(place), made, place / "target")
+        apply_restore(plan, rest=STOPPED)
+        assert contents(place / "target") == wanted(place, made)
+        assert any("/target/state/" in path for path in place.store.copied)
 
     def test_what_a_store_does_not_vouch_for_any_more_is_not_copied(self, place: Location) -> None:
         plant(place / "orders", stream())
