@@ -207,10 +207,7 @@ class _Attempt:
                 **plan.audit_facts(),
             },
         )
-        # Performed last: until now no Spark could start.
-        for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
-            remove_seal(place, seal)
-        self.place.remove_empty_directories()
+        self._lift(marks)  # performed last: until now no Spark could start
         log.info("%s: %s is done, the seal %s is lifted", plan.checkpoint, plan.seal_reason, mark.path)
         return Outcome(
             plan_id=plan.plan_id,
@@ -243,6 +240,18 @@ class _Attempt:
         """The places that are sealed, in the order in which their seals are lifted."""
         return (self.place,) if self.change.observed is None else (self.place, self.observed)
 
+    def _lift(self, marks: list[Seal], *, sweep: bool = True) -> None:
+        """Lift the seals.
+
+        :param marks: the seals, in the order in which they were set.
+        :param sweep: remove empty directories of the place before the next seal is lifted: Spark takes an empty directory for
+            the live version of a flow, and would begin anew in it. Stopped in between, the other seal shows that it is not ended.
+        """
+        for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
+            remove_seal(place, seal)
+            if sweep and place is self.place:
+                place.remove_empty_directories()
+
     def _seal(self) -> list[Seal]:
         """Seal the checkpoint whose query is stopped, and the place that is changed where that is another one.
 
@@ -263,7 +272,12 @@ class _Attempt:
         if begun and self.change.observed is not None and ours and there not in ours:
             self._check_unsealed(there)
             begun, fingerprint = False, there.fingerprint
-        mark = self._sealed(self.place, fingerprint, begun=begun, above=plan.writes_offsets)
+        try:
+            mark = self._sealed(self.place, fingerprint, begun=begun, above=plan.writes_offsets)
+        except RefusedError:
+            for other in marks if not begun and not ours else ():
+                remove_seal(self.observed, other)  # nothing was changed
+            raise
         return [*marks, raise_above(self.place, mark, plan.writes_offsets, made_by=self.change.made_by)]
 
     def _check_unsealed(self, there: Target) -> None:
@@ -328,12 +342,11 @@ class _Attempt:
         # A plan that is resumed may have been made from what is half-changed; the one that was kept has the place as it was.
         try:
             before = (self.repository.kept_plan(self.plan.plan_id) or {}).get("checkpoint_fingerprint")
-            untouched = before == inspect_target(self.place).fingerprint
         except CkptError:
-            untouched = False  # it cannot be told
-        if untouched and sink is False:
-            for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
-                remove_seal(place, seal)
+            before = None  # it cannot be told
+        there = inspect_target(self.place)
+        if before == there.fingerprint and sink is False:
+            self._lift(marks, sweep=there.is_empty)
             return
         undo = f"or take it back: `airflow-ckpt undo {self.plan.checkpoint} --plan {self.plan.plan_id}`"
         if undo not in (error.hint or ""):

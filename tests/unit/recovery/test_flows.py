@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal
+from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import RefusedError, SealedError
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
 from airflow_ckpt_provider.recovery.flows.reset import FlowOutcome, apply_flow_reset, plan_flow_reset
 from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
@@ -134,6 +138,29 @@ class TestReset:
             apply_flow_reset(plan, rest=STOPPED)
         assert not loud_seal(storage / f"{PATH}/0")
 
+    def test_one_whose_next_version_appears(self, storage: Location) -> None:
+        """The pipeline was refreshed in the meantime: its former version is not left sealed either."""
+        plan = plan_flow_reset(ingest(storage), keep_position=True, sink=SINK)
+        plant(storage / f"{PATH}/1", stateless(0))
+        before = contents(storage)
+        with pytest.raises(RefusedError, match=r"ingest/1 is not any more what plan"):
+            apply_flow_reset(plan, rest=STOPPED)
+        assert contents(storage) == before
+
+    def test_a_repository_that_is_full(self, tmp_path: Path) -> None:
+        """On a disk: nothing was changed, and no empty version is left in which Spark would begin anew."""
+
+        def full(operation: str, path: str) -> None:
+            if operation in WRITES and "/set-aside/" in path:
+                raise StorageError("could not replace it: no space left on device")
+
+        storage = Location(LocalStore(), str(tmp_path / "pipeline"))
+        plant(storage / f"{PATH}/0", stateless())
+        with pytest.raises(StorageError, match="no space left"):
+            reset(watched(storage, full)[0])
+        assert ingest(storage).versions == (0,)
+        assert contents(storage) == {f"{PATH}/0/{path}": data for path, data in stateless().items()}
+
     def test_sealed_by_somebody_else(self, storage: Location) -> None:
         seal(Checkpoint.at(storage / f"{PATH}/0"), reason="mine", plan_id="beef")
         with pytest.raises(SealedError, match="sealed by plan beef"):
@@ -163,6 +190,30 @@ class TestReset:
             forget_all()
         else:
             pytest.fail("it never ended")
+
+    def test_taken_back_on_a_disk_no_empty_version_is_left(self, tmp_path: Path) -> None:
+        """Spark takes the highest number for the live one, an empty directory too, and would begin anew in it."""
+        for writes in range(60):
+            storage = Location(LocalStore(), str(tmp_path / str(writes)))
+            plant(storage / f"{PATH}/0", stateless())
+            reset(storage)
+            repository = Repository.open(default_repository(storage))
+            dying, _ = watched(storage, Life(writes).before)
+            try:
+                undo(ingest(dying).version(1), repository, rest=STOPPED)
+                assert writes > 3
+                break
+            except Killed:
+                pass
+            flow = ingest(storage)
+            empty = flow.live == 1 and not (storage / f"{PATH}/1").walk()
+            assert not empty or loud_seal(storage / f"{PATH}/0"), (
+                f"after write {writes}: nobody sees that it is not ended"
+            )
+            undo(storage / f"{PATH}/0", repository, rest=STOPPED)
+            assert ingest(storage).versions == (0,)
+            assert contents(storage / f"{PATH}/0") == stateless()
+        assert ingest(storage).versions == (0,)
 
     @pytest.mark.parametrize("sealed", [0, 1])
     def test_another_way_is_refused_meanwhile(self, storage: Location, sealed: int) -> None:
