@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import socket
 import threading
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, StorageError
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, RefusedError, StorageError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
@@ -63,7 +64,24 @@ class LeaseTerms:
     def given(cls) -> LeaseTerms:
         """The terms of this process: the defaults, or what the environment says."""
         text = os.environ.get(LEASE_VARIABLE)
-        return cls(float(text), float(text)) if text else cls()
+        if not text:
+            return cls()
+        try:
+            return cls.of(float(text), float(text))
+        except ValueError:
+            raise RefusedError(
+                f"{LEASE_VARIABLE} is {text!r}", hint="give a number of seconds above 0, or unset it"
+            ) from None
+
+    @classmethod
+    def of(cls, lease: float, request_timeout: float) -> LeaseTerms:
+        """Terms that somebody has written down.
+
+        :raises ValueError: nobody can wait for that long.
+        """
+        if not (0 < lease < math.inf and 0 < request_timeout < math.inf):
+            raise ValueError(f"a lease of {lease} s, requests of {request_timeout} s")
+        return cls(lease, request_timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +125,7 @@ class Attempt:
     @classmethod
     def from_json(cls, value: dict[str, Any], *, number: int) -> Attempt:
         """Read what :meth:`to_json` wrote."""
-        terms = LeaseTerms(float(value["lease"]), float(value["request_timeout"]))
+        terms = LeaseTerms.of(float(value["lease"]), float(value["request_timeout"]))
         texts = {name: str(value[name]) for name in ("plan_id", "what", "made_by", "host", "process", "nonce", "at")}
         return cls(number=number, pid=int(value["pid"]), terms=terms, **texts)
 
