@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import RISKS
+from airflow_ckpt_provider.change.plan import RISKS, undone_by
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.sealing import unseal
 from airflow_ckpt_provider.change.target import inspect_target
@@ -152,7 +152,8 @@ def _rewind(
 def _recorded(repository: Repository, upgrade: Upgrade) -> Mapping[str, Any] | None:
     """The way back that was carried out, and whose worker was lost before it could note it."""
     for record in repository.records():
-        if record["plan_id"] in upgrade.plan_ids and record.get("kind") == "rewind":
+        if undone_by(str(record["plan_id"])) in upgrade.plan_ids and record.get("kind") in ("rewind", "undo"):
+            # Newest first: one that somebody has taken back again is none.
             plan: Mapping[str, Any] = record["plan"]
-            return plan
+            return plan if record["kind"] == "rewind" else None
     return None
