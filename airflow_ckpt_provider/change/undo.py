@@ -18,6 +18,9 @@ from airflow_ckpt_provider.change.plan import Edits, Plan, Write, listed_files, 
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
+from airflow_ckpt_provider.checkpoint.commits import COMMITS
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
@@ -310,7 +313,7 @@ def _check_untouched(plan: UndoPlan, now: Target, aside: SetAside, document: Map
     kind, place = plan.of["kind"], now.location
     if plan.record is not None:
         after = plan.record.get("after")
-        if after is None or now.fingerprint == after:
+        if now.fingerprint == after or (after is None and not _has_run_since(now, document)):
             return
         raise RefusedError(
             f"{place} was written to since {kind} {plan.undone}: the stream was started",
@@ -336,6 +339,21 @@ def _check_untouched(plan: UndoPlan, now: Target, aside: SetAside, document: Map
             hint=f"stop the query; what the {kind} removed is in the repository, in {aside.place}/files; restore a backup, or "
             f"run the same {kind} again",
         )
+
+
+def _has_run_since(now: Target, document: Mapping[str, Any]) -> bool:
+    """Whether a stream has logged or committed batches since a repair of version 0.1.0, whose record does not tell how it ended.
+
+    A batch that is run again is logged already; it shows by its commit.
+    """
+    batch = document.get("batch_id")
+    if not isinstance(batch, int):
+        return True  # it cannot be told
+    logged = batch + 1 if document.get("exact_replay") else batch
+    numbers = {
+        log: [n for n in map(batch_id_of, now.visible.files(log)) if n is not None] for log in (OFFSETS, COMMITS)
+    }
+    return max(numbers[OFFSETS], default=-1) > logged or max(numbers[COMMITS], default=-1) > batch
 
 
 def _strange_file(now: Target, aside: SetAside, document: Mapping[str, Any]) -> str | None:
