@@ -31,7 +31,7 @@ from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, is_within, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -135,6 +135,11 @@ class Change:
         plan.check_fingerprint(fingerprint)
         if not plan.continued:
             plan.check_accepted(accept)
+        if plain_uri(plan.checkpoint) != plain_uri(self.place.uri):
+            raise RefusedError(
+                f"plan {plan.plan_id} was made for {plan.checkpoint}, not for {self.place}",
+                hint=f"run it with {plan.checkpoint}. Where {self.place} is a copy, restore a backup to it",
+            )
         if self.sink:
             try:
                 self.sink.check()
@@ -170,12 +175,16 @@ class _Attempt:
             if not plan.continued:
                 proof = proof or prove_rest(change.observed or change.place, change.rest)
                 self.repository.keep_plan(plan.plan_id, plan.document())
+            elif not self._is_sealed_by_an_attempt():
+                # Lifted and put again by somebody: what was proven before does not count any more.
+                proof = prove_rest(change.observed or change.place, change.rest)
             marks = self._seal()
             mark = marks[-1]
             there = inspect_target(self.place)
             self._check_sealed(there, mark)
             edits = plan.edits(there, self.repository)
             try:
+                self._check_paths(edits)
                 self._set_aside(there, edits)
                 sink = change.sink.run(self.repository, fence=self.fence, workers=change.workers) if change.sink else {}
             except LeaseLostError:
@@ -219,6 +228,19 @@ class _Attempt:
             sink=sink,
             seconds=time.monotonic() - began,
         )
+
+    def _is_sealed_by_an_attempt(self) -> bool:
+        marks = [inspect_target(place).seal for place in self._sealed_places()]
+        return any(mark is not None and mark.attempt is not None for mark in marks)
+
+    def _check_paths(self, edits: Edits) -> None:
+        """See that nothing is written outside the place, whatever the documents say."""
+        for write in edits.writes():
+            if not is_within(write.path):
+                raise RefusedError(
+                    f"plan {self.plan.plan_id} would write {write.path!r}, which is not in {self.place}",
+                    hint=f"the plan or the backup in {self.repository.location} was damaged or forged: see who changed it",
+                )
 
     def _check_sealed(self, there: Target, mark: Seal) -> None:
         """See that the newest seal is ours: a change with another repository may have sealed an empty place higher."""

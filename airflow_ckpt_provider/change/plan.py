@@ -6,15 +6,16 @@ is carried out, resumed and undone is the same for all of them, in :mod:`~airflo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import read_whole
 from airflow_ckpt_provider.change.target import Target, expect_files
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -209,6 +210,28 @@ class Plan:
             f"{self.checkpoint} or its sink have changed since; nothing was changed",
             hint="look at a new plan, and apply that",
         )
+
+
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+
+def reads_document(read: Read) -> Read:
+    """Wrap what reads the document of a plan: where that is damaged, the error names it.
+
+    :param read: a class method, given the document.
+    """
+
+    @functools.wraps(read)
+    def wrapped(cls: type, value: Mapping[str, Any]) -> Any:
+        try:
+            return read(cls, value)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise RepositoryError(
+                f"plans/{value.get('plan_id')}.json in the repository cannot be read ({type(e).__name__}: {e})",
+                hint="it was damaged: put it back from a copy of the repository",
+            ) from e
+
+    return wrapped  # type: ignore[return-value]
 
 
 def undo_of(plan_id: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -126,6 +128,13 @@ class Location:
         # Not dataclasses.replace: ten thousand of these are a good part of a look at a big checkpoint.
         path = file.path[len(self.root.rstrip("/")) + 1 :]
         return StoredFile(path, file.size, file.identity, file.checksum, file.modified)
+
+
+def plain_uri(uri: str) -> str:
+    """The place that a URI names, however it is spelt."""
+    if "://" not in uri:
+        return os.path.realpath(uri)
+    return re.sub(r"^(s3a|s3n)://", "s3://", uri).rstrip("/")
 
 
 def is_within(path: str) -> bool:

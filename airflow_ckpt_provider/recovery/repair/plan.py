@@ -21,6 +21,7 @@ from airflow_ckpt_provider.change.plan import (
     listed_files,
     literal_writes,
     plan_page,
+    reads_document,
     some,
 )
 from airflow_ckpt_provider.change.target import Target
@@ -184,6 +185,7 @@ class RepairPlan(Plan):
         }
 
     @classmethod
+    @reads_document
     def of_document(cls, value: Mapping[str, Any]) -> RepairPlan:
         """Read what :meth:`document` wrote, to go on with it."""
         return cls(

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.change.plan import (
     expect_edited,
     literal_writes,
     plan_page,
+    reads_document,
     sink_risk,
     source_risk,
 )
@@ -342,6 +343,7 @@ class ResetPlan(Plan):
         return {**self.to_json(), **more}
 
     @classmethod
+    @reads_document
     def of_document(cls, value: Mapping[str, Any]) -> ResetPlan:
         """Read what :meth:`document` wrote, to go on with it."""
         return cls(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -39,7 +37,7 @@ from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, Seale
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -414,19 +412,12 @@ def _check_place(repository: Repository, manifest: Manifest, target: Location) -
             f"the target {target} and the repository {repository.location} lie one inside the other",
             hint="restore to a place of its own",
         )
-    source, place = _plain(manifest.checkpoint), _plain(target.uri)
+    source, place = plain_uri(manifest.checkpoint), plain_uri(target.uri)
     if source != place and (f"{place}/".startswith(f"{source}/") or f"{source}/".startswith(f"{place}/")):
         raise RefusedError(
             f"the target {target} and the checkpoint {manifest.checkpoint} that was backed up lie one inside the other",
             hint="restore beside it, or to exactly its place",
         )
-
-
-def _plain(uri: str) -> str:
-    """The place that a URI names, however it is spelt."""
-    if "://" not in uri:
-        return os.path.realpath(uri)
-    return re.sub(r"^(s3a|s3n)://", "s3://", uri).rstrip("/")
 
 
 def _rewritten(

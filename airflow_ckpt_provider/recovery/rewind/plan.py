@@ -23,6 +23,7 @@ from airflow_ckpt_provider.change.plan import (
     listed_files,
     literal_writes,
     plan_page,
+    reads_document,
     sink_risk,
     some,
     source_risk,
@@ -309,6 +310,7 @@ class RewindPlan(Plan):
         return {**self.to_json(), **more}
 
     @classmethod
+    @reads_document
     def of_document(cls, value: Mapping[str, Any]) -> RewindPlan:
         """Read what :meth:`document` wrote, to go on with it."""
         return cls(

@@ -199,8 +199,15 @@ class BringForward:
     def _put_files_back(self, place: Location, repository: Repository) -> None:
         plan = self.plan
         aside = SetAside(repository, plan.name, plan.plan_id, "sink")
-        if aside.sizes is None or plan.sink.rollback is None:
+        kept = aside.sizes
+        if kept is None or plan.sink.rollback is None:
             return
+        lost = [path for path in plan.sink.rollback.paths if path not in kept]
+        if lost:
+            raise StorageError(
+                f"{aside.place} does not keep {lost[0]}, which rewind {plan.plan_id} was to remove ({len(lost)} files)",
+                hint="the plan or the marker in the repository was damaged: put it back from a copy, then run the undo again",
+            )
         there = place.walk()
         # Data first, and the log upwards: a reader sees a whole number of batches at every moment.
         for path in reversed(plan.sink.rollback.paths):

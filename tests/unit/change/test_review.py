@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -11,19 +12,22 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change import engine
 from airflow_ckpt_provider.change import fence as fences
-from airflow_ckpt_provider.change.fence import LeaseTerms, attempts_place, fenced, newest_attempt
+from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, LeaseTerms, attempts_place, fenced, newest_attempt
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, unseal
 from airflow_ckpt_provider.change.stopping import with_query_stopped
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import plan_to_undo
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.recovery.repair.apply import apply_repair
+from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind, stop_plan_and_apply
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
+from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.change import verbs
-from tests.unit.change.test_engine import _after_first_change, each_verb, is_sealed, killed
+from tests.unit.change.test_engine import _after_first_change, each_verb, is_sealed, killed, without_seals
 from tests.unit.change.verbs import SINK, VERBS, Verb, held, orders
 from tests.unit.checkpoint.builders import Files, contents, offsets_log, plant
 from tests.unit.checkpoint.stores import WRITES, watched
@@ -218,6 +222,29 @@ class TestTheFence:
             assert fence.attempt.number == 3
         assert newest_attempt(attempts) == fence.attempt
 
+    @pytest.mark.parametrize("lease", [float("nan"), float("inf"), -1.0, "soon"])
+    def test_an_attempt_with_a_lease_that_never_ends_is_waited_for_as_one_that_cannot_be_read(
+        self, place: Location, monkeypatch: pytest.MonkeyPatch, lease: object
+    ) -> None:
+        repository = Repository.open_or_create(place / "backups")
+        with fenced(repository, place / "orders", plan_id="a", what="a reset", made_by="me") as fence:
+            forged = fence.attempt.to_json() | {"number": 2, "lease": lease, "host": "elsewhere", "process": ""}
+        attempts_place(repository, place / "orders").create("000002.json", json.dumps(forged).encode())
+        waits: list[float] = []
+        monkeypatch.setattr(
+            fences, "_wait_until", lambda condition, seconds: bool(waits.append(seconds)) or condition()
+        )
+        with fenced(repository, place / "orders", plan_id="b", what="a reset", made_by="me") as fence:
+            assert fence.attempt.number == 3
+        assert all(0 < seconds < 600 for seconds in waits)
+        assert max(waits) > LeaseTerms().lease
+
+    @pytest.mark.parametrize("text", ["soon", "nan", "0", "-5", "inf"])
+    def test_terms_that_make_no_sense_are_refused(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.setenv(LEASE_VARIABLE, text)
+        with pytest.raises(RefusedError, match=LEASE_VARIABLE):
+            LeaseTerms.given()
+
 
 class TestTwoRepositories:
     def test_of_two_restores_into_one_empty_place_none_goes_on_under_the_seal_of_the_other(
@@ -369,3 +396,110 @@ class TestAnUndoWhoseDocumentsAreDamaged:
         (here / "backups").replace("audit/x.json", json.dumps(document | {"plan_id": plan_id}).encode())
         with pytest.raises(RefusedError):
             plan_to_undo(orders(here), held(here), plan_id)
+
+
+class TestAResume:
+    @pytest.mark.parametrize("name", ["rewind", "reset", "repair"])
+    def test_under_a_seal_that_no_attempt_has_put_asks_again_whether_the_query_is_stopped(
+        self, place: Location, name: str
+    ) -> None:
+        """Somebody lifted the seal, started the stream, and sealed it again under the same id, as an upgrade does."""
+        verb = VERBS[name]
+        here = half_way(verb, place)
+        mark = inspect_target(orders(here)).seal
+        assert mark is not None
+        remove_seal(orders(here), mark)
+        put_seal(orders(here), mark.batch_id, plan_id=mark.plan_id, reason=mark.reason, made_by="an upgrade")
+        now = verb.changed(here)
+        asked = []
+
+        def ask(*_: object, **__: object) -> None:
+            asked.append(verb.changed(here))
+            raise RefusedError("it runs")
+
+        for what in (verb.carry_out, verb.take_back):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(engine, "prove_rest", ask)
+                with pytest.raises(RefusedError, match="it runs"):
+                    what(here)
+            assert verb.changed(here) == now
+        assert asked == [now, now]
+
+    @pytest.mark.parametrize("name", ["rewind", "reset", "repair"])
+    def test_at_a_copy_of_the_checkpoint_is_refused(self, place: Location, name: str) -> None:
+        """A checkpoint that was copied half-way has the seal too; its record would speak of the other place."""
+        verb = VERBS[name]
+        here = half_way(verb, place)
+        files = contents(orders(here))
+        plant(here / "copies/orders", files)
+        copied = (here / "copies/orders").root
+        original = replace(here, root=here.root)
+        plans = {
+            "rewind": lambda: apply_rewind(
+                verbs._plan_rewind(original), Checkpoint.at(here / "copies/orders"), held(here), sink=SINK, rest=STOPPED
+            ),
+            "reset": lambda: apply_reset(
+                verbs._plan_reset(original), here / "copies/orders", held(here), accept=ACCEPTED, rest=STOPPED
+            ),
+            "repair": lambda: apply_repair(
+                verbs._plan_repair(original), Checkpoint.at(here / "copies/orders"), repository=held(here), rest=STOPPED
+            ),
+        }
+        with pytest.raises(RefusedError, match="was made for"):
+            plans[name]()
+        assert contents(here / "copies/orders") == files, copied
+
+    @pytest.mark.parametrize("path", ["../stolen", "/stolen", "offsets/../../stolen"])
+    def test_of_a_plan_that_writes_elsewhere_is_refused(self, place: Location, path: str) -> None:
+        verb = VERBS["reset"]
+        here = half_way(verb, place)
+        _, document = document_of(here)
+        forge(here, contents=document["contents"] | {path: "x"})
+        now = without_seals(verb.changed(here))
+        with pytest.raises(CkptError, match="stolen"):
+            verb.carry_out(here)
+        assert without_seals(verb.changed(here)) == now
+        assert is_sealed(verb.changed(here))
+
+    @pytest.mark.parametrize("name", ["rewind", "reset", "repair"])
+    @pytest.mark.parametrize("lost", ["request", "deletes", "sink", "fetches", "sources"])
+    def test_of_a_plan_that_lacks_something_names_the_file(self, place: Location, name: str, lost: str) -> None:
+        verb = VERBS[name]
+        here = half_way(verb, place)
+        path, document = document_of(here)
+        if lost not in document:
+            return
+        del document[lost]
+        (here / "backups").replace(path, json.dumps(document).encode())
+        now = verb.changed(here)
+        with contextlib.suppress(CkptError):  # what the plan does not need may be missing
+            verb.carry_out(here)
+            return
+        assert verb.changed(here) == now
+
+
+class TestARepairOfVersion010:
+    """Its audit record does not say what was there afterwards."""
+
+    def test_is_not_taken_back_once_the_stream_has_run(self, place: Location) -> None:
+        verb = VERBS["repair"]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        path = next(iter((here / "backups").walk("audit")))
+        record = json.loads((here / "backups").read(path))
+        del record["after"]
+        (here / "backups").replace(path, json.dumps(record).encode())
+        _, document = document_of(here)
+        document.pop("before")
+        forge(here, before={})
+        batch = int(document["batch_id"])
+        ran = {
+            path: contents(orders(here))["commits/0"] if path.startswith("commits") else offsets_log()
+            for number in range(batch + 1, batch + 3)
+            for path in (f"offsets/{number}", f"commits/{number}")
+        }
+        plant(orders(here), ran)
+        now = verb.changed(here)
+        with pytest.raises(RefusedError, match="written to since"):
+            verb.take_back(here)
+        assert verb.changed(here) == now
