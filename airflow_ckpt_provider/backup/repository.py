@@ -245,7 +245,7 @@ class Repository:
         """
         if not _PLAN_ID.fullmatch(plan_id):
             raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use letters, digits, '.', '_' and '-'")
-        content = json.dumps(document).encode()
+        content = json.dumps({"plan_id": plan_id, **document}).encode()
         try:
             self.location.create(_plan_path(plan_id), content)
         except FileExistsError:
@@ -260,7 +260,7 @@ class Repository:
             return None
         path = _plan_path(plan_id)
         try:
-            document = self._read_object(path, "plan_id", "kind")
+            document = self._read_object(path, "plan_id")
         except FileNotFoundError:
             return None
         if document["plan_id"] != plan_id:

@@ -196,7 +196,7 @@ def _newest(place: Location, repository: Repository) -> str | None:
         document = repository.kept_plan(plan_id)
         if document is None or not _is_of(document, place.uri):
             continue
-        aside = SetAside(repository, str(document["name"]), plan_id, "checkpoint")
+        aside = SetAside(repository, str(document.get("name", "")), plan_id, "checkpoint")
         when = file.modified.isoformat() if file.modified else ""
         (found if aside.sizes is not None else begun)[plan_id] = when
     newest = found or begun
@@ -222,7 +222,7 @@ def plan_undo(
     :raises RefusedError: it changed nothing, or somebody has written to the checkpoint since.
     :raises SealedError: something else has sealed the checkpoint.
     """
-    kind, plan_id = str(document["kind"]), str(document["plan_id"])
+    kind, plan_id = str(document.get("kind")), str(document["plan_id"])
     checkpoint = str(document.get("checkpoint") or document.get("path") or place.uri)
     if kind not in UNDOABLE:
         raise RefusedError(f"plan {plan_id} is a {kind}, which is not taken back", hint=f"known: {', '.join(UNDOABLE)}")
@@ -237,12 +237,12 @@ def plan_undo(
     records = [r for r in repository.records() if undone_by(str(r.get("plan_id"))) == plan_id]
     record = next((r for r in records if r.get("kind") == kind), None)
     taken_back = any(r.get("kind") == UndoPlan.kind for r in records)
-    aside = SetAside(repository, str(document["name"]), plan_id, "checkpoint")
+    aside = SetAside(repository, str(document.get("name", "")), plan_id, "checkpoint")
     kept = aside.sizes or {}
     plan = UndoPlan(
         plan_id=undo_of(plan_id),
         of=document,
-        name=str(document["name"]),
+        name=str(document.get("name", "")),
         checkpoint=place.uri,
         fingerprint=now.fingerprint,
         before=_before(document, kept, now),
