@@ -121,7 +121,7 @@ def plan_flow_restore(
         except RefusedError:  # it holds another history, which stays as it is
             here = None
         if here and here.already_done:
-            return FlowRestore(flow, flow.live, here, cutover)
+            return FlowRestore(flow, flow.live, _still_sealed(flow, here, repository) or here, cutover)
     version = flow.live
     if mark is None or (repository.kept_plan(mark.plan_id) or {}).get("target") not in (None, live.uri):
         version += 1  # not sealed, or by a restore that was stopped before it had begun the next version
@@ -131,6 +131,20 @@ def plan_flow_restore(
     former = [n for n in flow.versions if n < version]
     observed = flow.version(former[-1]).uri if former else ""
     return FlowRestore(flow, version, replace(restore, observed=observed, continued=mark is not None), cutover)
+
+
+def _still_sealed(flow: Flow, done: RestorePlan, repository: Repository) -> RestorePlan | None:
+    """The same restore to be ended, where it was stopped after it had lifted the seal of the version that it made.
+
+    :param done: the restore into the live version, which holds just what is wanted.
+    :return: ``None`` where the former version is not sealed by it any more.
+    """
+    former = [n for n in flow.versions if flow.live is not None and n < flow.live]
+    mark = inspect_target(flow.version(former[-1])).seal if former else None
+    if mark is None or (repository.kept_plan(mark.plan_id) or {}).get("target") != done.checkpoint:
+        return None
+    observed = flow.version(former[-1]).uri
+    return replace(done, plan_id=mark.plan_id, observed=observed, replacing=False, already_done=False, continued=True)
 
 
 def apply_flow_restore(

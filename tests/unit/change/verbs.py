@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.flows.flow import flow_named, flows_of
 from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair, stop_plan_and_repair
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.repair.planning import plan_repair
@@ -54,6 +56,7 @@ class Verb:
     :param before: files of the place where all is.
     :param carry_out: does it, given that place, or resumes it.
     :param checkpoint: the checkpoint that is changed; of a flow, its next version.
+    :param observed: the checkpoint whose query is stopped, where that is another one: of a flow, its former version.
     :param stops: does it after the query was stopped by the seal.
     """
 
@@ -61,6 +64,7 @@ class Verb:
     before: Callable[[], Files]
     carry_out: Callable[[Location], Any]
     checkpoint: str = "orders"
+    observed: str = "orders"
     stops: Callable[[Location], Any] | None = None
 
     def begin(self, here: Location) -> Location:
@@ -72,11 +76,6 @@ class Verb:
         """The checkpoint that a person names: of a flow the former version, until the next one is there."""
         changed = here / self.checkpoint
         return here / self.observed if not changed.walk() else changed
-
-    @property
-    def observed(self) -> str:
-        """The checkpoint whose query is stopped: of a flow, its former version."""
-        return f"pipeline/{FLOW}/0" if self.kind == "flow-reset" else self.checkpoint
 
     def changes(self, here: Location, operation: str, path: str) -> bool:
         """Whether a request changes the checkpoint."""
@@ -167,6 +166,13 @@ def _reset_flow(here: Location) -> Any:
     return apply_flow_reset(plan, repository=held(here), rest=STOPPED)
 
 
+def _restore_flow(here: Location) -> Any:
+    repository = held(here)
+    flow = flow_named(flows_of(here / "pipeline"), "ingest")
+    plan = plan_flow_restore(flow, repository, repository.manifest(name="ingest"), sink=SINK)
+    return apply_flow_restore(plan, accept=ACCEPTED, rest=STOPPED)
+
+
 def _damaged() -> Files:
     """A real one, one delta of whose state is missing; without Hadoop's checksums, for a seal takes those of its name."""
     found = {path: data for path, data in sample("4.0.0", "hdfs_agg").files.items() if "/." not in path}
@@ -183,6 +189,16 @@ def _with_a_backup() -> Files:
     return {**kept, **_orders(stream(2, partitions=1))}
 
 
+@functools.cache
+def _flow_with_a_backup() -> Files:
+    """A flow whose live version is at batch 2, and a backup of its batch 0."""
+    place = in_memory()
+    version = plant(place / f"pipeline/{FLOW}/0", logs(range(1)))
+    create_backup(Checkpoint.at(version), Repository.open_or_create(place / "backups"), name="ingest")
+    plant(version, logs(range(3)))
+    return contents(place)
+
+
 VERBS = {
     "rewind": Verb("rewind", lambda: _orders(stream(2, partitions=1)), _rewind, stops=_stop_and_rewind),
     "reset": Verb("reset", lambda: _orders(stream(1, partitions=1)), _reset, stops=_stop_and_reset),
@@ -193,6 +209,14 @@ VERBS = {
         lambda: {f"pipeline/{FLOW}/0/{path}": data for path, data in logs(range(2)).items()},
         _reset_flow,
         checkpoint=f"pipeline/{FLOW}/1",
+        observed=f"pipeline/{FLOW}/0",
+    ),
+    "restore of a flow": Verb(
+        "restore",
+        _flow_with_a_backup,
+        _restore_flow,
+        checkpoint=f"pipeline/{FLOW}/1",
+        observed=f"pipeline/{FLOW}/0",
     ),
 }
 
