@@ -1,6 +1,6 @@
-"""Seal, fence and proof of rest against Sparks that are not the locked one: the oldest and the newest that are supported.
+"""Seal, proof of rest and a restore against the oldest and the newest Spark that are supported, and the locked one.
 
-The locked one is run by `test_seal.py` and `test_rest.py`. No Kafka and no Delta here: file source, rows by batch in a directory.
+No Kafka and no Delta here: file source, rows by batch in a directory. More of the locked one: `test_seal.py`, `test_rest.py`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ from tests.samples.spark_versions import python_with
 from tests.stopped import ACCEPTED
 
 #: A test may have to install a Spark first, and to start it.
-pytestmark = [pytest.mark.other_spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
-VERSIONS = ("3.5.9", "4.3.0")
+VERSIONS = (
+    pytest.param("3.5.9", marks=pytest.mark.other_spark),
+    pytest.param("4.0.0", marks=[pytest.mark.spark, pytest.mark.slow]),
+    pytest.param("4.3.0", marks=pytest.mark.other_spark),
+)
 #: Stateless, one store of state after the other; then the offset log as the newest Spark may write it.
 STREAMS = ("file_to_foreachbatch", "hdfs_agg", "rocks_changelog_agg", "offset_log_v2")
 FILES = 40
@@ -68,9 +72,8 @@ class Stream:
 
     def __init__(self, spark: SampleService, kind: str, place: Path) -> None:
         self.spark, self.kind, self.place = spark, kind, place
-        files, further = KINDS[kind].files, (FILES, FILES if KINDS[kind].files[1] else 0)
-        assert files[0]
-        write_input(place, kind, first=(0, 0), count=further)
+        first, second = KINDS[kind].files
+        write_input(place, kind, first=(0, 0), count=(FILES if first else 0, FILES if second else 0))
         self.out = place / "out"
         self.path = place / "checkpoint"
         self.location = open_location(str(self.path))
@@ -191,6 +194,36 @@ def test_spark_s_error_shows_the_seal_of_an_attempt(stream: Stream) -> None:
     found = stream.checkpoint.progress().seal
     assert found
     assert (found.sentence, found.attempt) == (mark.sentence, 12)
+
+
+def test_limit_continuous_mode_starts_under_a_seal(spark: RunningStreams, tmp_path: Path) -> None:
+    """It logs the epochs beyond the seal and commits none of them; the seal stays, and is then no longer the newest entry."""
+    stream = Stream(spark, "rate_continuous", tmp_path / "stream")
+    assert stream.start({})["message"] == ""
+    stream.wait_for_batch(2)
+    stream.stop()
+    mark = seal(stream.checkpoint, reason="stopped", made_by="the test", plan_id="plan")
+    committed = newest(stream.path, "commits")
+    assert stream.start({})["message"] == ""
+    wait_until(lambda: newest(stream.path, "offsets") > mark.batch_id + 2)
+    stream.stop()
+    assert stream.location.read(mark.path).decode() == mark.sentence
+    assert newest(stream.path, "commits") == committed
+    assert stream.checkpoint.progress().seal is None
+
+
+def test_limit_async_progress_tracking_is_to_be_sealed_when_stopped(spark: RunningStreams, tmp_path: Path) -> None:
+    stream = Stream(spark, "rate_async_progress", tmp_path / "stream")
+    assert stream.start(FASTEST)["message"] == ""
+    stream.wait_for_batch(1)
+    stream.stop()
+    mark = seal(stream.checkpoint, reason="stopped", made_by="the test", plan_id="plan")
+    assert mark.sentence in stream.refused()["message"]
+    assert stream.checkpoint.progress().seal == mark
+    unseal(stream.checkpoint, plan_id="plan")
+    assert stream.start(FASTEST)["message"] == ""
+    stream.wait_for_batch(mark.batch_id + 1)
+    stream.stop()
 
 
 def test_a_restore_waits_for_proof_that_the_query_is_stopped(

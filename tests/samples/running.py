@@ -7,8 +7,9 @@
     {"do": "wait", "name": "a"}   waits for its end
     {"do": "stop", "name": "a"}
 
-``kind`` is one of ``kinds.py``. The rows of batch N are in ``out/b=N``, as JSON lists, sorted. Each answer holds ``message``, as
-Python's ``str(exception)`` has it, and ``trace``, the causes as Java names them; both are empty if nothing failed.
+``kind`` is one of ``kinds.py``. The rows of batch N are in ``out/b=N``, as JSON lists, sorted; continuous and asynchronous ones
+keep no rows. Each answer holds ``message``, as Python's ``str(exception)`` has it, and ``trace``, the causes as Java names them;
+both are empty if nothing failed.
 """
 
 from __future__ import annotations
@@ -47,9 +48,12 @@ def start(spark: Any, request: dict[str, Any]) -> Any:
     for key, value in settings.items():
         spark.conf.set(key, value)
     try:
-        writer = kind.query(spark, Path(request["input"])).writeStream.outputMode(kind.mode).foreachBatch(write)
-        writer = writer.option("checkpointLocation", request["checkpoint"]).trigger(**request["trigger"])
-        return writer.start()
+        writer = kind.query(spark, Path(request["input"])).writeStream.outputMode(kind.mode).options(**kind.options)
+        writer = writer.option("checkpointLocation", request["checkpoint"]).trigger(
+            **(kind.trigger or request["trigger"])
+        )
+        # Asynchronous and continuous queries allow no ``foreachBatch``.
+        return (writer.foreachBatch(write) if kind.collects_when_going_on else writer.format("noop")).start()
     finally:
         for key in settings:
             spark.conf.unset(key)
