@@ -75,7 +75,9 @@ def test_seal(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"repository_conn_id": "lake_of_this_test"}, {"repository_conn_id": "stranger"}], ids=["read-only", "unknown"]
+    "fields",
+    [{"repository_conn_id": "lake_of_this_test"}, {"repository_conn_id": "stranger"}],
+    ids=["read-only", "unknown"],
 )
 def test_rights_that_are_missing_are_left_to_the_retries(bucket: str, fields: dict[str, str]) -> None:
     with pytest.raises(StorageError, match="HINT: check"):
