@@ -144,8 +144,8 @@ class Change:
             try:
                 self.sink.check()
             except CkptError as e:
-                if plan.continued:
-                    e.add_hint(f"or take it back: `airflow-ckpt undo {plan.checkpoint} --plan {plan.plan_id}`")
+                if plan.continued and undone_by(plan.plan_id) == plan.plan_id:
+                    e.add_hint(f"or take it back: `{_undo_command(plan)}`")
                 raise
         key = self.observed or self.place
         what = plan.seal_reason
@@ -153,6 +153,10 @@ class Change:
             self.repository, key, plan_id=plan.plan_id, what=what, made_by=self.made_by, terms=self.terms
         ) as fence:
             return _Attempt(self, fence).run(accept, began)
+
+
+def _undo_command(plan: Plan) -> str:
+    return f"airflow-ckpt undo {plan.checkpoint} --plan {plan.plan_id}"
 
 
 class _Attempt:
@@ -370,9 +374,12 @@ class _Attempt:
         if before == there.fingerprint and sink is False:
             self._lift(marks, sweep=there.is_empty)
             return
-        undo = f"or take it back: `airflow-ckpt undo {self.plan.checkpoint} --plan {self.plan.plan_id}`"
-        if undo not in (error.hint or ""):
-            error.add_hint(f"{self.plan.checkpoint} stays sealed; run the same command again, {undo}")
+        again = f"{self.plan.checkpoint} stays sealed; run the same command again"
+        undo = _undo_command(self.plan)
+        if undone_by(self.plan.plan_id) != self.plan.plan_id:
+            error.add_hint(again)
+        elif undo not in (error.hint or ""):
+            error.add_hint(f"{again}, or take it back: `{undo}`")
 
     def _remove(self, edits: Edits) -> int:
         removed = 0
