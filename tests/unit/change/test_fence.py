@@ -314,7 +314,7 @@ class TestAnAttemptInAnotherProcess:
 
 class TestTheLease:
     def test_it_is_renewed(self, orders: Location, repository: Repository) -> None:
-        place = attempts_place(repository, orders)
+        place, began = attempts_place(repository, orders), time.monotonic()
         with attempt_at(orders, repository, terms=LeaseTerms(2.0, 1.0)) as fence:
             seen = set()
 
@@ -324,6 +324,7 @@ class TestTheLease:
                 return len(seen - {None}) >= 2
 
             wait_until(renewed_twice, "two signs of life")
+            wait_until(lambda: time.monotonic() - began > fence.attempt.terms.lease, "the end of the first lease")
             fence.check()
 
     @pytest.mark.parametrize("clock", [0, 1, 2], ids=["monotonic", "boot time", "wall clock"])
