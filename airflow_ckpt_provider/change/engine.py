@@ -29,6 +29,7 @@ from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden
+from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location, is_within, plain_uri
@@ -182,6 +183,7 @@ class _Attempt:
             elif not self._is_sealed_by_an_attempt():
                 # Lifted and put again by somebody: what was proven before does not count any more.
                 proof = prove_rest(change.observed or change.place, change.rest)
+                self._check_not_written_since()
             marks = self._seal()
             mark = marks[-1]
             there = inspect_target(self.place)
@@ -236,6 +238,14 @@ class _Attempt:
     def _is_sealed_by_an_attempt(self) -> bool:
         marks = [inspect_target(place).seal for place in self._sealed_places()]
         return any(mark is not None and mark.attempt is not None for mark in marks)
+
+    def _check_not_written_since(self) -> None:
+        """See that no query has run since somebody has lifted the seal of a change that was begun."""
+        undone = undone_by(self.plan.plan_id)
+        document = self.repository.kept_plan(undone)
+        if document is not None:
+            aside = SetAside(self.repository, self.plan.name, undone, "checkpoint")
+            check_not_written_since(inspect_target(self.place), aside, document, self.repository)
 
     def _check_paths(self, edits: Edits) -> None:
         """See that nothing is written outside the place, whatever the documents say."""

@@ -8,7 +8,6 @@ written to the checkpoint since: a stream that was started again has made a hist
 from __future__ import annotations
 
 import hashlib
-from base64 import b64decode
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,9 +17,7 @@ from airflow_ckpt_provider.change.plan import Edits, Plan, Write, listed_files, 
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
-from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.change.written_since import check_not_written_since, first_run_since, written_by
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
@@ -245,7 +242,7 @@ def plan_undo(
         name=str(document.get("name", "")),
         checkpoint=place.uri,
         fingerprint=now.fingerprint,
-        before=_before(document, kept, now),
+        before=_before(document, kept, now, repository),
         kept=kept,
         record=record,
         half_way=half_way,
@@ -254,8 +251,10 @@ def plan_undo(
     )
     if not plan.already_done:
         _check_whole(plan, now, aside, document)
+    if half_way and not any(mark and mark.attempt is not None for mark in marks):
+        check_not_written_since(now, aside, document, repository)
     if not half_way and not plan.already_done:
-        _check_untouched(plan, now, aside, document)
+        _check_untouched(plan, now, aside, document, repository)
     return plan
 
 
@@ -296,16 +295,20 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
         )
 
 
-def _before(document: Mapping[str, Any], kept: Mapping[str, int], now: Target) -> dict[str, int]:
+def _before(
+    document: Mapping[str, Any], kept: Mapping[str, int], now: Target, repository: Repository
+) -> dict[str, int]:
     """Path -> size of the files before the change. Repairs of earlier versions did not note them."""
     if document.get("before") or document["kind"] != "repair":
         return dict(document.get("before") or {})
-    written = _written(document)
+    written = written_by(document, repository)
     stayed = {path: file.size for path, file in now.visible.items() if path not in written}
     return {**stayed, **{path: size for path, size in kept.items() if not is_hidden(path)}}
 
 
-def _check_untouched(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping[str, Any]) -> None:
+def _check_untouched(
+    plan: UndoPlan, now: Target, aside: SetAside, document: Mapping[str, Any], repository: Repository
+) -> None:
     """See that the change was carried out, as a whole or in part, and that nobody else has written since.
 
     :raises RefusedError: it was not, or somebody has.
@@ -313,7 +316,7 @@ def _check_untouched(plan: UndoPlan, now: Target, aside: SetAside, document: Map
     kind, place = plan.of["kind"], now.location
     if plan.record is not None:
         after = plan.record.get("after")
-        if now.fingerprint == after or (after is None and not _has_run_since(now, document)):
+        if now.fingerprint == after or (after is None and first_run_since(now, document) is None):
             return
         raise RefusedError(
             f"{place} was written to since {kind} {plan.undone}: the stream was started",
@@ -331,57 +334,4 @@ def _check_untouched(plan: UndoPlan, now: Target, aside: SetAside, document: Map
             f"{place} was changed since by somebody else",
             hint="there is nothing to undo",
         )
-    strange = _strange_file(now, aside, document)
-    if strange is not None:
-        raise RefusedError(
-            f"the seal of {kind} {plan.undone} was lifted half-way, and {place}/{strange} was written since: putting the old "
-            "files back would mix two histories",
-            hint=f"stop the query; what the {kind} removed is in the repository, in {aside.place}/files; restore a backup, or "
-            f"run the same {kind} again",
-        )
-
-
-def _has_run_since(now: Target, document: Mapping[str, Any]) -> bool:
-    """Whether a stream has logged or committed batches since a repair of version 0.1.0, whose record does not tell how it ended.
-
-    A batch that is run again is logged already; it shows by its commit.
-    """
-    batch = document.get("batch_id")
-    if not isinstance(batch, int):
-        return True  # it cannot be told
-    logged = batch + 1 if document.get("exact_replay") else batch
-    numbers = {
-        log: [n for n in map(batch_id_of, now.visible.files(log)) if n is not None] for log in (OFFSETS, COMMITS)
-    }
-    return max(numbers[OFFSETS], default=-1) > logged or max(numbers[COMMITS], default=-1) > batch
-
-
-def _strange_file(now: Target, aside: SetAside, document: Mapping[str, Any]) -> str | None:
-    """A file that neither was there before nor is what the change was going to write; ``None`` where there is none."""
-    kept, left, written = aside.sizes or {}, aside.left, _written(document)
-    for path, file in now.visible.items():
-        if path in kept:
-            if file.size == kept[path] and now.location.read(path) == aside.read(path):
-                continue
-        elif left is not None and path in left:
-            if left[path] == file.identity:
-                continue
-        elif left is None and document.get("before", {}).get(path) == file.size:
-            continue  # plans of earlier versions noted no more than sizes
-        if written.get(path) != file.size:
-            return path
-    return None
-
-
-def _written(document: Mapping[str, Any]) -> dict[str, int]:
-    """Path -> size of what a plan writes, as far as its document says."""
-    found: dict[str, int] = {}
-    writes = document.get("writes") or {}
-    if isinstance(writes, Mapping):
-        found |= {str(path): int(size) for path, size in writes.items()}
-    else:
-        found |= {str(entry["path"]): int(entry["size"]) for entry in writes}
-    found |= {str(entry["path"]): int(entry["size"]) for entry in document.get("fetches") or ()}
-    found |= {str(path): len(b64decode(text)) for path, text in dict(document.get("rewrites") or {}).items()}
-    found |= {str(path): int(size) for path, size in (document.get("written") or {}).items()}
-    return found
+    check_not_written_since(now, aside, document, repository)

@@ -271,7 +271,8 @@ def plan_flow_reset(
     if seal_id and marks[0].reason != plan.seal_reason:
         raise SealedError(
             f"flow {flow.name} is sealed by plan {seal_id} ({marks[0].reason}), which was not ended",
-            hint="run that one again, which goes on with it",
+            hint="run that one again, which goes on with it; where the flow has run since and is to go on as it is, lift the "
+            f"seal: `airflow-ckpt unseal {flow.version(live)} --plan {seal_id}`",
         )
     return plan
 

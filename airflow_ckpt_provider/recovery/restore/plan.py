@@ -222,8 +222,9 @@ class RestorePlan(Plan):
         """The plan as it is kept in the repository: what an undo needs. Resuming makes it anew from the backup."""
         before = {path: file.size for path, file in self.target.visible.items()}
         more = {"before": before, "checkpoint": self.checkpoint, "checkpoint_fingerprint": self.fingerprint}
-        # Only an undo asks for these, after somebody has lifted the seal half-way; not worth megabytes.
-        written = {e.path: self.size_of(e) for e in self.entries} if len(self.entries) <= FEW else {}
+        # Asked for only after somebody has lifted the seal half-way. Not worth megabytes: the backup tells the rest.
+        few = len(self.entries) <= FEW
+        written = {e.path: self.size_of(e) for e in self.entries if few or e.path in self.rewritten}
         return {**self.to_json(), **more, "written": written, "observed": self.observed}
 
     @property

@@ -29,7 +29,7 @@ from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.change import verbs
 from tests.unit.change.test_engine import _after_first_change, each_verb, is_sealed, killed, without_seals
 from tests.unit.change.verbs import SINK, VERBS, Verb, held, orders
-from tests.unit.checkpoint.builders import Files, contents, offsets_log, plant
+from tests.unit.checkpoint.builders import Files, commit_log, contents, offsets_log, plant
 from tests.unit.checkpoint.stores import WRITES, watched
 
 
@@ -424,6 +424,28 @@ class TestAResume:
                     what(here)
             assert verb.changed(here) == now
         assert asked == [now, now]
+
+    @each_verb
+    @pytest.mark.parametrize("undo", [False, True])
+    def test_under_a_seal_put_again_after_the_stream_ran_leaves_its_files_alone(
+        self, place: Location, name: str, undo: bool
+    ) -> None:
+        """Its files have the names of those that were to go: removed by name, they would be lost without a copy."""
+        verb = VERBS[name]
+        here = half_way(verb, place)
+        for checkpoint in {verb.checkpoint, verb.observed}:
+            mark = inspect_target(here / checkpoint).seal
+            if mark is not None:
+                remove_seal(here / checkpoint, mark)
+                plan_id, reason = mark.plan_id, mark.reason
+        number = inspect_target(here / verb.checkpoint).newest_offsets + 1
+        ran = {f"offsets/{number}": offsets_log('{"orders":{"0":7}}'), f"commits/{number}": commit_log()}
+        plant(here / verb.checkpoint, ran)
+        put_seal(here / verb.checkpoint, number + 1, plan_id=plan_id, reason=reason, made_by="an upgrade")
+        now = verb.changed(here)
+        with pytest.raises(RefusedError, match=r"was written since|did not write|was not ended"):
+            (verb.take_back if undo else verb.carry_out)(here)
+        assert verb.changed(here) == now
 
     @pytest.mark.parametrize("name", ["rewind", "reset", "repair"])
     def test_at_a_copy_of_the_checkpoint_is_refused(self, place: Location, name: str) -> None:
