@@ -39,6 +39,7 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
     :return: the seal.
     :raises NotACheckpointError: there is no checkpoint.
     :raises SealedError: it is sealed by another plan.
+    :raises RefusedError: the query runs in continuous mode, which passes a seal.
     """
     plan_id = plan_id or new_plan_id()
     if any(character.isspace() for character in plan_id):
@@ -49,6 +50,7 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
             if progress.seal.plan_id == plan_id:
                 return progress.seal
             raise sealed_by_another(progress.uri, progress.seal)
+        check_sealable(progress)
         number = max(-1 if progress.latest_logged is None else progress.latest_logged, -1) + 1
         try:
             return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by)
@@ -60,6 +62,20 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
         f"{checkpoint.location} could not be sealed: the stream logged a new batch each of {TRIES} times",
         hint="stop the stream first",
     )
+
+
+def check_sealable(progress: Progress) -> None:
+    """See that a seal would keep Spark from running the query.
+
+    :param progress: of the checkpoint.
+    :raises RefusedError: the query runs in continuous mode: a running one passes a seal, a stopped one starts under it.
+    """
+    if progress.is_continuous:
+        raise RefusedError(
+            f"{progress.uri} is of a query in continuous mode ({OFFSETS}/{progress.latest_logged} has no batch metadata), which "
+            "passes a seal: it neither stops at it nor is it kept from starting",
+            hint="stop the query by other means, and keep it stopped",
+        )
 
 
 def put_seal(

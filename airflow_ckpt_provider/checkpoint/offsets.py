@@ -79,6 +79,11 @@ class OffsetEntry:
         return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
     @property
+    def is_continuous(self) -> bool:
+        """Whether the query runs in continuous mode, which logs no batch metadata and follows rules of its own."""
+        return not self.metadata
+
+    @property
     def state_partitions(self) -> int | None:
         """Number of state partitions, or ``None`` where the entry does not say."""
         conf = self.conf

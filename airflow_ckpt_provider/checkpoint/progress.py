@@ -49,6 +49,11 @@ class Progress:
         return self.committed[-1] if self.committed else None
 
     @property
+    def is_continuous(self) -> bool:
+        """Whether the query runs in continuous mode."""
+        return self.newest is not None and self.newest.is_continuous
+
+    @property
     def gap(self) -> int:
         """Newest logged minus newest committed batch: 0 or 1 in a healthy synchronous query.
 

@@ -97,13 +97,9 @@ def _next_batch(progress: Progress) -> tuple[int, bool]:
     latest, committed = progress.latest_logged, progress.latest_committed
     if latest is None:
         return 0, False
-    if _is_continuous(progress):  # what was logged beyond the newest commit is not replayed
+    if progress.is_continuous:  # what was logged beyond the newest commit is not replayed
         return (0 if committed is None else committed + 1), False
     return (latest + 1, False) if latest == committed else (latest, True)
-
-
-def _is_continuous(progress: Progress) -> bool:
-    return progress.newest is not None and not progress.newest.metadata
 
 
 def _entry(location: Location, newest: OffsetEntry, batch_id: int) -> OffsetEntry:
@@ -148,12 +144,12 @@ def _no_query_id(progress: Progress) -> list[tuple[Verdict, str]]:
 def _hole_at_the_start(progress: Progress) -> list[tuple[Verdict, str]]:
     """An entry that every Spark reads before it runs anything is not there."""
     latest, committed = progress.latest_logged, progress.latest_committed
-    if _is_continuous(progress) and committed is not None and committed not in progress.logged:
+    if progress.is_continuous and committed is not None and committed not in progress.logged:
         reason = (
             f"offsets/{committed} is missing: continuous mode starts from the offsets of the newest commit and fails"
         )
         return [(Verdict.WILL_FAIL, reason)]
-    if not latest or _is_continuous(progress) or progress.logged[0] != latest:
+    if not latest or progress.is_continuous or progress.logged[0] != latest:
         return []
     return [(Verdict.WILL_FAIL, f"{_missing_before(latest)} and fails with `batch {latest - 1} doesn't exist`")]
 
@@ -161,7 +157,7 @@ def _hole_at_the_start(progress: Progress) -> list[tuple[Verdict, str]]:
 def _faults(progress: Progress, has_state: bool) -> list[tuple[Verdict, str]]:
     if progress.latest_logged is None:
         return _faults_without_offsets(progress, has_state=has_state)
-    return [] if _is_continuous(progress) else _faults_of_logs(progress, progress.latest_logged)
+    return [] if progress.is_continuous else _faults_of_logs(progress, progress.latest_logged)
 
 
 def _faults_without_offsets(progress: Progress, *, has_state: bool) -> list[tuple[Verdict, str]]:

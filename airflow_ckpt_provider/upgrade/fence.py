@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.sealing import put_seal, seal, sealed_by_another, unseal
+from airflow_ckpt_provider.change.sealing import check_sealable, put_seal, seal, sealed_by_another, unseal
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.poll import list_logs
@@ -30,10 +30,12 @@ def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id:
     :param upgrade_id: the run that carries it out.
     :param facts: what is known at its beginning.
     :raises SealedError: somebody has sealed the checkpoint, and is at work there.
-    :raises RefusedError: another run upgrades the stream.
+    :raises RefusedError: another run upgrades the stream, or its query runs in continuous mode, which no seal stops.
     """
     before = newest_upgrade(repository, name)
-    mark = checkpoint.progress().seal
+    progress = checkpoint.progress()
+    check_sealable(progress)
+    mark = progress.seal
     own = before.plan_ids if before and before.is_open and before.upgrade_id == upgrade_id else ()
     if mark and mark.plan_id not in own:
         raise sealed_by_another(checkpoint.location.uri, mark)

@@ -202,7 +202,10 @@ def test_limit_continuous_mode_starts_under_a_seal(spark: RunningStreams, tmp_pa
     assert stream.start({})["message"] == ""
     stream.wait_for_batch(2)
     stream.stop()
-    mark = seal(stream.checkpoint, reason="stopped", made_by="the test", plan_id="plan")
+    with pytest.raises(RefusedError, match="continuous mode"):
+        seal(stream.checkpoint, reason="stopped", made_by="the test", plan_id="plan")
+    beyond = newest(stream.path, "offsets") + 1
+    mark = put_seal(stream.location, beyond, plan_id="plan", reason="stopped", made_by="the test")
     committed = newest(stream.path, "commits")
     assert stream.start({})["message"] == ""
     wait_until(lambda: newest(stream.path, "offsets") > mark.batch_id + 2)

@@ -69,8 +69,8 @@ class Examination:
 
     @property
     def is_continuous(self) -> bool:
-        """Whether the query runs in continuous mode, which logs no batch metadata and follows rules of its own."""
-        return self.newest is not None and not self.newest.metadata
+        """Whether the query runs in continuous mode."""
+        return self.newest is not None and self.newest.is_continuous
 
     @property
     def has_state(self) -> bool:

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.unit.checkpoint.builders import Files, commit_log, contents, logs, metadata, plant
 from tests.unit.checkpoint.stores import watched
 from tests.unit.checkpoint.test_progress import seal_at
+from tests.unit.checkpoint.test_resume import continuous
 
 
 def at(place: Location, files: Files) -> Checkpoint:
@@ -47,6 +48,15 @@ def test_a_batch_in_the_middle(place: Location) -> None:
     files = logs(range(5))
     del files["commits/4"]
     assert seal(at(place, files), reason="r").batch_id == 5
+
+
+def test_continuous_mode_is_refused(place: Location) -> None:
+    """Its query passes a seal and starts under it: see docs/seal-limits.md."""
+    checkpoint = at(place, continuous([0, 1, 2], [0, 1, 2]))
+    before = contents(place)
+    with pytest.raises(RefusedError, match=r"continuous mode.*offsets/2"):
+        seal(checkpoint, reason="an upgrade")
+    assert contents(place) == before
 
 
 def test_no_checkpoint(place: Location) -> None:
