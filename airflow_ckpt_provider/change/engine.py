@@ -178,6 +178,8 @@ class _Attempt:
         with self._in_use():
             plan.prepare(workers=change.workers)
             if not plan.continued:
+                if proof is None:
+                    change.rest.check_word(self.fence)
                 proof = proof or prove_rest(change.observed or change.place, change.rest)
                 self.repository.keep_plan(plan.plan_id, plan.document())
             elif not self._is_sealed_by_an_attempt():

@@ -30,13 +30,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, RefusedError, StorageError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -130,38 +131,18 @@ class Attempt:
         return cls(number=number, pid=int(value["pid"]), terms=terms, **texts)
 
 
-class Clocks:
-    """Seconds since a moment, by whichever clock of this host says most.
-
-    ``CLOCK_MONOTONIC`` stands still while a laptop sleeps, and both it and ``CLOCK_BOOTTIME`` may while a virtual machine is
-    paused; the wall clock is then put right by the hypervisor or by NTP. A wall clock that jumps forward ends a lease too early,
-    which costs one attempt; none of the three can make it last longer than the others say.
-    """
-
-    _boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-    def __init__(self) -> None:
-        self._since = self._now()
-
-    def _now(self) -> tuple[float, float, float]:
-        return time.monotonic(), time.clock_gettime(self._boot), time.time()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since this object was made."""
-        return max(now - since for now, since in zip(self._now(), self._since, strict=True))
-
-
 class Fence:
     """The right of one attempt to write. Use :func:`fenced`.
 
     :param place: the directory of the attempts in the repository.
     :param attempt: this attempt.
+    :param taken: clocks that began when it took its number.
     :param renewed: clocks that began before the newest proof that there is no later attempt.
     """
 
-    def __init__(self, place: Location, attempt: Attempt, renewed: Clocks) -> None:
+    def __init__(self, place: Location, attempt: Attempt, taken: Clocks, renewed: Clocks) -> None:
         self.attempt = attempt
+        self._taken = taken
         self._place = place
         self._renewed = renewed
         self._lost: str | None = None
@@ -196,6 +177,35 @@ class Fence:
             return None
         return newest if newest and newest.number > self.attempt.number else None
 
+    def done_since(self, since: Clocks) -> Attempt | None:
+        """The newest attempt before this one, where it was done with its change after a moment that this process knows.
+
+        On one host the two times are of one clock. Else they are of the store that keeps the attempts; many tell whole seconds
+        only, and an attempt within that second is one that was done since.
+
+        :param since: clocks that began at that moment.
+        """
+        files = {file.path: file for file in self._place.list().files}
+        number = max((n for n in _numbers_in(files) if n < self.attempt.number), default=None)
+        end = files.get(f"{number:06d}{_END}") if number is not None else None
+        if number is None or end is None:
+            return None
+        document, other = load_json(self._place.read(end.path)), _read_attempt(self._place, number)
+        if document.get("outcome") != "done":
+            return None
+        own = files.get(f"{self.attempt.number:06d}.json")
+        if (
+            other.process.rpartition("/")[0] != self.attempt.process.rpartition("/")[0]
+            and own
+            and own.modified
+            and end.modified
+        ):
+            tick = timedelta(seconds=0 if end.modified.microsecond else 1)
+            moment = own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
+            return other if end.modified + tick > moment else None
+        moment = datetime.now(UTC) - timedelta(seconds=since.elapsed)
+        return other if _time(str(document.get("at"))) > moment else None
+
     def begin(self) -> None:
         """Renew the lease from now on."""
         self._thread.start()
@@ -210,7 +220,7 @@ class Fence:
             self._thread.join()
         _ACTIVE.discard(self.attempt.nonce)
         if outcome is not None:
-            document = {"nonce": self.attempt.nonce, "at": _now(), "outcome": outcome}
+            document = {"nonce": self.attempt.nonce, "at": _now("milliseconds"), "outcome": outcome}
             # An attempt without an end is waited for: that costs time, no more.
             with suppress(StorageError, FileExistsError):
                 self._place.create(f"{self.attempt.number:06d}{_END}", json.dumps(document).encode())
@@ -349,22 +359,22 @@ def _acquire(
         at=_now(),
         terms=terms,
     )
-    renewed = Clocks()
+    taken = Clocks()
     path = f"{attempt.number:06d}.json"
-    taken = ChangeRunningError(
+    lost = ChangeRunningError(
         f"another attempt at {checkpoint} began at the same moment", hint="run the same command again"
     )
     try:
         place.create(path, json.dumps(attempt.to_json()).encode())
     except FileExistsError:
-        raise taken from None
+        raise lost from None
     if not place.store.creates_if_absent and load_json(place.read(path)).get("nonce") != attempt.nonce:
-        raise taken
+        raise lost
     _ACTIVE.add(attempt.nonce)
     try:
         began, not_over = time.monotonic(), _not_over(place, attempt.number)
         if not not_over:
-            return Fence(place, attempt, renewed)
+            return Fence(place, attempt, taken, taken)
         for each in not_over:
             _wait_for(place, each, checkpoint, since=began)
         # Whoever waited longer than its own lease has to see anew that it is still the newest.
@@ -372,7 +382,7 @@ def _acquire(
         newest = newest_attempt(place)
         if newest and newest.number > attempt.number:
             raise ChangeRunningError(f"{checkpoint} is being changed by {newest.words}", hint="wait for it to end")
-        return Fence(place, attempt, before)
+        return Fence(place, attempt, taken, before)
     except BaseException:
         _ACTIVE.discard(attempt.nonce)
         raise
@@ -494,5 +504,12 @@ def _taken_over(fence: Fence, error: LeaseLostError) -> LeaseLostError:
     )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _now(precision: str = "seconds") -> str:
+    return datetime.now(UTC).isoformat(timespec=precision)
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return datetime.max.replace(tzinfo=UTC)  # it cannot be told: as if just now

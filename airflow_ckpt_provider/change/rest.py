@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
@@ -27,6 +28,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.poll import list_logs, newest_time
 from airflow_ckpt_provider.checkpoint.silence import Silence, silence_that_counts
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -86,6 +88,8 @@ class RestRule:
 
     :param query_is_stopped: a person says so.
     :param said_by: who.
+    :param said: since when. A change that was carried out since makes the word void, see :meth:`check_word`; ``None``: that is
+        not checked.
     :param probes: what can be asked.
     :param quiet_for: seconds between the two inspections that follow a probe's or a person's word.
     :param wait_at_most: seconds that silence, or a query that is being stopped, is waited for.
@@ -98,6 +102,7 @@ class RestRule:
 
     query_is_stopped: bool = False
     said_by: str = ""
+    said: Clocks | None = None
     probes: tuple[StopProbe, ...] = ()
     quiet_for: float = 5.0
     wait_at_most: float = 600.0
@@ -111,6 +116,25 @@ class RestRule:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= low):
                 raise RefusedError(f"{name} is {value!r}", hint=f"give a number from {low:g} up")
+
+    def check_word(self, fence: Fence) -> None:
+        """See that no other attempt has changed the checkpoint since somebody said that its query is stopped.
+
+        A process can stand still before it plans. What it was told is then about the time before the other change, after which
+        the query was started.
+
+        :param fence: of the attempt that relies on the word.
+        :raises RefusedError: there was such a change.
+        """
+        if not self.query_is_stopped or self.said is None:
+            return
+        other = fence.done_since(self.said)
+        if other is not None:
+            raise RefusedError(
+                f"{other.words} took over: it has changed the checkpoint since this command was started, "
+                f"{self.said.elapsed:.0f} s ago, with the word that the query is stopped; nothing was changed by this attempt",
+                hint="see whether the query was started since; if it is stopped, run the same command again",
+            )
 
 
 def _passed() -> float:

@@ -9,11 +9,12 @@ import os
 import socket
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from airflow_ckpt_provider.errors import CkptError, StorageError
+from airflow_ckpt_provider.storage.clocks import Clocks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,11 +56,13 @@ class Call:
     :param args: as parsed.
     :param places: opens the places they name.
     :param screen: where to print for people; ``None`` with ``--json``.
+    :param began: since when somebody waits for it.
     """
 
     args: argparse.Namespace
     places: Places
     screen: Console | None
+    began: Clocks = field(default_factory=Clocks)
 
     @property
     def made_by(self) -> str:
@@ -83,16 +86,17 @@ class Answer:
     findings: bool = False
 
 
-def carry_out(verb: Verb, args: argparse.Namespace, places: Places, *, out: TextIO) -> int:
+def carry_out(verb: Verb, args: argparse.Namespace, places: Places, *, out: TextIO, began: Clocks | None = None) -> int:
     """Run a verb and return the exit code.
 
     :param verb: the verb.
     :param args: its arguments, as parsed.
     :param places: opens the places they name.
     :param out: where the answer goes. Errors go to standard error.
+    :param began: since when somebody waits for it; by default since now.
     """
     try:
-        answer = verb.load()(Call(args, places, None if args.json else _screen(out)))
+        answer = verb.load()(Call(args, places, None if args.json else _screen(out), began or Clocks()))
         if args.json:
             print(json.dumps(answer.document, indent=2), file=out)
         out.flush()

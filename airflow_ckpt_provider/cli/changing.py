@@ -42,6 +42,7 @@ def rest_rule(call: Call, checkpoint: Location) -> RestRule:
     return RestRule(
         query_is_stopped=args.query_is_stopped,
         said_by=call.made_by,
+        said=call.began,
         probes=probes_of(
             checkpoint,
             progress_log=call.places(args.progress_log, role="progress_log") if args.progress_log else None,

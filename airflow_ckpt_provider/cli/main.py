@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, SUMMARY, VERBS
+from airflow_ckpt_provider.storage.clocks import Clocks
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments; by default those of the process.
     :return: the exit code.
     """
+    began = Clocks.of_process() if argv is None else Clocks()
     args = build_parser().parse_args(argv)
     # After the parser, for --help and wrong usage need nothing of it.
     from airflow_ckpt_provider.cli.calling import carry_out
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return with_key(open_location(uri, storage_options=dict(args.storage_option)), args, role=role)
 
-    return carry_out(args.carries_out, args, open_place, out=sys.stdout)
+    return carry_out(args.carries_out, args, open_place, out=sys.stdout, began=began)
 
 
 if __name__ == "__main__":

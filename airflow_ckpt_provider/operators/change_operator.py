@@ -14,7 +14,7 @@ from airflow_ckpt_provider.change.rest_probes import probes_of
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
 from airflow_ckpt_provider.operators.renamed import deprecated
-from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, since_start
 from airflow_ckpt_provider.places import open_place
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class StoppedQueryOperator(BaseOperator):
         return RestRule(
             query_is_stopped=flag(self.query_is_stopped, "query_is_stopped"),
             said_by=made_by(context),
+            said=since_start(context),
             probes=probes_of(
                 checkpoint,
                 progress_log=open_place(lines, text(self.progress_log_conn_id)) if lines else None,

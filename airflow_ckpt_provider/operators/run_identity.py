@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.storage.clocks import Clocks
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,6 +21,12 @@ def made_by(context: Context) -> str:
     ti = context["ti"]
     map_index = -1 if ti.map_index is None else ti.map_index
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{map_index}"
+
+
+def since_start(context: Context) -> Clocks:
+    """Return clocks that began when this attempt of the task was started, by the wall clock of its worker."""
+    started = getattr(context.get("ti"), "start_date", None)
+    return Clocks(passed=(datetime.now(UTC) - started).total_seconds() if isinstance(started, datetime) else 0.0)
 
 
 def has_been_tried(context: Context) -> bool:

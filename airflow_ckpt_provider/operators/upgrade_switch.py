@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.operators.fields import required
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.operators.run_identity import made_by, since_start
 from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
 from airflow_ckpt_provider.upgrade.fence import fence, release
 from airflow_ckpt_provider.upgrade.going_back import go_back
@@ -140,4 +140,4 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
         """The new code is stopped where its stop said so, or a person has marked the stop as successful."""
         stopped = bool(self.stopped_by) and self._states(context).get(str(self.stopped_by)) == "success"
         by = f"the task {self.stopped_by} of {upgrade_id(context)}" if stopped else ""
-        return RestRule(query_is_stopped=stopped, said_by=by, quiet_for=self.quiet_for)
+        return RestRule(query_is_stopped=stopped, said_by=by, said=since_start(context), quiet_for=self.quiet_for)

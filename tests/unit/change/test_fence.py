@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,14 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fence import (
     LEASE_VARIABLE,
     Attempt,
-    Clocks,
     Fence,
     LeaseTerms,
     attempts_place,
     fenced,
     newest_attempt,
 )
-from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, StorageError
+from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.checkpoint.stores import Killed, watched
@@ -425,3 +426,37 @@ class TestTheLease:
             run()
         assert f"has lost its lease: {later[0].words} took over" in error.value.message
         assert error.value.hint == "run the same command again: it continues, or says what was done"
+
+
+class TestWhatWasDoneSince:
+    """Of another host only the store's times can be compared with ours."""
+
+    @pytest.mark.parametrize("elsewhere", [False, True])
+    @pytest.mark.parametrize(("passed", "found"), [(0.0, False), (3600.0, True)])
+    def test_an_attempt_that_was_done(self, place: Location, elsewhere: bool, passed: float, found: bool) -> None:
+        repository = Repository.open_or_create(place / "backups")
+        with fenced(repository, place / "orders", plan_id="first", what="a restore", made_by="a") as first:
+            pass
+        attempts = attempts_place(repository, place / "orders")
+        if elsewhere:
+            document = json.loads(attempts.read("000001.json")) | {"process": "other/other/1"}
+            attempts.replace("000001.json", json.dumps(document).encode())
+        ended = {file.path: file for file in attempts.list().files}["000001.end.json"].modified
+        assert ended is not None
+        while not datetime.now(UTC) > ended + timedelta(seconds=1.1):  # some stores tell whole seconds
+            time.sleep(0.05)
+        since = Clocks(passed=passed)
+        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="b") as second:
+            other = second.done_since(since)
+        assert (other is not None) is found
+        assert not other or other.plan_id == first.attempt.plan_id
+
+    def test_an_attempt_that_was_refused_has_changed_nothing(self, place: Location) -> None:
+        repository = Repository.open_or_create(place / "backups")
+        with (
+            pytest.raises(RefusedError),
+            fenced(repository, place / "orders", plan_id="first", what="a restore", made_by="a"),
+        ):
+            raise RefusedError("not accepted")
+        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="b") as second:
+            assert second.done_since(Clocks(passed=3600)) is None

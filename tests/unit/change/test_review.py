@@ -24,6 +24,7 @@ from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedE
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind, stop_plan_and_apply
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.change import verbs
@@ -525,3 +526,36 @@ class TestARepairOfVersion010:
         with pytest.raises(RefusedError, match="written to since"):
             verb.take_back(here)
         assert verb.changed(here) == now
+
+
+class TestAWordThatWasGivenBeforeAnotherChange:
+    """An attempt that stood still before it planned: meanwhile another one was done, and the stream was started."""
+
+    @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
+    def test_is_void(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = verb.begin(place)
+        asleep = replace(STOPPED, said=Clocks(passed=3600))
+        verb.carry_out(here)
+        plant(orders(here), {"offsets/9": offsets_log('{"orders":{"0":7}}'), "commits/9": commit_log()})
+        now = verb.changed(here)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verbs, "STOPPED", asleep)
+            with pytest.raises(RefusedError, match=r"took over.*changed the checkpoint since this command was started"):
+                verb.carry_out(here)
+        assert verb.changed(here) == now
+
+    def test_is_given_anew_by_a_new_command(self, place: Location) -> None:
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        attempts = attempts_place(held(here), orders(here))
+        [end] = (path for path in attempts.walk() if path.endswith(".end.json"))
+        assert b'"done"' in attempts.read(end)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verbs, "STOPPED", replace(STOPPED, said=Clocks(passed=-3600)))
+            assert verb.take_back(here).already_done is False
+
+
+def test_clocks_of_a_process_began_before_they_were_made() -> None:
+    assert Clocks.of_process().elapsed > Clocks(passed=0.01).elapsed

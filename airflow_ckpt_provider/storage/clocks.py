@@ -1,0 +1,43 @@
+"""How much time has passed, however long a process or its machine stood still."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+
+class Clocks:
+    """Seconds since a moment, by whichever clock of this host says most.
+
+    ``CLOCK_MONOTONIC`` stands still while a laptop sleeps, and both it and ``CLOCK_BOOTTIME`` may while a virtual machine is
+    paused; the wall clock is then put right by the hypervisor or by NTP. A wall clock that jumps forward ends a lease too early,
+    which costs one attempt; none of the three can make it last longer than the others say.
+
+    :param passed: seconds that had passed already when this object was made.
+    """
+
+    _boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def __init__(self, *, passed: float = 0.0) -> None:
+        self._since = self._now()
+        self._passed = max(0.0, passed)
+
+    @classmethod
+    def of_process(cls) -> Clocks:
+        """Since this process was started, where the system says when that was; else since now."""
+        passed = 0.0
+        with suppress(OSError, ValueError, IndexError):
+            # Field 22 of proc(5): clock ticks after boot. The program's name, in brackets, may hold anything.
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+            passed = time.clock_gettime(cls._boot) - ticks / os.sysconf("SC_CLK_TCK")
+        return cls(passed=passed)
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.monotonic(), time.clock_gettime(self._boot), time.time()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since that moment."""
+        return self._passed + max(now - since for now, since in zip(self._now(), self._since, strict=True))
