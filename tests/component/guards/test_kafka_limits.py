@@ -149,17 +149,17 @@ def test_a_thousand_partitions(kafka_broker: KafkaBroker, ask: Ask) -> None:
     topic = kafka_broker.create(partitions=1000)
     kafka_broker.put(topic, [5] * 1000)
     kafka_broker.delete_before(topic, dict.fromkeys(range(0, 1000, 2), 2))
-    begin = time.monotonic()
+    begin = time.process_time()  # of our own work, whatever else the machine is doing
     report = ask(topic, dict.fromkeys(range(1000), 3), max_downtime=86400.0)
-    healthy = time.monotonic() - begin
+    healthy = time.process_time() - begin
     assert (report.verdict, len(report.parts)) == (Verdict.SAFE, 1000)
     assert all(part.facts["timestamp"] for part in report.parts)
-    begin = time.monotonic()
+    begin = time.process_time()
     report = ask(topic, dict.fromkeys(range(1000), 1))
-    lossy = time.monotonic() - begin
+    lossy = time.process_time() - begin
     assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 500)
-    print(f"\n1,000 partitions: {healthy:.2f} s, with losses {lossy:.2f} s")
-    assert max(healthy, lossy) < 5
+    print(f"\n1,000 partitions: {healthy:.2f} s of processor time, with losses {lossy:.2f} s")
+    assert max(healthy, lossy) < 1
     kafka_broker.delete(topic)
 
 
