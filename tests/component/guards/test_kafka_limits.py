@@ -159,7 +159,7 @@ def test_a_thousand_partitions(kafka_broker: KafkaBroker, ask: Ask) -> None:
     lossy = time.process_time() - begin
     assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 500)
     print(f"\n1,000 partitions: {healthy:.2f} s of processor time, with losses {lossy:.2f} s")
-    assert max(healthy, lossy) < 1
+    assert max(healthy, lossy) < 5
     kafka_broker.delete(topic)
 
 
