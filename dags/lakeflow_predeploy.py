@@ -73,7 +73,7 @@ with DAG(
         tables = [
             TableRecovery(name, backup_name(name, day, token)) for name in dict.fromkeys([*at_risk, *form["tables"]])
         ]
-        return [{"statement": table.copy(None), "warehouse_id": form["warehouse_id"]} for table in tables]
+        return [{"statement": table.copy, "warehouse_id": form["warehouse_id"]} for table in tables]
 
     # [START howto_lakeflow_validate]
     update_id = validate()

@@ -8,7 +8,8 @@ The three ways are the reset of the failed flow's checkpoint (its table keeps it
 refresh with a copy of the table before it and a backfill from the copy. `docs/howto/lakeflow-choose.md` tells them apart.
 
 The fixed code has to be deployed to both pipelines before. A position in `starting_positions` that names the key that the code
-reads it from (`carried_by`) is handed over as a parameter of the update.
+reads it from (`carried_by`) is merged into the pipeline's configuration for the update and put back afterwards; for a flow with
+`"language": "sql"` it is a parameter of the update. Parameters do not reach Python code.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
-from airflow_ckpt_provider.lakeflow.positions import positions_of
-from airflow_ckpt_provider.lakeflow.reproduction import same_failure
+from airflow_ckpt_provider.advisor.reproduction import same_failure
+from airflow_ckpt_provider.lakeflow.positions import SQL, positions_of
 from airflow_ckpt_provider.lakeflow.strategy import StrategyFacts, Way, recovery_strategy
 from airflow_ckpt_provider.lakeflow.table_check import table_checks
+from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
@@ -32,6 +34,16 @@ ADVISE = "advise me"
 OPTIONAL = ["null", "string"]
 ONE_IS_ENOUGH = "none_failed_min_one_success"
 PLAN = "(ti.xcom_pull(task_ids='plan_reset') or ti.xcom_pull(task_ids='plan_refresh'))"
+
+
+def carried(starting_positions: Any, *, sql: bool) -> dict[str, str]:
+    """Keys and values that reach SQL as parameters, or any code as configuration."""
+    return {
+        position.carried_by[option]: value
+        for position in positions_of(starting_positions)
+        for option, value in position.options.items()
+        if option in position.carried_by and (position.language == SQL) == sql
+    }
 
 
 @task(multiple_outputs=True)
@@ -44,12 +56,8 @@ def advise(params: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "way": strategies.best.way.value if form["strategy"] == ADVISE else form["strategy"],
         "markdown": strategies.to_markdown(),
-        "parameters": {
-            position.carried_by[option]: value
-            for position in positions_of(form["starting_positions"])
-            for option, value in position.options.items()
-            if option in position.carried_by
-        },
+        "parameters": carried(form["starting_positions"], sql=True),
+        "configuration": carried(form["starting_positions"], sql=False),
         "keys": {check.table.rpartition(".")[2]: list(check.keys) for check in checks if check.keys},
     }
 
@@ -109,7 +117,8 @@ with DAG(
             {},
             type="object",
             title="Starting positions",
-            description='flow -> {"options": {"modifiedAfter": …}, "carried_by": {"modifiedAfter": key}} or "deployed": true',
+            description='flow -> {"options": {"modifiedAfter": …}, "carried_by": {"modifiedAfter": key}, "language": "python"} '
+            'or "deployed": true',
         ),
         "tables": Param([], type="array", title="Tables to refresh", description="bare names, one a line"),
         "guard_report": Param({}, type="object", title="Report of a source guard", description="for a full refresh"),
@@ -143,6 +152,7 @@ with DAG(
         "flows": "{{ params.flows | join(',') }}",
         "starting_positions": "{{ params.starting_positions | tojson }}",
         "parameters": advice["parameters"],
+        "configuration": advice["configuration"],
     }
     plan_reset = ResetCheckpointOperator(task_id="plan_reset", pipeline_id="{{ params.pipeline }}", **RESET, **HOW)
     # [END howto_lakeflow_reset]
@@ -205,6 +215,16 @@ with DAG(
     which_on_production = by_way("reset", "refresh")
     reset = ResetCheckpointOperator(task_id="reset", **ON_PRODUCTION, **RESET, **HOW)
     refresh = PipelineRefreshOperator(task_id="refresh", **ON_PRODUCTION, **REFRESH, **HOW)
+    # [START howto_lakeflow_put_back]
+    # Where the worker of the reset was killed for good: what it has merged into the configuration is put back all the same.
+    put_back = PipelineConfigurationPutBackOperator(
+        task_id="put_back",
+        pipeline_id="{{ params.pipeline }}",
+        databricks_conn_id="{{ params.databricks_conn_id }}",
+        trigger_rule="one_failed",
+        retries=5,
+    )
+    # [END howto_lakeflow_put_back]
     after = TableCheckOperator(
         task_id="after",
         tables="{{ params.checks | tojson }}",
@@ -217,3 +237,4 @@ with DAG(
     by_way("plan_reset", "plan_refresh") >> [plan_reset, plan_refresh] >> next_step >> [is_reproduced, approve]
     is_reproduced >> test_before >> which_on_test >> [test_reset, test_refresh] >> test_after >> approve
     approve >> before >> which_on_production >> [reset, refresh] >> after
+    reset >> put_back

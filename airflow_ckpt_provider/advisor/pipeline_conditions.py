@@ -48,6 +48,35 @@ CONDITIONS = (
         patterns=(r"The specified pipeline \S+ was not found",),
     ),
     ErrorCondition(
+        "PIPELINE-FLOW-NOT-FOUND",
+        "The reset names a flow that the pipeline does not have under this name; nothing was reset.",
+        NO_FULL_REFRESH,
+        Remedy.FIX_QUERY,
+        (
+            Step(
+                "Name the flow to the letter as origin.flow_name of the event log has it: catalog.schema.table by default, an "
+                "explicit flow name as it is written.",
+                operator="ResetCheckpointOperator",
+                call="databricks pipelines list-pipeline-events {pipeline_id}",
+            ),
+        ),
+        patterns=(r"Reset checkpoint selection should not contain flow",),
+    ),
+    ErrorCondition(
+        "PIPELINE-SELECTION-REFUSED",
+        "The selections of the update make no sense together: a continuous pipeline takes none, a table is not found, or the "
+        "table of a flow that is reset is not among those that are refreshed. Nothing was reset.",
+        NO_FULL_REFRESH,
+        Remedy.FIX_QUERY,
+        (
+            Step(
+                "Change what the message names in refresh_selection or full_refresh_selection.",
+                operator="ResetCheckpointOperator",
+            ),
+        ),
+        names=("INVALID_REFRESH_SELECTION",),
+    ),
+    ErrorCondition(
         "PIPELINE-REWIND-REFUSED",
         "The pipeline cannot be rewound to that point: rewinding is not enabled, not supported there, or the point is beyond "
         "what is kept.",

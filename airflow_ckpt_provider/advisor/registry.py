@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 from airflow_ckpt_provider.advisor import (
     log_conditions,
@@ -27,6 +30,31 @@ CONDITIONS: tuple[ErrorCondition, ...] = tuple(c for conditions in PARTS.values(
 WRAPPERS = frozenset(query_conditions.WRAPPERS)
 
 _BY_NAME = {name: condition for condition in CONDITIONS for name in condition.names}
+#: Fewer characters of a message's own words say too little.
+_LEAST = 24
+_PARAMETER = re.compile(r"<[A-Za-z][A-Za-z0-9_]*>")
+
+
+def pattern_of(message: str) -> re.Pattern[str] | None:
+    """Return a pattern for a message of an error-conditions file: its first sentences as far as they have no parameter, or with
+    anything short in place of parameters; ``None`` where the message has too few words of its own.
+
+    :param message: with parameters such as ``<fileName>``.
+    """
+    words = _PARAMETER.split(message)
+    longest = max(words, key=len).strip()
+    if len(longest) >= _LEAST:
+        return re.compile(_spaced(longest))
+    own = [part for part in words if part.strip()]
+    if sum(len(part.strip()) for part in own) < _LEAST:
+        return None
+    return re.compile(r"[^\n]{1,300}?".join(_spaced(part.strip()) for part in own))
+
+
+def _spaced(text: str) -> str:
+    return r"\s+".join(re.escape(word) for word in text.split())
+
+
 _BY_PATTERN = [(re.compile(pattern), condition) for condition in CONDITIONS for pattern in condition.patterns]
 #: A name of an error condition, with its sub-condition: words in capitals, joined by underscores.
 _NAME = re.compile(r"(?<![A-Za-z0-9_./-])_?[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?:\.[A-Z][A-Z0-9_]*)?(?![A-Za-z0-9_])")
@@ -61,4 +89,14 @@ def matches_in(text: str) -> list[Match]:
     found = [Match(condition, name, at) for name, at in names_in(text) if (condition := by_name(name))]
     for pattern, condition in _BY_PATTERN:
         found += [Match(condition, "", at.start()) for at in pattern.finditer(text)]
+    for name, pattern in _by_wording():
+        if condition := by_name(name):
+            found += [Match(condition, name, at.start()) for at in pattern.finditer(text)]
     return sorted(found, key=lambda m: m.position)
+
+
+@cache
+def _by_wording() -> list[tuple[str, re.Pattern[str]]]:
+    """Messages of Spark's own error-conditions files, for errors whose name got lost; made by dev/make_wordings.py."""
+    wordings: dict[str, str] = json.loads((files(__package__) / "wordings.json").read_text(encoding="utf-8"))
+    return [(name, pattern) for name, message in wordings.items() if (pattern := pattern_of(message))]

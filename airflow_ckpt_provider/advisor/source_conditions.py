@@ -1,4 +1,4 @@
-"""Conditions of sources and sinks: Kafka, Delta, files."""
+"""Conditions of sources and sinks: Kafka, Delta, Iceberg, files."""
 
 from __future__ import annotations
 
@@ -206,6 +206,63 @@ CONDITIONS = (
             r"startVersion not available",
             r"referenced in the transaction log cannot be found",
         ),
+    ),
+    ErrorCondition(
+        "ICEBERG-HISTORY-GONE",
+        "The snapshot of the source table that the query has read up to has expired, or the table was dropped and made again: "
+        "the offset names a snapshot that the table does not have.",
+        "Do not set streaming-skip-… options: they do not bring the snapshot back.",
+        Remedy.RAISE_RETENTION,
+        (
+            Step("Stop whatever expires snapshots (expire_snapshots) until the stream reads again."),
+            Step(
+                "Keep more snapshots from now on.",
+                call="ALTER TABLE {table} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '1209600000')",
+            ),
+            BACKUP,
+            Step(
+                "Start with a new checkpoint directory and stream-from-timestamp; what the expired snapshots added before it has "
+                "to be backfilled from the table.",
+                NEW_CHECKPOINT.command,
+                NEW_CHECKPOINT.operator,
+            ),
+        ),
+        patterns=(
+            r"Cannot load current offset at snapshot -?\d+, the snapshot was expired or removed",
+            r"Cannot find next snapshot: as Snapshot -?\d+ expired",
+        ),
+    ),
+    ErrorCondition(
+        "ICEBERG-ROLLED-BACK",
+        "The source table was rolled back below the snapshot that the query has read up to: that snapshot is no ancestor of the "
+        "current one any more.",
+        "Do not expire snapshots now: the former one is needed.",
+        Remedy.REWIND,
+        (
+            Step(
+                "If the rollback was wrong, set the former snapshot again.",
+                call="CALL {catalog}.system.set_current_snapshot('{table}', SNAPSHOT_ID)",
+            ),
+            Step("If it was right, rewind this stream and its sink too, to a batch before the rollback."),
+            BACKUP,
+        ),
+        patterns=(
+            r"Cannot find snapshot after -?\d+: not an ancestor of table's current snapshot",
+            r'because the return value of "org\.apache\.iceberg\.Snapshot\.parentId\(\)" is null',
+        ),
+    ),
+    ErrorCondition(
+        "ICEBERG-ROWS-CHANGED",
+        "Rows of the source table were overwritten or deleted; a streaming read of Iceberg takes appended rows only.",
+        "Do not set the skip options without thought: the rows of such snapshots are then never read.",
+        Remedy.FIX_QUERY,
+        (
+            Step(
+                "To pass such snapshots over: options streaming-skip-overwrite-snapshots=true and "
+                "streaming-skip-delete-snapshots=true."
+            ),
+        ),
+        patterns=(r"Cannot process (?:overwrite|delete) snapshot: -?\d+",),
     ),
     ErrorCondition(
         "DELTA-ROWS-CHANGED",

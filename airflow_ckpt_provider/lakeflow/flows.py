@@ -21,6 +21,9 @@ LOOKED_AT = 2000
 #: Kind of a flow, as its ``flow_definition`` event says -> whether it is a stream.
 _STREAMING = {"APPEND": True, "CHANGE": True, "SNAPSHOT_CHANGE": True, "COMPLETE": False}
 _DEFINED = re.compile(r"\bdefined as [`'\"]?([A-Z_]+)")
+_STATUS = re.compile(
+    r"\b(?:is|has)\s+(QUEUED|PLANNING|STARTING|RUNNING|COMPLETED|FAILED|SKIPPED|STOPPED|IDLE|EXCLUDED)\b"
+)
 _TABLE_KINDS = {"STREAMING_TABLE": True, "MATERIALIZED_VIEW": False, "VIEW": False}
 
 
@@ -102,6 +105,16 @@ def known_flows(workspace: Workspace, pipeline: Mapping[str, Any], *, looked_at:
                 sources or before.sources,
             )
     return KnownFlows(flows, complete=len(events) <= looked_at)
+
+
+def flow_status(event: Mapping[str, Any]) -> str:
+    """Return the status that a ``flow_progress`` event tells, by its details or its message; empty where it tells none."""
+    if event.get("event_type") != "flow_progress":
+        return ""
+    details = event.get("details")
+    told = ((details.get("flow_progress") or {}) if isinstance(details, dict) else {}).get("status")
+    said = _STATUS.search(str(event.get("message") or ""))
+    return str(told or (said[1] if said else ""))
 
 
 def is_streaming_table(table: Mapping[str, Any] | None) -> bool | None:

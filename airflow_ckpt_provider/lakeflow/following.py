@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlencode
 
+from airflow_ckpt_provider.lakeflow.flows import bare, flow_status
 from airflow_ckpt_provider.lakeflow.updates import (
     COMPLETED,
     FAILED,
@@ -25,6 +27,10 @@ from airflow_ckpt_provider.lakeflow.updates import (
 
 #: Seconds in which a retry of the workspace begins after the failure, by default.
 FOLLOW_UP_WITHIN = 60.0
+#: Status of a flow that has begun to read.
+RAN = (RUNNING, COMPLETED)
+#: Pages of events that are read for it, of 250 events.
+_PAGES = 8
 
 
 class Progress(StrEnum):
@@ -43,20 +49,24 @@ class Wait:
     :param update_id: the update; empty: until no update is active.
     :param wait_for: ``COMPLETED``, or ``RUNNING`` for pipelines that never end.
     :param follow_up_within: seconds after a failure in which an automatic retry may begin.
+    :param flows: flows that have to run before the state that is waited for is a success; their names as in the event log.
+    :param flows_run_for: seconds that they have to run without a failure, where the update does not end.
     """
 
     update_id: str = ""
     wait_for: str = COMPLETED
     follow_up_within: float = FOLLOW_UP_WITHIN
+    flows: tuple[str, ...] = ()
+    flows_run_for: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The wait as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__slots__} | {"flows": list(self.flows)}
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> Wait:
         """Read what :meth:`to_json` wrote."""
-        return cls(**known)
+        return cls(**{**known, "flows": tuple(known.get("flows") or ())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,10 @@ class Memory:
         last = self.states[-1] if self.states else None
         same = last and (last.update_id, last.state) == (state.update_id, state.state)
         return self if same else replace(self, states=(*self.states, state))
+
+    def flows_run(self, since: datetime | None) -> Memory:
+        """The same, with the time since which all flows were seen to run; ``None``: they do not."""
+        return replace(self, states=(*self.states[:-1], replace(self.states[-1], flows_run_since=since)))
 
     def to_json(self) -> list[dict[str, Any]]:
         """The memory as plain JSON."""
@@ -127,7 +141,9 @@ def looking(wait: Wait, memory: Memory, now: datetime | None = None) -> Looking:
         state = memory.states[-1]
         said = f"update {current} is {state.state}{f' ({state.cause})' if state.cause in FOLLOW_UPS else ''}"
         if state.is_successful or (wait.wait_for == RUNNING and state.state == RUNNING):
-            return Answer(Progress.DONE, said, memory, state.state)
+            if not wait.flows:
+                return Answer(Progress.DONE, said, memory, state.state)
+            return (yield from _looking_for_flows(wait, memory, now, said))
         if not state.is_terminal:
             return Answer(Progress.WAITING, f"{said}, waiting for {wait.wait_for}", memory, state.state)
         pipeline = yield ""
@@ -142,6 +158,61 @@ def looking(wait: Wait, memory: Memory, now: datetime | None = None) -> Looking:
             return Answer(Progress.WAITING, f"{said}; an automatic retry may follow", memory, state.state)
         ended = Progress.FAILED if state.state == FAILED else Progress.CANCELED
         return Answer(ended, said, memory, state.state)
+
+
+def _looking_for_flows(wait: Wait, memory: Memory, now: datetime, said: str) -> Looking:
+    """See that the flows run: an update can be RUNNING before any of them has begun, and complete without one of them."""
+    state = memory.states[-1]
+    status = yield from _status_of_flows(wait.flows, frozenset(memory.update_ids))
+    failed = sorted(name for name, found in status.items() if found == FAILED)
+    missing = [name for name in wait.flows if status.get(name) not in (*RAN, FAILED)]
+    if failed or missing:
+        memory = memory.flows_run(None)
+        words = [f"flow {name} is {FAILED}" for name in failed]
+        words += [
+            f"flow {name} was not seen to run{f' ({status[name]})' if name in status else ''}" for name in missing
+        ]
+        said = f"{said}, but {', '.join(words)}"
+        # The event log may be behind; and a flow that fails may be started again as long as its update runs.
+        late = (now - (state.seen or now)).total_seconds() >= wait.follow_up_within
+        ended = state.is_terminal and (bool(failed) or late)
+        return Answer(Progress.FAILED if ended else Progress.WAITING, said, memory, state.state)
+    since = state.flows_run_since or now
+    memory = memory.flows_run(since)
+    said = f"{said}, and {', '.join(wait.flows)} ran"
+    if state.is_successful or (now - since).total_seconds() >= wait.flows_run_for:
+        return Answer(Progress.DONE, said, memory, state.state)
+    return Answer(
+        Progress.WAITING, f"{said}; waiting whether it stays so for {wait.flows_run_for:g} s", memory, state.state
+    )
+
+
+def _status_of_flows(
+    flows: tuple[str, ...], update_ids: frozenset[str]
+) -> Generator[str, dict[str, Any], dict[str, str]]:
+    """The newest status of each flow in some updates that says whether it ran: RUNNING, COMPLETED or FAILED before others."""
+    found: dict[str, str] = {}
+    query: dict[str, Any] = {"max_results": 250, "order_by": "timestamp desc"}
+    for _ in range(_PAGES):
+        page = yield f"events?{urlencode(query)}"
+        for event in page.get("events") or ():
+            origin = event.get("origin") or {}
+            name = _meant(str(origin.get("flow_name") or ""), flows)
+            if origin.get("update_id") not in update_ids or not name:
+                continue
+            status = flow_status(event)
+            if status and found.get(name) not in (*RAN, FAILED):
+                found[name] = status if status in (*RAN, FAILED) else found.get(name, status)
+        token = page.get("next_page_token")
+        if not token or all(found.get(name) in (*RAN, FAILED) for name in flows):
+            break
+        query = {"max_results": 250, "page_token": token}
+    return found
+
+
+def _meant(name: str, flows: tuple[str, ...]) -> str:
+    """The flow that an event names: events may show catalog and schema before a name that was given without."""
+    return name if name in flows else next((each for each in flows if "." not in each and each == bare(name)), "")
 
 
 def _newer_than(update_id: str, pipeline: Mapping[str, Any]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -26,6 +27,7 @@ class PipelinePlan:
     :param warnings: what to know, whatever the verdict.
     :param rows: facts for people: name and value.
     :param facts: the same for programs.
+    :param dry_run: the update only validates the code.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class PipelinePlan:
     warnings: tuple[str, ...] = ()
     rows: tuple[tuple[str, str], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    dry_run: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -52,7 +55,7 @@ class PipelinePlan:
     def fingerprint(self) -> str:
         """Changes with the requests, the verdict or its reasons: what an approval is given for."""
         what = [self.kind, self.pipeline_id, self.calls, self.verdict.value, sorted(self.reasons)]
-        return hashlib.sha256(json.dumps(what, sort_keys=True, default=dict).encode()).hexdigest()[:16]
+        return fingerprint_of(what)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""
@@ -60,6 +63,7 @@ class PipelinePlan:
             "kind": self.kind,
             "pipeline_id": self.pipeline_id,
             "pipeline_name": self.pipeline_name,
+            "dry_run": self.dry_run,
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
             "warnings": list(self.warnings),
@@ -72,15 +76,18 @@ class PipelinePlan:
     def to_markdown(self) -> str:
         """The plan for people: the log, an approval form."""
         head = self.kind.replace("pipeline-", "").capitalize()
-        rows = [("pipeline", f"{self.pipeline_name} (`{self.pipeline_id}`)"), *self.rows]
+        rows = [("pipeline", f"{self.pipeline_name} ({code(self.pipeline_id)})"), *self.rows]
         rows.append(("verdict", f"**{self.verdict.value}**"))
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        table = "\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in rows)
+        if self.dry_run:
+            head = f"Dry run, nothing is changed: {head.lower()}"
         parts = [f"### {head} of a pipeline\n\n| | |\n|---|---|\n{table}"]
         parts.append("\n".join(f"* {reason}" for reason in self.reasons))
         parts.append("\n".join(f"* Note: {warning}" for warning in self.warnings))
         parts.append("\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1)))
         sent = [f"{m} /api/{path}\n{json.dumps(body, indent=2, default=dict)}" for m, path, body in self.calls]
-        parts.append("Requests:\n\n```\n" + "\n".join(sent) + "\n```")
+        fence = fence_of("\n".join(sent))
+        parts.append(f"Requests:\n\n{fence}\n" + "\n".join(sent) + f"\n{fence}")
         parts.append(f"Plan {self.fingerprint}.")
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -102,6 +109,23 @@ class PipelinePlan:
                 f"pipeline {self.pipeline_name}: the verdict is {self.verdict.value}: {'; '.join(self.reasons)}",
                 hint=f"put that right first, or accept it in so many words: accept={self.verdict.value!r}",
             )
+
+
+def code(text: str) -> str:
+    """Return a text as code in a line of Markdown, whatever backticks it has."""
+    marks = "`" * (max(map(len, re.findall(r"`+", text)), default=0) + 1)
+    room = " " if "`" in text else ""
+    return f"{marks}{room}{text}{room}{marks}"
+
+
+def fence_of(text: str) -> str:
+    """Return a fence for a block of code that nothing in it ends."""
+    return "`" * max(3, max(map(len, re.findall(r"`+", text)), default=0) + 1)
+
+
+def _cell(text: str) -> str:
+    """A text in a table of Markdown: a pipe or the end of a line would end the cell."""
+    return text.replace("|", "\\|").replace("\r", " ").replace("\n", " ")
 
 
 def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgement]:

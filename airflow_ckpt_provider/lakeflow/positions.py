@@ -2,7 +2,8 @@
 
 A reset throws a flow's offsets away. Where it begins again is decided by the options of its reader alone
 (``modifiedAfter``, ``startingOffsets``, ``startingVersion`` …), which stand in the pipeline's code; code that is to be
-steered reads them from the pipeline's configuration or parameters, and there they can be compared.
+steered reads them from what the update hands it, and there they can be compared. The pipeline's configuration reaches Python
+(``spark.conf.get``) and SQL (``${key}``); parameters reach SQL only (``:key``).
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.verdict import Verdict
 
 _SHAPE = (
-    'give {flow: {"source": name, "options": {option: value}, "carried_by": {option: key of the configuration}}}, '
+    'give {flow: {"source": name, "options": {option: value}, "carried_by": {option: key of the configuration}, '
+    '"language": "python" or "sql"}}, '
     "or {flow: XCom of StartingPositionsOperator}"
 )
+
+
+PYTHON, SQL = "python", "sql"
+#: Options that a flow may need after its first start. Auto Loader may filter each listing by ``modifiedAfter``; a Delta source
+#: that has found no new version has written no position yet. Kafka's source writes its first offsets down at once.
+NEEDED_LATER = frozenset({"modifiedAfter", "modifiedBefore", "startingVersion", "startingTimestamp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,7 @@ class Position:
     :param options: options of its reader.
     :param carried_by: option -> key of the pipeline's configuration or parameters in which the code finds it.
     :param deployed: somebody has seen that the code has the options.
+    :param language: of the flow's source code, ``python`` or ``sql``; empty where nobody has said it.
     :param verdict: what the position does, as whoever worked it out says.
     :param reasons: why.
     """
@@ -41,6 +50,7 @@ class Position:
     options: Mapping[str, str]
     carried_by: Mapping[str, str] = field(default_factory=dict)
     deployed: bool = False
+    language: str = ""
     verdict: Verdict = Verdict.SAFE
     reasons: tuple[str, ...] = ()
 
@@ -52,6 +62,7 @@ class Position:
             "options": dict(self.options),
             "carried_by": dict(self.carried_by),
             "deployed": self.deployed,
+            "language": self.language,
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
         }
@@ -81,7 +92,7 @@ def positions_of(given: Any) -> tuple[Position, ...]:
 
 def _of_flow(flow: str, value: Any) -> Iterable[Position]:
     if isinstance(value, Mapping) and isinstance(value.get("sources"), Sequence):
-        about = {key: value[key] for key in ("carried_by", "deployed") if key in value}
+        about = {key: value[key] for key in ("carried_by", "deployed", "language") if key in value}
         several = len(value["sources"]) > 1
         for source in value["sources"]:
             name = str(source.get("name", source.get("index", "")))
@@ -99,6 +110,9 @@ def _position(flow: str, value: Mapping[str, Any]) -> Position:
     options = value.get("options")
     if not isinstance(options, Mapping):
         raise RefusedError(f"the starting position of flow {flow} has no options: {dict(value)!r}", hint=_SHAPE)
+    language = str(value.get("language") or "").lower()
+    if language not in ("", PYTHON, SQL):
+        raise RefusedError(f"the language of flow {flow} is {language!r}", hint="give 'python' or 'sql'")
     carried_by = {str(k): str(v) for k, v in (value.get("carried_by") or {}).items() if k in options}
     return Position(
         flow,
@@ -106,6 +120,7 @@ def _position(flow: str, value: Mapping[str, Any]) -> Position:
         {str(name): _text(option) for name, option in options.items()},
         carried_by,
         bool(value.get("deployed")),
+        language,
         Verdict(value.get("verdict") or Verdict.SAFE),
         tuple(map(str, value.get("reasons") or ())),
     )
@@ -118,14 +133,18 @@ def judge_positions(
     *,
     parameters: Mapping[str, str],
     configuration: Mapping[str, str],
+    merged: Mapping[str, str] | None = None,
+    language: str = "",
 ) -> list[Judgement]:
     """Say what is known of where the reset flows begin.
 
     :param flows: the flows that are reset.
     :param positions: what was given.
     :param sources: flow -> all that it reads, where it is known; each of a join or union needs a position.
-    :param parameters: parameters of the update; they come before the configuration.
+    :param parameters: parameters of the update, over those of the pipeline.
     :param configuration: configuration of the pipeline.
+    :param merged: what is merged into it before the start.
+    :param language: ``python`` or ``sql`` where all source code of the pipeline is in it.
     :raises RefusedError: a position belongs to no flow that is reset.
     """
     strange = sorted({position.flow for position in positions} - set(flows))
@@ -148,7 +167,8 @@ def judge_positions(
             continue
         found += _missing_sources(flow, own, sources.get(flow) or ())
         for position in own:
-            found += _judge(position, parameters, configuration)
+            handed = _Handed(parameters, configuration, merged or {}, language)
+            found += _judge(position, handed)
     return found
 
 
@@ -166,7 +186,29 @@ def _missing_sources(flow: str, own: Sequence[Position], read: Sequence[str]) ->
     ]
 
 
-def _judge(position: Position, parameters: Mapping[str, str], configuration: Mapping[str, str]) -> Iterable[Judgement]:
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """What the update hands to the code."""
+
+    parameters: Mapping[str, str]
+    configuration: Mapping[str, str]
+    merged: Mapping[str, str]
+    language: str
+
+    def language_of(self, position: Position) -> tuple[str, str]:
+        """A flow's language, and how it is known."""
+        if position.language:
+            return position.language, "as you say"
+        return self.language, "all source files of the pipeline are of that kind"
+
+    def in_configuration(self, key: str) -> tuple[str, str] | None:
+        """What the configuration has when the update starts, and in words where it stands."""
+        if key in self.merged:
+            return str(self.merged[key]), "the pipeline's configuration, into which it is merged before the start,"
+        return (str(self.configuration[key]), "the pipeline's configuration") if key in self.configuration else None
+
+
+def _judge(position: Position, handed: _Handed) -> Iterable[Judgement]:
     shown = ", ".join(f"{name}={value}" for name, value in position.options.items()) or "no option"
     if position.verdict is not Verdict.SAFE:
         why = "; ".join(position.reasons) or "as whoever worked it out says"
@@ -182,30 +224,64 @@ def _judge(position: Position, parameters: Mapping[str, str], configuration: Map
             "that the code reads it from (carried_by), or say that it is deployed (deployed: true)",
         )
     for option, key in position.carried_by.items():
-        yield _compare(position, option, key, parameters, configuration)
+        yield from _carried(position, option, key, handed)
 
 
-def _compare(
-    position: Position, option: str, key: str, parameters: Mapping[str, str], configuration: Mapping[str, str]
-) -> Judgement:
-    wanted = position.options[option]
-    where = "the update's parameters" if key in parameters else "the pipeline's configuration"
-    there = parameters.get(key, configuration.get(key))
-    what = f"{position.label}: {option} has to be {wanted}"
-    if there is None:
-        return Judgement(
+def _carried(position: Position, option: str, key: str, handed: _Handed) -> Iterable[Judgement]:
+    """Judge one option by the ways in which its value reaches the code."""
+    language, known_by = handed.language_of(position)
+    what = f"{position.label}: {option} has to be {position.options[option]}"
+    configured = handed.in_configuration(key)
+    remedy = f"give configuration={{{key!r}: {position.options[option]!r}}}, or deploy it"
+    if configured:
+        yield _compare(position, option, key, *configured, "which Python reads by spark.conf.get and SQL as ${key}")
+    elif key not in handed.parameters:
+        yield Judgement(
             Verdict.WILL_DUPLICATE,
             f"{what}, but neither the update's parameters nor the pipeline's configuration has {key}: the flow would read all of "
-            f"its source again; give parameters={{{key!r}: {wanted!r}}}, or deploy it",
+            f"its source again; {remedy}",
         )
-    if _same(wanted, str(there)):
-        return Judgement(Verdict.SAFE, f"{position.label}: {option}={wanted} stands in {where} as {key}")
-    order = _order(wanted, str(there))
+    if key not in handed.parameters or language == PYTHON:
+        if key in handed.parameters and not configured:
+            yield Judgement(
+                Verdict.WILL_DUPLICATE,
+                f"{what}, but only the update's parameters have {key}, and parameters do not reach Python code (the flow is "
+                f"Python: {known_by}): it would read all of its source again; {remedy}",
+            )
+        return
+    how = f"which SQL reads as :{key}"
+    compared = _compare(position, option, key, str(handed.parameters[key]), "the update's parameters", how)
+    if language == SQL:
+        yield Judgement(compared.verdict, f"{compared.reason} (the flow is SQL: {known_by})")
+        return
+    yield (
+        compared
+        if compared.verdict is not Verdict.SAFE or configured
+        else Judgement(
+            Verdict.UNKNOWN,
+            f"{what}, and only the update's parameters have {key}: parameters reach SQL code and not Python, and it is not known "
+            f"which the flow is written in; say so (language: sql), or {remedy}",
+        )
+    )
+
+
+def _compare(position: Position, option: str, key: str, there: str, where: str, read: str) -> Judgement:
+    """Compare what an option has to be with what stands somewhere.
+
+    :param there: what stands there.
+    :param where: in words.
+    :param read: how code reads it, in words.
+    """
+    wanted = position.options[option]
+    if _same(wanted, there):
+        return Judgement(Verdict.SAFE, f"{position.label}: {option}={wanted} stands in {where} as {key}, {read}")
+    order = _order(wanted, there)
     verdict, effect = {
         None: (Verdict.UNKNOWN, "which cannot be compared with it"),
         -1: (Verdict.WILL_DUPLICATE, "which is earlier: what lies between is written again"),
         1: (Verdict.WILL_LOSE, "which is later: what lies between is never read"),
     }[order]
+    what = f"{position.label}: {option} has to be {wanted}"
     return Judgement(verdict, f"{what}, but {where} has {key}={there}, {effect}")
 
 

@@ -9,8 +9,8 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, room_step
 from airflow_ckpt_provider.lakeflow.flows import qualified
-from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, guard_judgements
-from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, StartRequest
+from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, guard_judgements
+from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, FULL_REFRESH_BY_PATH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, TableRecovery
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
@@ -29,6 +29,56 @@ def wiped_tables(examined: Examined, request: StartRequest, given: Sequence[str]
     streams = [flow.dataset for flow in examined.flows.flows.values() if flow.dataset and flow.streaming is not False]
     names = given or request.body.get(FULL_REFRESH) or streams
     return tuple(dict.fromkeys(qualified(name, examined.spec) for name in names))
+
+
+def judge_refresh(
+    workspace: Workspace, examined: Examined, request: StartRequest, tables: Sequence[str], guard_report: Any = None
+) -> list[Judgement]:
+    """Judge what an update empties, whichever operator or field asks for it; nothing for one that empties nothing.
+
+    :param tables: full names of the tables.
+    :param guard_report: what a guard found of the sources; without it nobody knows what they still have.
+    """
+    if not request.empties or request.dry_run:
+        return []
+    found = guard_judgements(guard_report)
+    if not found:
+        names = ", ".join(tables) or "the tables"
+        found.append(
+            Judgement(
+                Verdict.UNKNOWN,
+                f"{names}: emptied by a full refresh, and it is not known whether the sources still have all that the tables "
+                "hold: what is older than their retention is lost; give the report of a guard (guard_report) to "
+                "PipelineRefreshOperator",
+            )
+        )
+    if request.body.get(FULL_REFRESH_BY_PATH):
+        paths = ", ".join(map(str, request.body[FULL_REFRESH_BY_PATH]))
+        found.append(
+            Judgement(Verdict.UNKNOWN, f"it is not known which tables the code in {paths} fills: all are emptied")
+        )
+    found += [
+        Judgement(
+            Verdict.WILL_FAIL,
+            f"table {name} has pipelines.reset.allowed=false: somebody wants its rows to stay; reset its flow instead",
+        )
+        for name in reset_forbidden(workspace, tables, examined.spec)
+    ]
+    return found
+
+
+def judge_reset_besides(request: StartRequest) -> list[Judgement]:
+    """Judge the reset of checkpoints in an update that was meant for something else."""
+    if not request.body.get(RESET) or request.dry_run:
+        return []
+    flows = ", ".join(map(str, request.body[RESET]))
+    return [
+        Judgement(
+            Verdict.UNKNOWN,
+            f"the checkpoints of {flows} are reset too, and it is not known where they begin to read: without a position they "
+            "write all that their sources still have again; give them to ResetCheckpointOperator with starting_positions",
+        )
+    ]
 
 
 def plan_pipeline_refresh(
@@ -50,8 +100,7 @@ def plan_pipeline_refresh(
     :raises RefusedError: nothing is selected, or what is asked for cannot be.
     """
     everything = bool(request.body.get("full_refresh"))
-    selected = tuple(request.body.get(FULL_REFRESH) or ())
-    if not everything and not selected:
+    if not request.empties:
         raise RefusedError(
             "neither full_refresh nor full_refresh_selection is given: nothing would be refreshed in full",
             hint="name the tables in full_refresh_selection, or give full_refresh=True for all of them",
@@ -62,39 +111,33 @@ def plan_pipeline_refresh(
         raise RefusedError(
             "a backfill begins when the refresh is complete", hint="give wait_for='COMPLETED', or leave backfill out"
         )
-    judgements = guard_judgements(guard_report)
-    if not judgements:
-        judgements.append(
-            Judgement(
-                Verdict.UNKNOWN,
-                "it is not known whether the sources still have all that the tables hold: what is older than their retention "
-                "is lost with a full refresh; give the report of a guard (guard_report)",
-            )
-        )
-    forbidden = reset_forbidden(workspace, [table.table for table in tables], examined.spec)
-    judgements += [
-        Judgement(
-            Verdict.WILL_FAIL,
-            f"table {name} has pipelines.reset.allowed=false: somebody wants its rows to stay; reset its flow instead",
-        )
-        for name in forbidden
-    ]
+    judgements = (
+        [Judgement(Verdict.SAFE, "a dry run (validate_only): no table is emptied")]
+        if request.dry_run
+        else judge_refresh(workspace, examined, request, [table.table for table in tables], guard_report)
+    )
+    judgements += judge_reset_besides(request)
     names = ", ".join(table.table for table in tables) or "every table"
     steps = [room]
-    steps += [f"copy {t.table} to {t.backup} by DEEP CLONE, with its row count and version recorded" for t in kept]
-    steps.append(f"start an update that empties {'every table' if everything else names} and reads the sources again")
+    steps += [f"copy {t.table} to {t.backup}: {code(t.copy)}, with its row count and version recorded" for t in kept]
+    emptied = "every table" if everything else names
+    steps.append(
+        f"start an update that only validates the code (validate_only): {emptied} keep their rows"
+        if request.dry_run
+        else f"start an update that empties {emptied} and reads the sources again"
+    )
     steps.append(f"follow it until it is {wait_for}" if wait_for else "do not wait for it")
     for table in kept:
         if table.backfill == APPEND_ONCE:
             steps.append(f"add the flow shown below to the pipeline's code: it brings {table.backup} back once")
         elif table.backfill:
-            steps.append(f"bring back what {table.table} lacks: `{table.bring_back}`")
+            steps.append(f"bring back what {table.table} lacks: {code(table.bring_back)}")
         if table.backfill:
             steps.append(f"count what {table.table} lacks of {table.backup}, and what it has twice")
     if kept:
         steps.append(_kept_for(clean_up))
     warnings = examined.warnings()
-    if not kept:
+    if not kept and not request.dry_run:
         warnings.append(
             f"no copy is kept: {names} cannot be brought back (backup='deep_clone' keeps one)"
             if not everything or tables
@@ -115,6 +158,7 @@ def plan_pipeline_refresh(
             "snippets": [t.snippet for t in kept if t.backfill == APPEND_ONCE],
             "clean_up": clean_up,
         },
+        dry_run=request.dry_run,
     )
 
 

@@ -6,23 +6,23 @@ of an update, but neither ``reset_checkpoint_selection`` nor ``rewind_spec``.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.lakeflow.updates import API_CALL, FOLLOW_UPS
 
 RESET, REFRESH, FULL_REFRESH = "reset_checkpoint_selection", "refresh_selection", "full_refresh_selection"
+FULL_REFRESH_BY_PATH = "full_refresh_selection_by_path"
 #: Fields that are known by name; any other is passed through as it is.
 FIELDS = (
     "cause",
     "development",
     "full_refresh",
     FULL_REFRESH,
-    "full_refresh_selection_by_path",
+    FULL_REFRESH_BY_PATH,
     "parameters",
     REFRESH,
     "refresh_selection_by_path",
@@ -66,9 +66,19 @@ class StartRequest:
         return cls(body, **about)
 
     @property
+    def dry_run(self) -> bool:
+        """Whether the update only validates the code: nothing is read, written or reset."""
+        return bool(self.body.get("validate_only"))
+
+    @property
+    def empties(self) -> bool:
+        """Whether the update empties tables."""
+        return any(self.body.get(name) for name in ("full_refresh", FULL_REFRESH, FULL_REFRESH_BY_PATH))
+
+    @property
     def fingerprint(self) -> str:
         """The same for the same body."""
-        return hashlib.sha256(json.dumps(self.body, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint_of(self.body)
 
     def may_be(self, update: Mapping[str, Any]) -> bool:
         """Whether an update can be the one that this request started, by all that the workspace tells of it."""

@@ -11,6 +11,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.examine import Examined, room_step
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
+from airflow_ckpt_provider.lakeflow.refresh_plan import judge_refresh, judge_reset_besides, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, FAILED
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
@@ -143,11 +144,19 @@ def plan_pipeline_rewind(
         pipeline_name=examined.name,
         calls=tuple(calls),
         steps=tuple(steps),
-        judgements=tuple(_preconditions(workspace, examined, to, now)),
+        judgements=(*_preconditions(workspace, examined, to, now), *_of_replay(workspace, examined, replay)),
         warnings=tuple(warnings),
         rows=(*examined.rows(), ("to", f"{time} ({_ago(now - to)} ago)"), ("datasets", which)),
         facts={"rewind_timestamp": time, "datasets": datasets, "replay": replay is not None},
     )
+
+
+def _of_replay(workspace: Workspace, examined: Examined, replay: StartRequest | None) -> list[Judgement]:
+    """What the update after the rewind empties or resets, by fields that were passed through."""
+    if replay is None:
+        return []
+    emptied = wiped_tables(examined, replay) if replay.empties else ()
+    return [*judge_refresh(workspace, examined, replay, emptied), *judge_reset_besides(replay)]
 
 
 def _preconditions(workspace: Workspace, examined: Examined, to: datetime, now: datetime) -> list[Judgement]:

@@ -48,17 +48,25 @@ class TableCopies:
         self._sql, self._facts, self._keep = sql, facts, keep
 
     def copy(self, table: TableRecovery, *, emptied: bool, blank: bool) -> None:
-        """Copy a table as of its newest version, and record that version and the copy's rows.
+        """Copy a table, and record its version and the copy's rows.
 
         :param emptied: the refresh was started: what was not recorded before is not to be known any more.
         :param blank: an attempt before may have left a copy that nothing here tells of; the newest version is none to go by then.
+        :raises RefusedError: the table was changed while it was copied.
         """
         facts = self._of(table)
         if "rows" in facts or emptied:
             return
         if "version" not in facts and not blank:
             facts["version"] = number(self._sql.run(f"version {table.table}", table.newest_version))
-        self._sql.run(f"copy {table.table}", table.copy(facts.get("version")))
+        self._sql.run(f"copy {table.table}", table.copy)
+        if "version" in facts:
+            version = number(self._sql.run(f"version after {table.table}", table.newest_version))
+            if version != facts["version"]:
+                raise RefusedError(
+                    f"{table.table} was changed while it was copied: version {facts['version']} before, {version} after",
+                    hint=f"stop what writes to it, drop {table.backup}, and clear this task",
+                )
         facts["rows"] = number(self._sql.run(f"rows {table.backup}", table.count(table.backup)))
         self._keep()
         log.info(

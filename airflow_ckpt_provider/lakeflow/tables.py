@@ -7,6 +7,7 @@ keys inserts what is not there, counts read.
 # ruff: noqa: S608  # names are quoted; predicates are the user's own SQL
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from airflow_ckpt_provider.errors import RefusedError
 
 APPEND_ONCE, INSERT, MERGE = "append_once", "insert", "merge"
 BACKFILLS = (APPEND_ONCE, INSERT, MERGE)
+#: How a copy is made.
+DEEP_CLONE, CTAS = "deep_clone", "ctas"
+COPIES = (DEEP_CLONE, CTAS)
 _MARK = "__ckpt_"
 _BACKUP = re.compile(rf"{_MARK}(\d{{8}})_[0-9a-f]{{8}}$")
 
@@ -39,6 +43,7 @@ class TableRecovery:
     :param keys: columns that tell its rows apart; none where rows are compared as a whole.
     :param where: SQL predicate for the rows of the copy that are brought back; empty: all.
     :param backfill: ``append_once``, ``insert``, ``merge``, or empty.
+    :param by: ``deep_clone`` or ``ctas``.
     """
 
     table: str
@@ -46,6 +51,7 @@ class TableRecovery:
     keys: tuple[str, ...] = ()
     where: str = ""
     backfill: str = ""
+    by: str = DEEP_CLONE
 
     def __post_init__(self) -> None:
         if self.backfill == MERGE and not self.keys:
@@ -64,10 +70,17 @@ class TableRecovery:
         """Asks which version of the table is the newest; the first column."""
         return f"DESCRIBE HISTORY {quoted(self.table)} LIMIT 1"
 
-    def copy(self, version: int | None) -> str:
-        """Makes the copy, only if absent: a second attempt comes after the table was emptied."""
-        at = "" if version is None else f" VERSION AS OF {version}"
-        return f"CREATE TABLE IF NOT EXISTS {quoted(self.backup)} DEEP CLONE {quoted(self.table)}{at}"
+    @property
+    def copy(self) -> str:
+        """Makes the copy, only if absent: a second attempt comes after the table was emptied.
+
+        Of streaming tables the vendor clones only the newest version, and only with its history
+        (``DELTA_DEEP_CLONE_MV_ST_ERROR``).
+        """
+        made = f"CREATE TABLE IF NOT EXISTS {quoted(self.backup)}"
+        if self.by == CTAS:
+            return f"{made} AS SELECT * FROM {quoted(self.table)}"
+        return f"{made} DEEP CLONE {quoted(self.table)} WITH HISTORY"
 
     def count(self, table: str) -> str:
         """Counts the rows of a table."""
@@ -110,12 +123,15 @@ class TableRecovery:
     def snippet(self) -> str:
         """The flow that brings the copy back by the pipeline itself, once, for ``backfill="append_once"``."""
         name = self.table.rpartition(".")[2].strip("`")
-        where = f'.where("{self.where}")' if self.where else ""
+        # json.dumps writes a text as Python does, in double quotes.
+        where = f".where({json.dumps(self.where, ensure_ascii=False)})" if self.where else ""
+        flow = json.dumps(f"backfill_{self.backup.rpartition('.')[2].strip('`')}", ensure_ascii=False)
+        function = re.sub(r"\W", "_", f"backfill_{name}")
         return (
             "from pyspark import pipelines as dp\n\n\n"
-            f'@dp.append_flow(target="{name}", once=True, name="backfill_{self.backup.rpartition(".")[2]}")\n'
-            f"def backfill_{name}():\n"
-            f'    return spark.read.table("{self.backup}"){where}\n'
+            f"@dp.append_flow(target={json.dumps(name, ensure_ascii=False)}, once=True, name={flow})\n"
+            f"def {function}():\n"
+            f"    return spark.read.table({json.dumps(self.backup, ensure_ascii=False)}){where}\n"
         )
 
     @property
@@ -141,7 +157,9 @@ def list_backups(table: str) -> str:
     """Asks for all copies of a table; the second column has their bare names."""
     schema, _, name = table.rpartition(".")
     where = f" IN {quoted(schema)}" if schema else ""
-    return f"SHOW TABLES{where} LIKE '{name.strip('`')}{_MARK}*'"
+    # The pattern knows * and |, and is text of SQL: a quote in a name ends it otherwise.
+    pattern = "".join("." if c in "*|" else c for c in name.strip("`")).replace("\\", "\\\\").replace("'", "\\'")
+    return f"SHOW TABLES{where} LIKE '{pattern}{_MARK}*'"
 
 
 def expired(names: Sequence[str], before: str) -> tuple[str, ...]:

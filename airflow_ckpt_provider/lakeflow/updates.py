@@ -24,6 +24,7 @@ class UpdateState:
     :param cause: why it was started; empty where it is not told.
     :param created: when it was made, in UTC, by the workspace's clock.
     :param seen: when it was first seen in this state, in UTC, by the clock of the one who looked.
+    :param flows_run_since: when all flows that are waited for were first seen to run in it, by the same clock.
     """
 
     update_id: str
@@ -31,6 +32,7 @@ class UpdateState:
     cause: str = ""
     created: datetime | None = None
     seen: datetime | None = None
+    flows_run_since: datetime | None = None
 
     @classmethod
     def of(cls, update: Mapping[str, Any], seen: datetime | None = None) -> UpdateState:
@@ -63,18 +65,20 @@ class UpdateState:
             "cause": self.cause,
             "created": self.created.isoformat() if self.created else None,
             "time": self.seen.isoformat() if self.seen else None,
+            **({"flows_run_since": self.flows_run_since.isoformat()} if self.flows_run_since else {}),
         }
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> UpdateState:
         """Read what :meth:`to_json` wrote."""
-        created, seen = known.get("created"), known.get("time")
+        created, seen, since = known.get("created"), known.get("time"), known.get("flows_run_since")
         return cls(
             known["update_id"],
             known["state"],
             known.get("cause", ""),
             datetime.fromisoformat(created) if created else None,
             datetime.fromisoformat(seen) if seen else None,
+            datetime.fromisoformat(since) if since else None,
         )
 
 
@@ -95,6 +99,12 @@ def spec_of(pipeline: Mapping[str, Any]) -> Mapping[str, Any]:
 def configuration_of(pipeline: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the configuration of a pipeline, which its code reads with ``spark.conf.get``."""
     found = spec_of(pipeline).get("configuration")
+    return found if isinstance(found, Mapping) else {}
+
+
+def parameters_of(pipeline: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the default parameters of a pipeline, which stand beside its specification; only SQL code reads them."""
+    found = pipeline.get("parameters")
     return found if isinstance(found, Mapping) else {}
 
 

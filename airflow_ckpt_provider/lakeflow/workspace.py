@@ -50,6 +50,14 @@ class Workspace(Protocol):
         """POST the stop of whatever is active; may be repeated."""
         ...
 
+    def edit_pipeline(self, pipeline_id: str, body: Mapping[str, Any]) -> None:
+        """PUT all settings of a pipeline, once; what is left out is gone.
+
+        :raises ActiveUpdateError: a conflict: they are newer than ``expected_last_modified``.
+        :raises WorkspaceError: no answer that says whether they were taken.
+        """
+        ...
+
     def get_table(self, name: str) -> dict[str, Any] | None:
         """GET a table of Unity Catalog; ``None`` where it cannot be seen."""
         ...

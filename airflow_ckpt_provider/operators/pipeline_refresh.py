@@ -15,7 +15,14 @@ from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, Examined, e
 from airflow_ckpt_provider.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
 from airflow_ckpt_provider.lakeflow.table_copies import TableCopies
-from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, BACKFILLS, TableRecovery, backup_name
+from airflow_ckpt_provider.lakeflow.tables import (
+    APPEND_ONCE,
+    BACKFILLS,
+    COPIES,
+    DEEP_CLONE,
+    TableRecovery,
+    backup_name,
+)
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
@@ -25,8 +32,6 @@ from airflow_ckpt_provider.operators.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-DEEP_CLONE = "deep_clone"
 
 
 class PipelineRefreshOperator(PipelineChangeOperator):
@@ -46,7 +51,8 @@ class PipelineRefreshOperator(PipelineChangeOperator):
     :param full_refresh_selection: tables to empty. (templated)
     :param full_refresh: empty every table. (templated)
     :param guard_report: the XCom of a source guard, or several by name. (templated)
-    :param backup: ``"deep_clone"``: copy the tables before; ``None``: do not. (templated)
+    :param backup: ``"deep_clone"``: copy the tables before, with their history; ``"ctas"``: by ``CREATE TABLE AS SELECT``,
+        where the workspace refuses the clone; ``None``: do not. (templated)
     :param tables: full names of what is emptied; ``None``: what is selected, in the pipeline's catalog and schema. (templated)
     :param warehouse_id: SQL warehouse for copies and counts. (templated)
     :param keys: table -> columns that tell its rows apart. (templated)
@@ -78,7 +84,7 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         full_refresh_selection: Sequence[str] | str | None = None,
         full_refresh: bool | str = False,
         guard_report: Mapping[str, Any] | str | None = None,
-        backup: Literal["deep_clone"] | str | None = None,
+        backup: Literal["deep_clone", "ctas"] | str | None = None,
         tables: Sequence[str] | str | None = None,
         warehouse_id: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
@@ -135,8 +141,8 @@ class PipelineRefreshOperator(PipelineChangeOperator):
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
             if not apply:
                 return self._found(tables)
-            kept["tables"] = [[t.table, t.backup, list(t.keys), t.where, t.backfill] for t in tables]
-        tables = [TableRecovery(t, b, tuple(k), w, f) for t, b, k, w, f in kept["tables"]]
+            kept["tables"] = [[t.table, t.backup, list(t.keys), t.where, t.backfill, t.by] for t in tables]
+        tables = [TableRecovery(t, b, tuple(k), *more) for t, b, k, *more in kept["tables"]]
         copied = [table for table in tables if table.backup]
         self._make_room("refresh", room)
         copies = self._copies()
@@ -161,23 +167,32 @@ class PipelineRefreshOperator(PipelineChangeOperator):
 
     def _found(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
         snippets = [table.snippet for table in tables if table.backfill == APPEND_ONCE]
-        return {**self._result(), **self._copies().to_json(tables), "snippets": snippets, "dropped": []}
+        dry_run = bool((self._kept.data.get("plan") or {}).get("dry_run"))
+        mode = {"mode": "dry_run"} if dry_run and self._has_begun() else {}
+        return {
+            **self._result(),
+            **mode,
+            "dry_run": dry_run,
+            **self._copies().to_json(tables),
+            "snippets": snippets,
+            "dropped": [],
+        }
 
     def _clean_up(self) -> str:
         given = text(self.clean_up) or KEEP
         return given if given.isdigit() else one_of(given, "clean_up", (KEEP, DROP))
 
     def _tables(self, context: Context, examined: Examined, request: StartRequest) -> list[TableRecovery]:
-        backup, backfill = text(self.backup), text(self.backfill)
+        backup, backfill = (None, None) if request.dry_run else (text(self.backup), text(self.backfill))
         if backup:
-            one_of(backup, "backup", (DEEP_CLONE,))
+            one_of(backup, "backup", COPIES)
             required(self.warehouse_id, "warehouse_id")
         if backfill:
             one_of(backfill, "backfill", BACKFILLS)
             if not backup:
                 raise RefusedError(
                     "a backfill needs a copy to bring rows back from",
-                    hint="give backup='deep_clone', or leave backfill out",
+                    hint="give backup='deep_clone' or 'ctas', or leave backfill out",
                 )
         names = wiped_tables(examined, request, names_of(self.tables, "tables"))
         if backup and not names:
@@ -194,6 +209,7 @@ class PipelineRefreshOperator(PipelineChangeOperator):
                 names_of(keys.get(name, keys.get(name.rpartition(".")[2])), "keys"),
                 str(where.get(name, where.get(name.rpartition(".")[2])) or ""),
                 backfill or "",
+                backup or DEEP_CLONE,
             )
             for name in names
         ]

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class PipelineStopOperator(PipelineOperator):
-    """Stop whatever is active in a pipeline and wait until nothing is; does nothing where nothing is.
+    """Stop the active update of a pipeline and wait until none is active; without an active update it changes nothing.
 
     The result: ``pipeline_id``, ``state`` (``IDLE``, or ``FAILED`` where its last update failed), ``stopped_update_id`` (``None``
-    where none was active).
+    if none was active).
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
 

@@ -255,16 +255,33 @@ class PipelineOperator(BaseOperator):
             context["ti"].xcom_push(key=PipelineUpdateLink.XCOM_KEY, value=part["url"])
         return started.update_id
 
-    def _follow(self, context: Context, step: str, update_id: str, wait_for: str | None) -> None:
-        """Follow the update of a step to where it is wanted."""
-        if wait_for is None:
+    def _follow(
+        self,
+        context: Context,
+        step: str,
+        update_id: str,
+        wait_for: str | None,
+        *,
+        flows: tuple[str, ...] = (),
+        flows_run_for: float = 0.0,
+    ) -> None:
+        """Follow the update of a step to where it is wanted.
+
+        :param flows: flows that have to run before that is a success.
+        :param flows_run_for: seconds that they have to run without a failure, where the update does not end.
+        """
+        part = self._kept.step(step)
+        if wait_for is None or part.get("done"):
             return
         states = Memory.from_json(self._kept.step(step).get("states")).states
-        if states and (states[-1].is_successful or (wait_for == RUNNING and states[-1].state == RUNNING)):
+        reached = states and (states[-1].is_successful or (wait_for == RUNNING and states[-1].state == RUNNING))
+        if not flows and reached:
             return
-        answer = self._wait(Wait(update_id, wait_for, self.follow_up_within), step)
+        answer = self._wait(Wait(update_id, wait_for, self.follow_up_within, flows, flows_run_for), step)
         if answer.progress is not Progress.DONE:
             self._failed(context, answer)
+        part["done"] = True
+        self._kept.keep()
 
     def _failed(self, context: Context, answer: Answer) -> NoReturn:
         pipeline_id = self._pipeline_id()
@@ -301,8 +318,8 @@ class PipelineOperator(BaseOperator):
                 self.log.warning("%s", e)
                 message = e.message
             else:
-                self.log.info("%s", answer.message)
-                message = f"pipeline {pipeline_id}: {answer.message}"
+                if message != (message := f"pipeline {pipeline_id}: {answer.message}"):
+                    self.log.info("%s", answer.message)
                 if answer.memory != memory:
                     memory, part["states"] = answer.memory, answer.memory.to_json()
                     if step:
@@ -390,7 +407,9 @@ class PipelineOperator(BaseOperator):
         """The plan with the request that is really sent."""
         if not job_id:
             return plan
-        return replace(plan, calls=(("POST", "2.2/jobs/run-now", self._job_call(context, job_id, request)),))
+        settings = [call for call in plan.calls if call[0] == "PUT"]
+        run_now = ("POST", "2.2/jobs/run-now", self._job_call(context, job_id, request))
+        return replace(plan, calls=(*settings, run_now))
 
 
 class PipelineChangeOperator(PipelineOperator):

@@ -24,7 +24,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     """Work out reader options with which a new checkpoint starts where an old one stands, for every source of the query.
 
     The old one may be whole, broken (whatever of its logs can still be read counts), or a backup. The result has, as one
-    dictionary and key by key, ``options`` (source -> what goes into ``spark.readStream.….options(**…)``), ``conf``,
+    dictionary and key by key, ``options`` (source -> options for ``spark.readStream.….options(**…)``), ``conf``,
     ``verdict``, ``sources``, ``warnings`` and more; nothing of the old checkpoint is changed.
 
     Parameters of places: see :class:`~.place_operators.CheckpointOperator`, or :class:`~.place_operators.StreamOperator` for a

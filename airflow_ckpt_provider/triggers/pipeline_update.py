@@ -84,7 +84,8 @@ class PipelineUpdateTrigger(BaseTrigger):
                 self.log.warning("%s", e)
                 said = e.message
             else:
-                self.log.info("%s", answer.message)
+                if answer.message != said:
+                    self.log.info("%s", answer.message)
                 self._seen, said, state = answer.memory, answer.message, answer.state
                 if answer.progress is not Progress.WAITING:
                     yield self._event(answer.progress.value, answer.message, None, state)

@@ -44,10 +44,12 @@ class EventLog:
         error: FlowFailed | None = None,
         fatal: bool = True,
         of: Mapping[str, str] | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         """Write an event.
 
         :param of: ``update_id``, ``flow_name``, ``dataset_name``.
+        :param details: what the interface sends besides, and the vendor's dataclass drops.
         """
         event: Event = {
             "id": str(uuid.uuid4()),
@@ -65,6 +67,8 @@ class EventLog:
             ]
             exception = {"class_name": error.class_name, "message": str(error), "stack": stack}
             event["error"] = {"exceptions": [exception]} | ({"fatal": True} if fatal else {})
+        if details:
+            event["details"] = dict(details)
         self.events.append(event)
 
     def page(self, filter: str, order_by: str, max_results: int, token: str) -> dict[str, Any]:

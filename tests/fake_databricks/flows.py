@@ -15,6 +15,7 @@ from tests.fake_databricks.tables import COLUMNS
 DROP_DUPLICATES = "dedupe"
 
 FlowKind = Literal["streaming", "once", "materialized"]
+Language = Literal["python", "sql"]
 
 
 @dataclass
@@ -50,18 +51,38 @@ class Checkpoint:
         return copy.deepcopy(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an update hands to the code of its flows.
+
+    :param configuration: of the pipeline's settings.
+    :param parameters: the pipeline's own, and over them those of the start.
+    """
+
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def seen_by(self, language: Language) -> dict[str, str]:
+        """What code of a language can read."""
+        return {**self.configuration, **(self.parameters if language == "sql" else {})}
+
+
 @dataclass
 class Flow:
     """A flow as its deployed code says; a test deploys new code by changing it.
 
-    :param name: without catalog and schema, as the event log has it.
+    :param name: without catalog and schema.
+    :param explicit_name: its code names it: such a name stands as it is written, others are ``catalog.schema.name``. ``None``:
+        it does where it is not that of its table.
     :param dataset: which table it writes.
     :param sources: names of the sources it reads (several: a join or a union), or of datasets of the pipeline.
     :param kind: ``once`` is an append-once flow, which runs once after each reset.
     :param operators: its stateful operators.
     :param deduplicate_by: column that ``dropDuplicates`` compares.
     :param start_in_code: options of the reader that stand in the code itself.
-    :param reads_configuration: whether the code takes its options from the pipeline's configuration and parameters.
+    :param language: of the source code. Parameters reach SQL only (vendor's page "Use parameters with pipelines"); configuration
+        reaches both, by ``spark.conf.get`` and ``${key}``.
+    :param reads_configuration: whether the code takes its options from what the pipeline hands it.
     :param error: what it fails with, each time, until a reset or a test takes it away.
     :param analysis_error: what ``validate_only`` already finds.
     :param schema_change: the next run meets a new column: it fails once, and runs after that.
@@ -74,13 +95,20 @@ class Flow:
     operators: tuple[str, ...] = ()
     deduplicate_by: str = "id"
     start_in_code: dict[str, str] = field(default_factory=dict)
+    language: Language = "python"
     reads_configuration: bool = True
     error: FlowFailed | None = None
     analysis_error: FlowFailed | None = None
     schema_change: bool = False
+    explicit_name: bool | None = None
     checkpoint: Checkpoint | None = None
     #: Times the checkpoint was reset, by any kind of update.
     resets: int = 0
+
+    @property
+    def stands_as_written(self) -> bool:
+        """Whether events show the name without catalog and schema."""
+        return self.name != self.dataset if self.explicit_name is None else self.explicit_name
 
     def forget(self) -> None:
         """A new checkpoint; what was wrong with the old one is gone."""
@@ -88,22 +116,23 @@ class Flow:
         self.error = None
         self.resets += 1
 
-    def options(self, source: Source, settings: Mapping[str, str]) -> dict[str, str]:
+    def options(self, source: Source, settings: Settings) -> dict[str, str]:
         """The reader's options in the deployed code, as this update runs it.
 
-        :param settings: configuration and parameters; the more exact name counts: ``flow.source.option``, ``source.option``,
+        :param settings: of the update; of several names the most exact one wins: ``flow.source.option``, ``source.option``,
             ``flow.option``, ``option``.
         """
         found = dict(self.start_in_code)
         if not self.reads_configuration:
             return found
+        known = settings.seen_by(self.language)
         for option in START_OPTIONS[source.kind]:
             for prefix in ("", f"{self.name}.", f"{source.name}.", f"{self.name}.{source.name}."):
-                if prefix + option in settings:
-                    found[option] = settings[prefix + option]
+                if prefix + option in known:
+                    found[option] = known[prefix + option]
         return found
 
-    def read(self, sources: list[Source], settings: Mapping[str, str]) -> list[dict[str, Any]]:
+    def read(self, sources: list[Source], settings: Settings) -> list[dict[str, Any]]:
         """One run over what is there: the new rows, and the checkpoint moved on.
 
         :raises FlowFailed: nothing was read, the checkpoint stays.
@@ -116,10 +145,11 @@ class Flow:
         checkpoint = self.checkpoint or Checkpoint(
             {source.name: source.start(self.options(source, settings)) for source in sources}, self.operators
         )
+        for source in sources:
+            source.filter_again(checkpoint.next[source.name], self.options(source, settings))
         read = [(source, source.read(checkpoint.next[source.name])) for source in sources]
         for source, rows in read:
-            start = checkpoint.next[source.name]
-            start.position = max([start.position, *(row.position + 1 for row in rows)])
+            checkpoint.next[source.name].move_past(rows)
         self.checkpoint = checkpoint
         return self._deduplicated([values(source, row) for source, rows in read for row in rows], checkpoint)
 

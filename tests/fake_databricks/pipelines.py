@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from tests.fake_databricks import clock, rewinding
+from tests.fake_databricks.clock import millis
 from tests.fake_databricks.errors import ApiError, FlowFailed, invalid
 from tests.fake_databricks.eventlog import EventLog
-from tests.fake_databricks.flows import Dataset, Flow
+from tests.fake_databricks.flows import Dataset, Flow, Settings
 from tests.fake_databricks.pace import Pace
 from tests.fake_databricks.sources import Row, Source
 from tests.fake_databricks.tables import Tables
 from tests.fake_databricks.updates import PIPELINE_STATES, Update, check
 
+_NO_FLOW = "Reset checkpoint selection should not contain flow {}, which does not exist in the graph."
 #: What happens to a reset of a flow that the pipeline does not have. The vendor does not say which it is.
 UnknownFlows = Literal["fail", "reject", "ignore"]
 
@@ -23,11 +25,14 @@ class Pipeline:
     """A pipeline of the workspace.
 
     :param sources: of the whole workspace, by name.
-    :param configuration: of the spec; where the code takes its starting positions from.
+    :param configuration: of the spec; Python and SQL read it.
+    :param parameters: defaults, beside the spec; only SQL reads them.
     :param update_retries: how many RETRY_ON_FAILURE updates follow a failed one in production mode.
     :param follow_up_after: steps between a FAILED update and the one that follows it.
     :param unknown_flows: what becomes of a reset whose flow there is not.
-    :param qualified_names: whether events call flows and datasets by all three parts of their names.
+    :param qualified_names: whether events call flows and datasets by all three parts of their names: all, none (older pipelines),
+        or ``None``: all but the flows whose code names them.
+    :param reset_without_refresh: what becomes of a reset of a flow whose table is in no selection, while others are.
     :param failed_state: state of the pipeline after an update has failed.
     """
 
@@ -44,6 +49,7 @@ class Pipeline:
         datasets: Iterable[Dataset] = (),
         flows: Iterable[Flow] = (),
         configuration: dict[str, str] | None = None,
+        parameters: dict[str, str] | None = None,
         continuous: bool = False,
         development: bool = False,
         channel: str = "CURRENT",
@@ -51,7 +57,8 @@ class Pipeline:
         update_retries: int = 0,
         follow_up_after: int = 0,
         unknown_flows: UnknownFlows = "fail",
-        qualified_names: bool = False,
+        qualified_names: bool | None = None,
+        reset_without_refresh: Literal["fail", "ignore"] = "fail",
         failed_state: str = "FAILED",
     ) -> None:
         self.pipeline_id = pipeline_id or str(uuid.uuid4())
@@ -70,14 +77,19 @@ class Pipeline:
         }
         self.datasets = {dataset.name: dataset for dataset in datasets}
         self.flows = {flow.name: flow for flow in flows}
+        self.parameters = dict(parameters or {})
+        self.last_modified = millis(clock.now())
         self.tables, self.clock, self.sources = tables, clock, sources
         self.pace = pace or Pace.by_look()
         self.update_retries, self.follow_up_after = update_retries, follow_up_after
         self.unknown_flows, self.qualified_names, self.failed_state = unknown_flows, qualified_names, failed_state
+        self.reset_without_refresh = reset_without_refresh
         self.deleted = False
         self.updates: list[Update] = []  # oldest first
         self.events = EventLog(clock, self.pipeline_id, name)
         self.points = rewinding.Points()
+        #: Updates in which a flow has begun, by the flow's name.
+        self._begun: dict[str, set[str]] = {}
         self._follow_up: tuple[int, Update] | None = None
         #: What a test wants done in the middle of an update, by state.
         self.when: dict[str, Callable[[Pipeline], None]] = {}
@@ -91,7 +103,7 @@ class Pipeline:
     @property
     def configuration(self) -> dict[str, str]:
         """Configuration of the spec; a test deploys another by writing into it."""
-        found: dict[str, str] = self.spec["configuration"]
+        found: dict[str, str] = self.spec.setdefault("configuration", {})
         return found
 
     def table(self, dataset: str) -> str:
@@ -104,12 +116,39 @@ class Pipeline:
         parts = name.replace("`", "").split(".")
         return parts[-1] if parts[:-1] in ([], prefix, prefix[1:]) else name
 
-    def shown(self, name: str) -> str:
-        """How events call a flow or a dataset."""
-        return self.table(name) if self.qualified_names else name
+    def shown(self, dataset: str) -> str:
+        """How events call a dataset."""
+        return dataset if self.qualified_names is False else self.table(dataset)
+
+    def shown_flow(self, flow: Flow) -> str:
+        """How events call a flow, and requests have to."""
+        bare = flow.stands_as_written if self.qualified_names is None else not self.qualified_names
+        return flow.name if bare else self.table(flow.name)
+
+    def named(self, name: str) -> Flow | None:
+        """The flow that a reset names: to the letter, as events call it."""
+        return next((flow for flow in self.flows.values() if self.shown_flow(flow) == name), None)
 
     def flow(self, name: str) -> Flow:
         return self.flows[self.bare(name)]
+
+    def edit(self, body: dict[str, Any]) -> None:
+        """Put other settings in place of all there were: a field that is left out is gone.
+
+        :raises ApiError: 409, somebody has changed them since ``expected_last_modified``; 400 for a field of none.
+        """
+        expected = body.get("expected_last_modified")
+        if expected is not None and int(expected) < self.last_modified:
+            raise ApiError(409, "RESOURCE_CONFLICT", f"Pipeline {self.pipeline_id} was modified since {expected}.")
+        if not body.get("name"):
+            raise invalid("name has to be set.")
+        beside = ("pipeline_id", "expected_last_modified", "parameters", "run_as", "allow_duplicate_names")
+        self.spec = {"id": self.pipeline_id, **{key: value for key, value in body.items() if key not in beside}}
+        for key in ("catalog", "schema", "continuous", "development", "channel"):
+            self.spec.setdefault(key, None)
+        self.parameters = dict(body.get("parameters") or {})
+        self.name = self.spec["name"]
+        self.last_modified = max(self.last_modified + 1, millis(self.clock.now()))
 
     # Updates
 
@@ -144,8 +183,8 @@ class Pipeline:
         check(body)
         if self.unknown_flows == "reject":
             for name in body.get("reset_checkpoint_selection") or []:
-                if self.bare(name) not in self.flows:
-                    raise invalid(f"Flow '{name}' does not exist in pipeline '{self.pipeline_id}'.")
+                if self.named(name) is None:
+                    raise invalid(_NO_FLOW.format(name))
         self._follow_up = None
         return self._begin(Update(self.pipeline_id, cause, body, self.clock.now(), bool(self.spec["continuous"])))
 
@@ -192,23 +231,25 @@ class Pipeline:
         if active is None:
             return
         try:
-            if active.state == "RUNNING" and active.continuous and not active.body.get("rewind_spec"):
+            if active.state == "RUNNING" and not active.body.get("validate_only"):
                 self._run(active)
-            else:
-                self._enter(active, active.next_state())
+                if active.continuous and not active.body.get("rewind_spec"):
+                    return
+            self._enter(active, active.next_state())
         except FlowFailed as error:
             self._fail(active, error)
 
     def _enter(self, update: Update, state: str) -> None:
-        if state == "RESETTING":
+        if state == "INITIALIZING":
+            self._see_selections(update)
+        elif state == "RESETTING":
             self._reset(update)
-        elif state == "SETTING_UP_TABLES":
+        self._note_state(update, state)
+        if state == "SETTING_UP_TABLES":
             self._define(update)
-        elif state == "RUNNING" and not update.body.get("validate_only"):
-            self._note_state(update, state)
-            self._run(update)
-        if state != "RUNNING" or update.body.get("validate_only"):
-            self._note_state(update, state)
+        if state == "RUNNING" and not update.body.get("validate_only") and not update.body.get("rewind_spec"):
+            for flow in self.flows.values():
+                self._progress(update, flow, "QUEUED" if self._chosen(update, flow) else "EXCLUDED")
         if state == "COMPLETED" and not update.body.get("validate_only"):
             self.points.take(self)
 
@@ -251,6 +292,35 @@ class Pipeline:
 
     # What updates do
 
+    def _see_selections(self, update: Update) -> None:
+        """Fail an update whose selections make no sense, before anything runs."""
+        named = update.names("reset_checkpoint_selection")
+        unknown = [name for name in named if self.named(name) is None]
+        if unknown and self.unknown_flows == "fail":
+            raise FlowFailed("", _NO_FLOW.format(unknown[0]), "java.lang.IllegalArgumentException")
+        selected = [name for key in ("refresh_selection", "full_refresh_selection") for name in update.names(key)]
+        wrong = "INVALID_REFRESH_SELECTION."
+        if selected and update.continuous:
+            message = "Refresh selection is not supported for continuous pipelines."
+            raise FlowFailed(wrong + "CONTINUOUS_PIPELINE_NOT_SUPPORTED", message)
+        if missing := [name for name in selected if self.bare(name) not in self.datasets]:
+            raise FlowFailed(wrong + "TABLE_NOT_FOUND", f"Table {missing[0]} was not found.")
+        for name in named:
+            flow = self.named(name)
+            if flow and flow.kind == "materialized":
+                raise FlowFailed("", f"Flow {name} is not a streaming flow.", "java.lang.IllegalArgumentException")
+            if (
+                flow
+                and selected
+                and flow.dataset not in map(self.bare, selected)
+                and self.reset_without_refresh == "fail"
+            ):
+                message = f"The table of flow {name} is not refreshed."
+                raise FlowFailed(wrong + "RESET_CHECKPOINT_WITHOUT_REFRESH", message)
+        for name in map(self.bare, update.names("full_refresh_selection")):
+            if self.datasets[name].properties.get("pipelines.reset.allowed", "true").lower() == "false":
+                raise FlowFailed("TABLE_NOT_RESETTABLE", f"Table {self.shown(name)} has pipelines.reset.allowed=false.")
+
     def _reset(self, update: Update) -> None:
         if update.body.get("rewind_spec"):
             self.points.rewind(self, update)
@@ -260,32 +330,17 @@ class Pipeline:
         if update.body.get("full_refresh"):
             wiped = set(self.datasets)
         named = update.names("reset_checkpoint_selection")
-        unknown = [name for name in named if self.bare(name) not in self.flows]
-        if unknown and self.unknown_flows == "fail":
-            message = f"Flow '{unknown[0]}' does not exist in the pipeline."
-            raise FlowFailed("", message, "com.databricks.pipelines.common.errors.DLTSparkException")
         for name in wiped & set(self.datasets):
             dataset = self.datasets[name]
             if dataset.properties.get("pipelines.reset.allowed", "true").lower() == "false":
-                message = f"Table '{self.shown(name)}' is not fully refreshed: pipelines.reset.allowed is false."
-                self.events.note(
-                    "update_advice",
-                    message,
-                    level="WARN",
-                    of={"update_id": update.update_id, "dataset_name": self.shown(name)},
-                )
-                continue
+                continue  # of a full refresh of all; one that is named has failed before
             self.tables.replace(self.table(name), [], "TRUNCATE")
             for flow in self.flows.values():
                 if flow.dataset == name:
                     flow.forget()
-        for flow in (self.flows[self.bare(name)] for name in named if name not in unknown):
-            if flow.kind == "materialized":
-                message = f"Flow '{self.shown(flow.name)}' has no checkpoint: it is no streaming flow."
-                self.events.note("flow_progress", message, level="WARN", of=self._of(update, flow))
-                continue
-            flow.forget()
-            self.events.note("flow_progress", f"Flow '{self.shown(flow.name)}' is RESET.", of=self._of(update, flow))
+        for flow in filter(None, map(self.named, named)):
+            if self.bare(flow.dataset) not in wiped:  # a full refresh has made its checkpoint anew
+                flow.forget()
         update.reset_done = True
 
     def _define(self, update: Update) -> None:
@@ -298,7 +353,7 @@ class Pipeline:
         for flow in self.flows.values():
             append = "CHANGE" if self.datasets[flow.dataset].keys else "APPEND"
             what = {"materialized": "COMPLETE", "once": "APPEND once"}.get(flow.kind, append)
-            message = f"Flow '{self.shown(flow.name)}' defined as {what}."
+            message = f"Flow '{self.shown_flow(flow)}' defined as {what}."
             self.events.note("flow_definition", message, of=self._of(update, flow))
         for flow in self.flows.values():
             if flow.analysis_error:
@@ -311,25 +366,28 @@ class Pipeline:
         return "STREAMING_TABLE" if streams else "MATERIALIZED_VIEW"
 
     def _of(self, update: Update, flow: Flow) -> dict[str, str]:
-        names = {"flow_name": self.shown(flow.name), "dataset_name": self.shown(flow.dataset)}
+        names = {"flow_name": self.shown_flow(flow), "dataset_name": self.shown(flow.dataset)}
         return {"update_id": update.update_id, **names}
 
     def _note_failure(self, update: Update, flow: Flow, error: FlowFailed) -> None:
-        message = f"Flow '{self.shown(flow.name)}' has FAILED fatally. {str(error).splitlines()[0]}"
-        self.events.note("flow_progress", message, level="ERROR", error=error, of=self._of(update, flow))
+        message = f"Flow '{self.shown_flow(flow)}' has FAILED fatally. {str(error).splitlines()[0]}"
+        details = {"flow_progress": {"status": "FAILED"}}
+        self.events.note(
+            "flow_progress", message, level="ERROR", error=error, of=self._of(update, flow), details=details
+        )
 
     def _run(self, update: Update) -> None:
         if update.body.get("rewind_spec"):
             return
-        chosen = {
-            self.bare(name) for key in ("refresh_selection", "full_refresh_selection") for name in update.names(key)
-        }
-        settings = {**self.configuration, **(update.body.get("parameters") or {})}
+        settings = Settings(self.configuration, {**self.parameters, **(update.body.get("parameters") or {})})
         failed: FlowFailed | None = None
         for flow in self.flows.values():
-            if chosen and flow.dataset not in chosen:
+            if not self._chosen(update, flow):
                 continue
-            name = self.shown(flow.name)
+            if update.update_id not in self._begun.setdefault(flow.name, set()):
+                self._begun[flow.name].add(update.update_id)
+                for status in ("STARTING", "RUNNING"):
+                    self._progress(update, flow, status)
             try:
                 rows = flow.read([self._source(source) for source in flow.sources], settings)
             except FlowFailed as error:
@@ -337,11 +395,22 @@ class Pipeline:
                 failed = failed or error
                 continue
             self._write(flow, rows)
-            if not update.continuous or rows:
-                message = f"Completed a streaming update of '{name}'." if rows else f"Flow '{name}' is COMPLETED."
-                self.events.note("flow_progress", message, of=self._of(update, flow))
+            if not update.continuous:
+                self._progress(update, flow, "COMPLETED")
         if failed:
             raise failed
+
+    def _chosen(self, update: Update, flow: Flow) -> bool:
+        """Whether an update refreshes the table of a flow."""
+        names = [name for key in ("refresh_selection", "full_refresh_selection") for name in update.names(key)]
+        return not names or flow.dataset in map(self.bare, names)
+
+    def _progress(self, update: Update, flow: Flow, status: str) -> None:
+        """Note a flow's status, in the event log's words."""
+        verb = "has" if status == "COMPLETED" else "is"
+        message = f"Flow '{self.shown_flow(flow)}' {verb} {status}."
+        details = {"flow_progress": {"status": status}}
+        self.events.note("flow_progress", message, of=self._of(update, flow), details=details)
 
     def _source(self, name: str) -> Source:
         if name not in self.datasets:
@@ -386,7 +455,9 @@ class Pipeline:
 
     def info(self) -> dict[str, Any]:
         """``GetPipelineResponse``."""
-        more: dict[str, Any] = {"spec": self.answered_spec(), "last_modified": clock.millis(self.clock.now())}
+        more: dict[str, Any] = {"spec": self.answered_spec(), "last_modified": self.last_modified}
+        if self.parameters:
+            more["parameters"] = dict(self.parameters)
         if not self.healthy and self.active is None:
             more["cause"] = f"Update {self.updates[-1].update_id} has failed."
         return self.brief() | more

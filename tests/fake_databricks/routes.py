@@ -103,9 +103,7 @@ def _delete(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: 
 
 
 def _edit(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: dict[str, Any]) -> dict[str, Any]:
-    pipeline = workspace.find(match["id"])
-    pipeline.spec = {**pipeline.spec, **{key: value for key, value in body.items() if key != "pipeline_id"}}
-    pipeline.name = pipeline.spec["name"]
+    workspace.find(match["id"]).edit(body)
     return {}
 
 

@@ -1,7 +1,7 @@
 """The vendor's example: a table ``customers`` that two flows fill, and the day ``dropDuplicates`` was taken out of one.
 
 ``customers_initial_flow`` brought the customers of the old system once; ``customers_incremental_flow`` reads what lands in a
-directory. Its code reads ``modifiedAfter`` from the pipeline's configuration or parameters.
+directory. Its code is Python and reads ``modifiedAfter`` from the pipeline's configuration.
 """
 
 from __future__ import annotations

@@ -39,11 +39,22 @@ class Start:
     """Where a reader without a checkpoint begins in one source.
 
     :param position: first position it reads.
-    :param after: files: only those modified after this time, now and later.
+    :param after: files: only those modified after this time.
+    :param skipped: files below ``position`` that ``after`` left out: they were listed, and never read.
     """
 
     position: int
     after: datetime | None = None
+    skipped: set[int] = field(default_factory=set)
+
+    def move_past(self, rows: list[Row]) -> None:
+        """Remember that rows were read."""
+        if not rows:
+            return
+        end = max(self.position, *(row.position + 1 for row in rows))
+        read = {row.position for row in rows}
+        self.skipped = (self.skipped | set(range(self.position, end))) - read if self.after else self.skipped - read
+        self.position = end
 
 
 @dataclass
@@ -55,6 +66,9 @@ class Source:
 
     name: str
     kind: Kind = "files"
+    #: Whether ``modifiedAfter`` filters each listing, so that files come back once it is gone; else the checkpoint remembers
+    #: them. No page of the vendor establishes it.
+    filters_each_listing: bool = True
     rows: list[Row] = field(default_factory=list)
     #: Rows below it are gone.
     first: int = 0
@@ -125,6 +139,12 @@ class Source:
         offset = int(json.loads(offsets)[self.name]["0"])
         return {-2: self.first, -1: self.end}.get(offset, offset)
 
+    def filter_again(self, start: Start, options: Mapping[str, str]) -> None:
+        """Files: put the filter of this update in place of the one before."""
+        if self.kind == "files" and self.filters_each_listing:
+            after = options.get("modifiedAfter")
+            start.after = parse(after) if after else None
+
     def read(self, start: Start) -> list[Row]:
         """Rows from a position on.
 
@@ -132,8 +152,11 @@ class Source:
         """
         if start.position < self.first and self.kind != "files":
             raise self._lost(start.position)
-        rows = (row for row in self.kept() if row.position >= start.position)
+        rows = (row for row in self.kept() if row.position >= start.position or self._comes_back(row, start))
         return [row for row in rows if start.after is None or row.timestamp > start.after]
+
+    def _comes_back(self, row: Row, start: Start) -> bool:
+        return self.filters_each_listing and row.position in start.skipped
 
     def _lost(self, position: int) -> FlowFailed:
         if self.kind == "kafka":

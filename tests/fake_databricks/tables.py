@@ -49,7 +49,7 @@ class Result:
 
 _CLONE = re.compile(
     r"CREATE\s+(OR\s+REPLACE\s+)?TABLE\s+(IF\s+NOT\s+EXISTS\s+)?(\S+)\s+(?:DEEP\s+|SHALLOW\s+)?CLONE\s+(\S+)"
-    r"(?:\s+(VERSION|TIMESTAMP)\s+AS\s+OF\s+('[^']*'|\d+))?",
+    r"(?:\s+(VERSION|TIMESTAMP)\s+AS\s+OF\s+('[^']*'|\d+))?(\s+WITH\s+HISTORY)?",
     re.IGNORECASE,
 )
 _AS_OF = re.compile(r"(\S+)\s+(VERSION|TIMESTAMP)\s+AS\s+OF\s+('[^']*'|\d+)", re.IGNORECASE)
@@ -59,7 +59,7 @@ _RESTORE = re.compile(
 )
 _DESCRIBE = re.compile(r"(?:DESCRIBE|DESC)\s+(HISTORY|DETAIL)\s+(\S+)(?:\s+LIMIT\s+(\d+))?", re.IGNORECASE)
 _PROPERTIES = re.compile(r"SHOW\s+TBLPROPERTIES\s+(\S+?)\s*(?:\(.*\))?", re.IGNORECASE)
-_SHOW = re.compile(r"SHOW\s+TABLES(?:\s+(?:IN|FROM)\s+(\S+))?(?:\s+LIKE\s+'([^']*)')?", re.IGNORECASE)
+_SHOW = re.compile(r"SHOW\s+TABLES(?:\s+(?:IN|FROM)\s+(\S+))?(?:\s+LIKE\s+'((?:[^'\\]|\\.)*)')?", re.IGNORECASE)
 _SCHEMA = re.compile(r"(CREATE|DROP)\s+SCHEMA\s+(IF\s+(?:NOT\s+)?EXISTS\s+)?(\S+)\s*(?:CASCADE)?", re.IGNORECASE)
 _CHANGES = re.compile(
     r"(?:CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?|INSERT\s+(?:INTO|OVERWRITE)\s+(?:TABLE\s+)?"
@@ -99,6 +99,10 @@ class Tables:
         self.files: Callable[[str], list[dict[str, Any]]] = lambda path: []
         #: Statements whose text contains one of these fail with the message that belongs to it.
         self.refuse: dict[str, str] = {}
+        #: Whether a pipeline writes a table.
+        self.of_pipeline: Callable[[str], bool] = lambda name: False
+        #: Whether tables of pipelines can be cloned: one page of the vendor says how, another that they cannot.
+        self.clones_of_pipelines = True
 
     def close(self) -> None:
         """Forget everything."""
@@ -245,6 +249,8 @@ class Tables:
 
     def _clone(self, match: re.Match[str], names: _Names) -> Result:
         target, source = names.table(match[3]), names.table(match[4])
+        if self.of_pipeline(source):
+            self._see_clone(match)
         rows = self._at(source, match[5], match[6]).rows
         if self.exists(target):
             if match[2]:
@@ -264,6 +270,18 @@ class Tables:
             [(len(rows), 1, 0, 1, 0, len(rows))],
         )
 
+    def _see_clone(self, match: re.Match[str]) -> None:
+        """What is refused of a clone of a streaming table or materialized view."""
+        what = "[DELTA_DEEP_CLONE_MV_ST_ERROR.{}] {} SQLSTATE: 0A000"
+        if not self.clones_of_pipelines:
+            raise SqlFailed(
+                "Streaming tables and materialized views are not supported as source or target tables for CLONE."
+            )
+        if match[5]:
+            raise SqlFailed(what.format("TIME_TRAVEL_NOT_SUPPORTED", "Time travel is not supported."))
+        if not match[7]:
+            raise SqlFailed(what.format("REQUIRES_WITH_HISTORY", "Use CREATE TABLE ... DEEP CLONE ... WITH HISTORY."))
+
     def _describe(self, what: str, table: str, limit: int) -> Result:
         if not self.exists(table):
             raise SqlFailed(_missing(table))
@@ -279,7 +297,11 @@ class Tables:
         found = self._duckdb.execute(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = ? ORDER BY table_name", [schema]
         ).fetchall()
-        rows = [(schema.split(".")[-1], name, False) for (name,) in found if fnmatch.fnmatchcase(name, like or "*")]
+        rows = [
+            (schema.split(".")[-1], name, False)
+            for (name,) in found
+            if fnmatch.fnmatchcase(name, re.sub(r"\\(.)", r"\1", like or "*").replace(".", "?"))
+        ]
         return Result([("database", "STRING"), ("tableName", "STRING"), ("isTemporary", "BOOLEAN")], rows)
 
     def _at(self, table: str, kind: str | None, value: str | None) -> Version:

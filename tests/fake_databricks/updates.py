@@ -12,7 +12,7 @@ from tests.fake_databricks.errors import invalid
 
 TERMINAL = ("COMPLETED", "FAILED", "CANCELED")
 #: The way of an update that goes well; RESETTING only where something is reset.
-WAY = ("QUEUED", "WAITING_FOR_RESOURCES", "INITIALIZING", "RESETTING", "SETTING_UP_TABLES", "RUNNING", "COMPLETED")
+WAY = ("CREATED", "WAITING_FOR_RESOURCES", "INITIALIZING", "RESETTING", "SETTING_UP_TABLES", "RUNNING", "COMPLETED")
 #: The state of the pipeline while an update is in a state.
 PIPELINE_STATES = {
     "CREATED": "DEPLOYING",
@@ -39,7 +39,7 @@ class Update:
     body: dict[str, Any]
     created: datetime
     continuous: bool = False
-    state: str = "CREATED"
+    state: str = "QUEUED"
     update_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     #: What it asks to reset has been reset.
     reset_done: bool = False
@@ -60,7 +60,7 @@ class Update:
 
     def next_state(self) -> str:
         """The state after this one, if nothing goes wrong."""
-        if self.state == "CREATED":
+        if self.state == "QUEUED":
             return WAY[0]
         if self.state == "STOPPING":
             return "CANCELED"

@@ -45,6 +45,9 @@ class FakeWorkspace:
         self.sources: dict[str, Source] = {}
         self.tables.files = lambda path: [values(self.sources[path], row) for row in self.sources[path].kept()]
         self.pipelines: dict[str, Pipeline] = {}
+        self.tables.of_pipeline = lambda name: any(
+            name == pipeline.table(dataset) for pipeline in self.pipelines.values() for dataset in pipeline.datasets
+        )
         self.jobs = Jobs(self.clock, self.find, lambda: self.url)
         self.statements = Statements(self.tables, {WAREHOUSE})
         self.requests: list[Request] = []
@@ -55,6 +58,8 @@ class FakeWorkspace:
         self.expired: set[str] = set()
         #: Pipelines that the caller may look at and not run.
         self.read_only: set[str] = set()
+        #: Pipelines that the caller may run and not edit.
+        self.run_only: set[str] = set()
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
@@ -138,6 +143,10 @@ class FakeWorkspace:
             raise ApiError(401, "UNAUTHENTICATED", "Access token has expired.")
         if token not in self.tokens:
             raise ApiError(403, "PERMISSION_DENIED", "Invalid access token.")
+        for pipeline_id in self.run_only:
+            if request.method in ("PUT", "DELETE") and f"/pipelines/{pipeline_id}" in request.path:
+                message = f"User does not have CAN MANAGE permission on pipeline {pipeline_id}."
+                raise ApiError(403, "PERMISSION_DENIED", message)
         for pipeline_id in self.read_only:
             if request.method != "GET" and f"/pipelines/{pipeline_id}" in request.path:
                 message = f"User does not have CAN RUN permission on pipeline {pipeline_id}."

@@ -127,10 +127,10 @@ def test_a_plan_sends_nothing_but_reads(
     assert result(run, "advise")["way"] == "reset_checkpoint"
     plan = result(run, "plan_reset")
     assert plan["plan"]["verdict"] == "SAFE", plan["markdown"]
-    assert plan["plan"]["calls"][0]["body"] == {
-        "reset_checkpoint_selection": [INCREMENTAL],
-        "parameters": {"modifiedAfter": RIGHT},
-    }
+    assert [call["body"] for call in plan["plan"]["calls"]] == [
+        {"configuration": {"modifiedAfter": RIGHT}},
+        {"reset_checkpoint_selection": [INCREMENTAL]},
+    ]
     assert production.flows[INCREMENTAL].resets == 0
 
 
@@ -156,7 +156,7 @@ def test_the_vendors_scenario(
     assert result(run, "after")["tables"] == {table(PRODUCTION): {"rows": 11, "doubled": 0, "missing": 0}}
     assert result(run, "after")["verdict"] == "SAFE"
     posts = [str(request).replace(TEST, "test") for request in workspace.asked("POST", "/updates")]
-    body = f'{{"parameters": {{"modifiedAfter": "{RIGHT}"}}, "reset_checkpoint_selection": ["{INCREMENTAL}"]}}'
+    body = f'{{"reset_checkpoint_selection": ["{INCREMENTAL}"]}}'
     assert posts == [f"POST /api/2.0/pipelines/{name}/updates {body}" for name in ("test", PRODUCTION)]
 
 

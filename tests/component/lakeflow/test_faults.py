@@ -40,7 +40,7 @@ def _reset(pipeline: Pipeline, deferrable: bool) -> BaseOperator:
         pipeline_id=pipeline.pipeline_id,
         flows=[FLOW],
         starting_positions={FLOW: {"options": {"modifiedAfter": "2026-08-20T05:00:00Z"}, "deployed": True}},
-        parameters={"modifiedAfter": "2026-08-20T05:00:00Z"},
+        configuration={"modifiedAfter": "2026-08-20T05:00:00Z"},
         mode="apply",
         poll_interval=0.001,
         deferrable=deferrable,

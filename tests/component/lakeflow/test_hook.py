@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -215,3 +215,25 @@ def test_our_request_is_the_sdks(workspace: FakeWorkspace, pipeline: Pipeline, h
     client.pipelines.start_update(pipeline.pipeline_id, **{**fields, "rewind_spec": rewind})  # type: ignore[arg-type]
     ours, theirs = (request.body for request in workspace.asked("POST", "/updates"))
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7),
+        ("Sat, 21 Nov 2026 10:00:30 GMT", 30),
+        ("Sat, 21 Nov 2026 09:00:00 GMT", 0),
+        ("Sun, 21 Nov 2027 10:00:00 GMT", 300),
+        ("-5", 0),
+        ("soon", 0),
+    ],
+)
+def test_retry_after_as_a_number_and_as_a_date(header: str, seconds: float) -> None:
+    class Answered(Exception):
+        headers: ClassVar[dict[str, str]] = {"Retry-After": header, "Date": "Sat, 21 Nov 2026 10:00:00 GMT"}
+
+    class Attempt:
+        def exception(self) -> Exception:
+            return Answered()
+
+    assert databricks_pipelines._retry_after(Attempt()) == seconds

@@ -52,13 +52,14 @@ def test_a_wrong_name_resets_nothing(workspace: FakeWorkspace, broken: Pipeline,
 
 
 @pytest.mark.parametrize(
-    ("parameters", "doubled", "lost"),
+    ("configuration", "doubled", "lost"),
     [({}, 6, 0), ({"modifiedAfter": "2026-08-20T02:00:00Z"}, 3, 0), ({"modifiedAfter": "2026-08-20T06:30:00Z"}, 0, 1)],
 )
 def test_where_it_begins_decides_about_the_rows(
-    workspace: FakeWorkspace, broken: Pipeline, parameters: dict[str, str], doubled: int, lost: int
+    workspace: FakeWorkspace, broken: Pipeline, configuration: dict[str, str], doubled: int, lost: int
 ) -> None:
-    post(broken, reset_checkpoint_selection=[INCREMENTAL], parameters=parameters)
+    broken.configuration.update(configuration)
+    post(broken, reset_checkpoint_selection=[INCREMENTAL])
     assert broken.updates[-1].state == "COMPLETED"
     assert counted(workspace) == (doubled, lost)
 

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
+from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
@@ -90,7 +91,7 @@ def _operator(kind: str, pipeline: Pipeline, chance: random.Random) -> BaseOpera
     if kind == "reset":
         position = {FLOW: {"options": {"modifiedAfter": POSITION}, "deployed": True}}
         about |= {"flows": [FLOW], "starting_positions": position, "run_parameter": "airflow_run"}
-        return ResetCheckpointOperator(**about, parameters={"modifiedAfter": POSITION})
+        return ResetCheckpointOperator(**about, configuration={"modifiedAfter": POSITION})
     if kind == "refresh":
         return PipelineRefreshOperator(**about, full_refresh_selection=["customers"], guard_report={"verdict": "SAFE"})
     to = pipeline.points.points[0].time + timedelta(milliseconds=1)
@@ -121,7 +122,7 @@ def one_run(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, seed: int
     task.store.before = task.store.after = deaths.may_come
     strangers = 0
     for _ in range(chance.choice([0, 1, 2, 4])):
-        method, path = chance.choice([("POST", r"/updates$"), ("GET", r".*"), ("POST", r"/stop$")])
+        method, path = chance.choice([("POST", r"/updates$"), ("GET", r".*"), ("POST", r"/stop$"), ("PUT", r".*")])
         workspace.fault(method, path, nth=chance.randrange(1, 4), **chance.choice(FAULTS))
     outcome = "endless"
     with deaths.around_requests(monkeypatch):
@@ -139,6 +140,10 @@ def one_run(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, seed: int
                 outcome = f"failed: {e}"
                 break
     workspace.faults.clear()
+    if outcome != "COMPLETED":  # as the DAG does, for a reset that could not put its configuration back
+        pipeline.advance()
+        about = {"pipeline_id": pipeline.pipeline_id, "poll_interval": 0.001}
+        Task(lambda: PipelineConfigurationPutBackOperator(task_id="back", **about), run_id=f"run{seed}").attempt()
     asked = [u for u in pipeline.updates if _asks(kind, u.body) and u.cause == "API_CALL"]
     return {
         "seed": seed,
@@ -148,6 +153,7 @@ def one_run(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, seed: int
         "asked": len(asked),
         "resets": pipeline.flows[FLOW].resets,
         "strangers": strangers,
+        "put_back": dict(pipeline.configuration) == settings["configuration"],
     }
 
 
@@ -167,6 +173,7 @@ def _check(found: dict[str, Any]) -> None:
     assert found["asked"] <= 1, found
     assert found["resets"] <= 1, found
     assert found["outcome"] != "endless", found
+    assert found["put_back"], found
     if found["outcome"] == "COMPLETED":
         assert found["asked"] == found["resets"] == 1, found
 

@@ -24,7 +24,8 @@ either_way = pytest.mark.parametrize("deferrable", [False, True], ids=["waiting"
 def reset(pipeline: Pipeline | str, **fields: Any) -> ResetCheckpointOperator:
     given = {"pipeline_id": pipeline if isinstance(pipeline, str) else pipeline.pipeline_id}
     about: dict[str, Any] = {"flows": [FLOW], "mode": "apply", "poll_interval": 0.001, "starting_positions": POSITION}
-    about |= {"parameters": {"modifiedAfter": READ_UP_TO}} | ({} if "pipeline_name" in fields else given)
+    about |= {"configuration": {"modifiedAfter": READ_UP_TO}, "flows_run_for": 0.0}
+    about |= {} if "pipeline_name" in fields else given
     return ResetCheckpointOperator(task_id="reset", **{**about, **fields})
 
 
@@ -73,10 +74,15 @@ def test_a_plan_sends_nothing_but_get(workspace: FakeWorkspace, broken: Pipeline
     assert result["plan"]["verdict"] == "SAFE"
     assert result["plan"]["calls"] == [
         {
+            "method": "PUT",
+            "path": f"2.0/pipelines/{broken.pipeline_id}",
+            "body": {"configuration": {"modifiedAfter": READ_UP_TO}},
+        },
+        {
             "method": "POST",
             "path": f"2.0/pipelines/{broken.pipeline_id}/updates",
-            "body": {"reset_checkpoint_selection": [FLOW], "parameters": {"modifiedAfter": READ_UP_TO}},
-        }
+            "body": {"reset_checkpoint_selection": [FLOW]},
+        },
     ]
     assert "`customers_incremental_flow`" in result["markdown"]
     assert "does not limit what is refreshed" in result["markdown"]
@@ -85,7 +91,7 @@ def test_a_plan_sends_nothing_but_get(workspace: FakeWorkspace, broken: Pipeline
 def test_an_approved_plan_is_the_one_that_is_carried_out(workspace: FakeWorkspace, broken: Pipeline) -> None:
     plan = Task(lambda: reset(broken, mode="plan")).attempt()["plan"]
     assert Task(lambda: reset(broken, fingerprint=plan["fingerprint"])).attempt()["state"] == "COMPLETED"
-    later = {"parameters": {"modifiedAfter": "2026-08-20T04:00:00Z"}, "accept": "WILL_DUPLICATE"}
+    later = {"configuration": {"modifiedAfter": "2026-08-20T04:00:00Z"}, "accept": "WILL_DUPLICATE"}
     with pytest.raises(AirflowFailException, match="is not the one that would be carried out now"):
         Task(lambda: reset(broken, fingerprint=plan["fingerprint"], **later)).attempt()
 
@@ -105,17 +111,17 @@ def test_the_deployed_code_has_to_carry_the_position(
 ) -> None:
     if deployed:
         broken.configuration["modifiedAfter"] = deployed
-    plan = Task(lambda: reset(broken, mode="plan", parameters=None)).attempt()["plan"]
+    plan = Task(lambda: reset(broken, mode="plan", configuration=None)).attempt()["plan"]
     assert plan["verdict"] == verdict
     assert words in " ".join(plan["reasons"])
     if verdict != "SAFE":
         with pytest.raises(AirflowFailException, match=f"the verdict is {verdict}"):
-            Task(lambda: reset(broken, parameters=None)).attempt()
+            Task(lambda: reset(broken, configuration=None)).attempt()
         assert broken.flows[FLOW].resets == 0
 
 
 def test_a_wrong_time_that_was_accepted_is_counted_after(workspace: FakeWorkspace, broken: Pipeline) -> None:
-    wrong = {"parameters": {"modifiedAfter": "2026-08-20T03:00:00Z"}, "accept": "WILL_DUPLICATE"}
+    wrong = {"configuration": {"modifiedAfter": "2026-08-20T03:00:00Z"}, "accept": "WILL_DUPLICATE"}
     Task(lambda: reset(broken, **wrong)).attempt()
     assert len(ids(workspace)) == len(ALL) + 2
 
@@ -192,7 +198,7 @@ def test_expired_token(workspace: FakeWorkspace, broken: Pipeline, monkeypatch: 
     monkeypatch.setenv("AIRFLOW_CONN_DATABRICKS_DEFAULT", workspace.airflow_connection())
     workspace.read_only.add(broken.pipeline_id)
     with pytest.raises(Exception, match=r"403.*\n?.*HINT: the connection's user needs the permission CAN RUN"):
-        Task(lambda: reset(broken)).attempt()
+        Task(lambda: reset(broken, configuration=None, accept="WILL_DUPLICATE")).attempt()
     assert broken.flows[FLOW].resets == 0
 
 
@@ -334,7 +340,7 @@ def test_deadline(workspace: FakeWorkspace, broken: Pipeline, deferrable: bool) 
     broken.pace = Pace.by_hand()
     timeout = {"timeout": 0.05}
     task = Task(lambda: reset(broken, **timeout, deferrable=deferrable))
-    with pytest.raises(AirflowException, match=r"not within 0.05 s: .*CREATED, waiting for COMPLETED") as late:
+    with pytest.raises(AirflowException, match=r"not within 0.05 s: .*QUEUED, waiting for COMPLETED") as late:
         task.attempt()
     assert not isinstance(late.value, AirflowFailException)
     broken.pace = Pace.by_look()
@@ -357,7 +363,7 @@ def test_on_kill_stops_its_own_update_only(workspace: FakeWorkspace, broken: Pip
     broken.advance()
     other = broken.start({})
     task.operator.on_kill()
-    assert other.state == "CREATED"
+    assert other.state == "QUEUED"
 
 
 def test_killed_between_the_post_and_the_note(workspace: FakeWorkspace, broken: Pipeline) -> None:
@@ -413,9 +419,9 @@ def test_two_updates_that_can_be_it(workspace: FakeWorkspace, broken: Pipeline) 
 
     def somebody_else(pipeline: Pipeline) -> None:
         pipeline.advance()
-        pipeline.start({"parameters": {"modifiedAfter": READ_UP_TO}})
+        pipeline.start({})
 
-    broken.when["QUEUED"] = somebody_else
+    broken.when["CREATED"] = somebody_else
     with pytest.raises(AirflowFailException, match="UNKNOWN which update is this run's"):
         task.attempt()
     assert len(workspace.asked("POST", "/updates")) == 1
@@ -427,7 +433,6 @@ def test_a_parameter_of_its_own_tells_updates_apart(workspace: FakeWorkspace, br
     result = task.attempt()
     assert result["found"] == "search"
     assert broken.updates[-1].body["parameters"] == {
-        "modifiedAfter": READ_UP_TO,
         "airflow_run": "dag/manual__1/task/-1",
     }
 
@@ -440,25 +445,26 @@ def test_all_fields_pass_and_unknown_ones_too(workspace: FakeWorkspace, broken: 
         broken,
         refresh_selection=["customers"],
         cause="JOB_TASK",
+        parameters={"day": "2026-08-20"},
         body={"development": True, "replace_where_overrides": [{"flow_name": "f", "predicate_override": "x > 1"}]},
         mode="plan",
     )
-    assert Task(lambda: made).attempt()["plan"]["calls"][0]["body"] == {
+    assert Task(lambda: made).attempt()["plan"]["calls"][-1]["body"] == {
         "reset_checkpoint_selection": [FLOW],
         "refresh_selection": ["customers"],
         "cause": "JOB_TASK",
-        "parameters": {"modifiedAfter": READ_UP_TO},
+        "parameters": {"day": "2026-08-20"},
         "development": True,
         "replace_where_overrides": [{"flow_name": "f", "predicate_override": "x > 1"}],
     }
     with pytest.raises(AirflowFailException, match="parameters is given twice"):
-        Task(lambda: reset(broken, body={"parameters": {"a": "b"}})).attempt()
+        Task(lambda: reset(broken, parameters={"a": "c"}, body={"parameters": {"a": "b"}})).attempt()
 
 
 def test_through_a_job(workspace: FakeWorkspace, broken: Pipeline) -> None:
     job = workspace.add_job("nightly", broken)
     broken.configuration["modifiedAfter"] = READ_UP_TO
-    made = lambda **more: reset(broken, job_id=job.job_id, parameters=None, **more)  # noqa: E731
+    made = lambda **more: reset(broken, job_id=job.job_id, configuration=None, **more)  # noqa: E731
     plan = Task(lambda: made(mode="plan")).attempt()["plan"]
     assert plan["calls"][0]["path"] == "2.2/jobs/run-now"
     assert plan["calls"][0]["body"]["pipeline_params"] == {"reset_checkpoint_selection": [FLOW]}
@@ -480,20 +486,21 @@ def test_reset_forbidden_and_flows_that_are_no_streams(workspace: FakeWorkspace)
     )
     pipeline.start({})
     pipeline.advance()
-    deployed = {flow: {"options": {"startingVersion": "1"}, "deployed": True} for flow in ("kept", "totals")}
+    names = ("main.sales.kept", "main.sales.totals")
+    deployed = {flow: {"options": {"startingVersion": "1"}, "deployed": True} for flow in names}
     result = Task(
         lambda: reset(
             pipeline,
-            flows=["kept", "totals"],
+            flows=["main.sales.kept", "main.sales.totals"],
             starting_positions=deployed,
-            parameters=None,
+            configuration=None,
             full_refresh_selection=["kept"],
             mode="plan",
         )
     ).attempt()
     warnings = " ".join(result["plan"]["warnings"])
-    assert "flow totals is not a stream" in warnings
-    assert "flow kept is not a stream" not in warnings
+    assert "flow main.sales.totals is not a stream" in warnings
+    assert "flow main.sales.kept is not a stream" not in warnings
     assert "table main.sales.kept has pipelines.reset.allowed=false" in warnings
 
 
@@ -515,3 +522,122 @@ def test_guard_report(workspace: FakeWorkspace, broken: Pipeline) -> None:
     with pytest.raises(AirflowFailException, match="source guard of raw: offsets 1 to 9 are gone"):
         Task(lambda: reset(broken, guard_report={"raw": report})).attempt()
     assert Task(lambda: reset(broken, guard_report=report, accept="WILL_LOSE")).attempt()["state"] == "COMPLETED"
+
+
+# ---- what the request empties, and dry runs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"full_refresh_selection": ["customers"]},
+        {"body": {"full_refresh_selection": ["customers"]}},
+        {"body": {"full_refresh": True}},
+        {"body": {"full_refresh_selection_by_path": ["/pipelines/customers.py"]}},
+    ],
+    ids=str,
+)
+def test_a_reset_that_empties_tables_is_judged_as_a_full_refresh(
+    workspace: FakeWorkspace, broken: Pipeline, what: dict[str, Any]
+) -> None:
+    plan = Task(lambda: reset(broken, mode="plan", **what)).attempt()["plan"]
+    assert plan["verdict"] == "UNKNOWN"
+    assert "emptied by a full refresh" in " ".join(plan["reasons"])
+    assert "are emptied" in " ".join(plan["steps"])
+    assert "keep their rows" not in " ".join(plan["steps"])
+    with pytest.raises(AirflowFailException, match="the verdict is UNKNOWN"):
+        Task(lambda: reset(broken, **what)).attempt()
+    assert not workspace.asked("POST", "/updates")
+
+
+def test_a_full_refresh_of_a_table_that_forbids_it(workspace: FakeWorkspace, broken: Pipeline) -> None:
+    broken.datasets["customers"].properties["pipelines.reset.allowed"] = "false"
+    plan = Task(lambda: reset(broken, mode="plan", full_refresh_selection=["customers"])).attempt()["plan"]
+    assert plan["verdict"] == "WILL_FAIL"
+
+
+@either_way
+def test_a_dry_run_is_labelled_and_resets_nothing(workspace: FakeWorkspace, broken: Pipeline, deferrable: bool) -> None:
+    made = lambda **more: reset(broken, body={"validate_only": True}, deferrable=deferrable, **more)  # noqa: E731
+    plan = Task(lambda: made(mode="plan")).attempt()
+    assert plan["markdown"].startswith("### Dry run, nothing is changed: reset of a pipeline")
+    assert plan["plan"]["dry_run"] is True
+    result = Task(lambda: made()).attempt()
+    assert (result["mode"], result["dry_run"], result["state"]) == ("dry_run", True, "COMPLETED")
+    assert "only validates the code" in " ".join(result["plan"]["steps"])
+    assert broken.flows[FLOW].resets == 0
+    assert broken.configuration == {}, "nothing of it is changed for a dry run"
+    assert not workspace.asked("PUT")
+    real = Task(lambda: reset(broken)).attempt()
+    assert (real["mode"], real["dry_run"]) == ("apply", False)
+
+
+# ---- success means that the flows run -------------------------------------------------------------------------------
+
+
+@either_way
+def test_the_first_running_of_a_continuous_pipeline_is_no_success(workspace: FakeWorkspace, deferrable: bool) -> None:
+    pipeline = samples.customers(workspace, continuous=True)
+    pipeline.when["RESETTING"] = lambda p: setattr(p.flows[FLOW], "error", FlowFailed("SOME_ERROR", "it does not run"))
+    about = {"on_active_update": "stop", "wait_for": "RUNNING", "deferrable": deferrable}
+    with pytest.raises(AirflowFailException, match="SOME_ERROR"):
+        Task(lambda: reset(pipeline, **about)).attempt()
+    update = pipeline.updates[-1].update_id[:6]
+    assert f"Update {update} is RUNNING." in [event["message"] for event in pipeline.events.events]
+
+
+def test_a_flow_that_fails_after_it_ran(workspace: FakeWorkspace) -> None:
+    """It ran for a moment; within ``flows_run_for`` it fails."""
+    pipeline = samples.customers(workspace, continuous=True)
+    run = pipeline._run
+    runs = iter(range(100))
+
+    def failing(update: Any) -> None:
+        if next(runs) == 2:
+            pipeline.flows[FLOW].error = FlowFailed("SOME_ERROR", "it ran for a moment")
+        run(update)
+
+    pipeline._run = failing  # type: ignore[method-assign]
+    about = {"on_active_update": "stop", "wait_for": "RUNNING", "flows_run_for": 3600.0}
+    with pytest.raises(AirflowFailException, match="it ran for a moment"):
+        Task(lambda: reset(pipeline, **about)).attempt()
+
+
+def test_an_update_that_leaves_the_flow_out_is_no_success(workspace: FakeWorkspace) -> None:
+    pipeline = samples.orders(workspace)
+    flow = "main.orders.bronze"
+    position = {flow: {"options": {"startingOffsets": "x"}, "deployed": True}}
+    about = {"flows": [flow], "starting_positions": position, "configuration": None}
+    without = lambda **more: reset(pipeline, refresh_selection=["silver"], **about, **more)  # noqa: E731
+    with pytest.raises(AirflowFailException, match="its table bronze is not among those that are refreshed"):
+        Task(without).attempt()
+    with pytest.raises(AirflowFailException, match="RESET_CHECKPOINT_WITHOUT_REFRESH"):
+        Task(lambda: without(accept="WILL_FAIL")).attempt()
+    pipeline.reset_without_refresh = "ignore"
+    with pytest.raises(AirflowFailException, match=r"flow main.orders.bronze was not seen to run \(EXCLUDED\)"):
+        Task(lambda: without(accept="WILL_FAIL"), run_id="other").attempt()
+    assert Task(lambda: reset(pipeline, refresh_selection=["bronze"], **about)).attempt()["state"] == "COMPLETED"
+
+
+def test_the_log_does_not_repeat_a_line_at_each_poll(workspace: FakeWorkspace, broken: Pipeline) -> None:
+    broken.pace = Pace.by_hand()
+    seen: list[str] = []
+    task = Task(lambda: reset(broken, timeout=0.2))
+    made = task.make
+
+    def listening() -> Any:
+        operator = made()
+        operator.log.info = lambda message, *args: seen.append(message % args)  # type: ignore[method-assign]
+        return operator
+
+    task.make = listening  # type: ignore[assignment]
+    with pytest.raises(AirflowException, match="not within"):
+        task.attempt()
+    polls = len(workspace.asked("GET", broken.updates[-1].update_id))
+    assert polls > 3
+    assert len([line for line in seen if "QUEUED, waiting for COMPLETED" in line]) == 1
+
+
+def test_a_flow_that_does_not_exist_is_explained(workspace: FakeWorkspace, broken: Pipeline) -> None:
+    with pytest.raises(AirflowFailException, match="PIPELINE-FLOW-NOT-FOUND"):
+        Task(lambda: reset(broken, flows=["nobody"], starting_positions=None, accept="WILL_FAIL")).attempt()

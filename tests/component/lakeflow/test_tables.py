@@ -65,7 +65,7 @@ def test_a_plan_sends_nothing_but_get(workspace: FakeWorkspace, pipeline: Pipeli
     assert result["backups"][0]["table"] == TABLE
     assert result["backups"][0]["rows"] is None
     steps = " ".join(result["plan"]["steps"])
-    assert "by DEEP CLONE" in steps
+    assert "DEEP CLONE `main`.`customers`.`customers` WITH HISTORY ``" in steps
     assert "EXCEPT ALL" in steps
     assert "keep the copies for 30 days" in steps
 
@@ -177,8 +177,10 @@ def test_counts_that_do_not_agree(workspace: FakeWorkspace, pipeline: Pipeline) 
 
 
 def test_clean_up(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
-    workspace.tables.execute(f"CREATE TABLE main.customers.customers__ckpt_20200101_0a1b2c3d DEEP CLONE {TABLE}")
-    workspace.tables.execute(f"CREATE TABLE main.customers.customers__ckpt_of_mine DEEP CLONE {TABLE}")
+    workspace.tables.execute(
+        f"CREATE TABLE main.customers.customers__ckpt_20200101_0a1b2c3d DEEP CLONE {TABLE} WITH HISTORY"
+    )
+    workspace.tables.execute(f"CREATE TABLE main.customers.customers__ckpt_of_mine DEEP CLONE {TABLE} WITH HISTORY")
     first = Task(lambda: refresh(pipeline, backfill="insert", clean_up="30", **COPY)).attempt()
     assert first["dropped"] == ["main.customers.customers__ckpt_20200101_0a1b2c3d"]
     assert ids(workspace, "main.customers.customers__ckpt_of_mine") == ALL
@@ -268,3 +270,41 @@ def test_killed_anywhere(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
     assert ids(workspace) == ALL
     assert ids(workspace, result["backups"][0]["backup"]) == ALL
     assert result["backups"][0]["rows"] == len(ALL)
+
+
+def test_a_dry_run_copies_nothing(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    result = Task(lambda: refresh(pipeline, body={"validate_only": True}, **COPY)).attempt()
+    assert (result["mode"], result["dry_run"], result["backups"]) == ("dry_run", True, [])
+    assert not workspace.asked("POST", "/sql/statements")
+
+
+def test_checkpoints_that_are_reset_besides_are_judged(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    body = {"reset_checkpoint_selection": [samples.INCREMENTAL]}
+    plan = Task(lambda: refresh(pipeline, body=body, mode="plan", guard_report={"verdict": "SAFE"})).attempt()["plan"]
+    assert plan["verdict"] == "UNKNOWN"
+    assert "are reset too" in " ".join(plan["reasons"])
+
+
+def test_a_workspace_that_refuses_clones(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    workspace.tables.clones_of_pipelines = False
+    about = {"warehouse_id": WAREHOUSE}
+    with pytest.raises(AirflowFailException, match="not supported as source or target tables for CLONE"):
+        Task(lambda: refresh(pipeline, backup="deep_clone", **about)).attempt()
+    assert not workspace.asked("POST", "/updates")
+    result = Task(lambda: refresh(pipeline, backup="ctas", **about), run_id="second").attempt()
+    assert result["backups"][0]["rows"] == 9
+
+
+def test_a_table_that_changes_while_it_is_copied(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    execute = workspace.tables.execute
+
+    def meanwhile(statement: str, *args: Any) -> Any:
+        found = execute(statement, *args)
+        if "DEEP CLONE" in statement:
+            workspace.tables.append(TABLE, [{"id": "theirs"}])
+        return found
+
+    workspace.tables.execute = meanwhile  # type: ignore[method-assign]
+    with pytest.raises(AirflowFailException, match="was changed while it was copied"):
+        Task(lambda: refresh(pipeline, **COPY)).attempt()
+    assert not workspace.asked("POST", "/updates")

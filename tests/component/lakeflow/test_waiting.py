@@ -105,7 +105,7 @@ def test_canceled(workspace: FakeWorkspace, pipeline: Pipeline, deferrable: bool
 def test_too_late(workspace: FakeWorkspace, pipeline: Pipeline, deferrable: bool) -> None:
     pipeline.pace = Pace.by_hand()
     pipeline.start({})
-    with pytest.raises(AirflowSensorTimeout, match=r"not within 0.05 s: update .* is CREATED, waiting for COMPLETED"):
+    with pytest.raises(AirflowSensorTimeout, match=r"not within 0.05 s: update .* is QUEUED, waiting for COMPLETED"):
         Task(lambda: sensor(pipeline, timeout=0.05, deferrable=deferrable)).attempt()
 
 
@@ -193,7 +193,7 @@ def test_trigger_of_a_task_that_a_user_ends(workspace: FakeWorkspace, pipeline: 
     about |= {"pipeline_id": pipeline.pipeline_id}
     asyncio.run(PipelineUpdateTrigger(wait=Wait("another").to_json(), stop_when_killed=True, **about).on_kill())
     asyncio.run(PipelineUpdateTrigger(wait=Wait(update.update_id).to_json(), **about).on_kill())
-    assert update.state == "CREATED"
+    assert update.state == "QUEUED"
     asyncio.run(PipelineUpdateTrigger(wait=Wait(update.update_id).to_json(), stop_when_killed=True, **about).on_kill())
     assert update.state == "STOPPING"
 

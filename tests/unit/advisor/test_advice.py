@@ -186,6 +186,25 @@ POSTED = [
         '{"error_code": "CONFLICT", "message": "An active update u-1 already exists for pipeline \'p-1\'."}',
     ),
     ("RESOURCES", "java.lang.OutOfMemoryError: Java heap space"),
+    (
+        "ICEBERG-HISTORY-GONE",
+        "java.lang.IllegalStateException: Cannot load current offset at snapshot 6207395041398421000, the snapshot was expired "
+        "or removed",
+    ),
+    (
+        "ICEBERG-ROLLED-BACK",
+        'java.lang.NullPointerException: Cannot invoke "java.lang.Long.longValue()" because the return value of '
+        '"org.apache.iceberg.Snapshot.parentId()" is null',
+    ),
+    (
+        "ICEBERG-ROLLED-BACK",
+        "java.lang.IllegalStateException: Cannot find snapshot after 77: not an ancestor of table's current snapshot",
+    ),
+    (
+        "ICEBERG-ROWS-CHANGED",
+        "java.lang.IllegalStateException: Cannot process overwrite snapshot: 5, to ignore overwrites, set "
+        "streaming-skip-overwrite-snapshots=true",
+    ),
 ]
 
 

@@ -12,6 +12,7 @@ from pkgutil import iter_modules
 import pytest
 
 from airflow_ckpt_provider import operators
+from airflow_ckpt_provider.advisor.advice import recovery_advice
 from airflow_ckpt_provider.advisor.condition import ErrorCondition, Remedy
 from airflow_ckpt_provider.advisor.facts import Facts
 from airflow_ckpt_provider.advisor.pipeline_conditions import RESET_FLOW
@@ -19,6 +20,7 @@ from airflow_ckpt_provider.advisor.registry import CONDITIONS, WRAPPERS, by_name
 from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.cli.definition import VERBS
 from airflow_ckpt_provider.cli.main import build_parser
+from dev import make_wordings
 from dev.reference_pages import PAGES, text
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -62,6 +64,7 @@ BEFORE_4_0 = {
 #: In no jar here: Databricks' own, those of other versions of Delta, and words that only look like names.
 ELSEWHERE = {
     "DELTA_FILE_NOT_FOUND_DETAILED",
+    "INVALID_REFRESH_SELECTION",
     "INVALID_REWIND_SPECIFICATION",
     "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
     "TABLE_NOT_RESETTABLE",
@@ -162,3 +165,27 @@ def test_a_flow_is_reset_by_a_call_that_is_json():
         "reset_checkpoint_selection": ["orders_flow"],
     }
     assert "/api/2.0/pipelines/p-1/updates" in call
+
+
+def test_wordings_are_those_of_the_jars():
+    """A newer Spark may add some; what is written down is what the jars here say."""
+    every = make_wordings.messages()
+    written = json.loads(make_wordings.WORDINGS.read_text())
+    assert {name: every.get(name) for name in written} == written
+    assert written == make_wordings.wordings(), "run python -m dev.make_wordings"
+
+
+@pytest.mark.parametrize("name", sorted(json.loads(make_wordings.WORDINGS.read_text())))
+def test_a_message_is_recognised_without_its_name(name: str):
+    message = re.sub(r"<\w+>", "x-1", make_wordings.messages()[name])
+    advice = recovery_advice(f"org.apache.spark.SparkException: {message}")
+    assert advice.condition, message
+    assert by_name(name) in (advice.condition, *advice.also)
+    assert not advice.recognised or advice.condition is by_name(name) or by_name(name).vague, message
+
+
+@each_condition
+def test_every_condition_that_a_jar_has_is_known_by_words_too(condition: ErrorCondition):
+    written = json.loads(make_wordings.WORDINGS.read_text())
+    in_jars = [name for name in condition.names if name in make_wordings.messages() and make_wordings.messages()[name]]
+    assert not in_jars or condition.patterns or any(by_name(name) is condition for name in written)

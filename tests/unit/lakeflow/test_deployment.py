@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.advisor.reproduction import same_failure
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.lakeflow.deployment import Deployment, compare_deployment
-from airflow_ckpt_provider.lakeflow.reproduction import same_failure
 
 Event = dict[str, Any]
 
@@ -88,9 +88,46 @@ def test_the_same_failure() -> None:
         fine=[],
     )
     assert same_failure(workspace, "prod", "same") == "flow f fails with STATE.CHANGED in both pipelines"
-    with pytest.raises(RefusedError, match=r"flow f with java\.lang\.AssertionError"):
+    with pytest.raises(RefusedError, match="it is not known what flow f of pipeline other fails with"):
         same_failure(workspace, "prod", "other")
     with pytest.raises(RefusedError, match="no flow of test pipeline fine fails"):
         same_failure(workspace, "prod", "fine")
     with pytest.raises(RefusedError, match="pipeline fine has no error of a flow"):
         same_failure(workspace, "fine", "prod")
+
+
+_WRAPPED = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {} SQLSTATE: XXKST"
+_LOSS = "[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost. SQLSTATE: 22000"
+_OPERATORS = (
+    "Streaming stateful operator name does not match with the operator in state metadata. This likely to happen when user "
+    "adds/removes/changes stateful operator of existing streaming query.\nStateful operators in the metadata: []"
+)
+_NAMED = f"[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] {_OPERATORS}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (_WRAPPED.format(_LOSS), _WRAPPED.format(_NAMED), False),
+        (_WRAPPED.format(_LOSS), _WRAPPED.format(_LOSS), True),
+        (_WRAPPED.format(_NAMED), _OPERATORS, True),  # the tutorial prints it without its name
+        (_OPERATORS, _OPERATORS, True),
+        ("something broke", "something broke", False),  # not known is never the same
+        (_WRAPPED.format("java.lang.RuntimeException: x"), _WRAPPED.format("java.lang.RuntimeException: x"), False),
+        ("There are [1] sources in the checkpoint offsets and now there are [2] sources requested", "[A_B] x", False),
+    ],
+)
+def test_failures_are_compared_by_their_innermost_cause(one: str, other: str, same: bool) -> None:
+    workspace: Any = Logs(prod=[failed("f", one)], test=[failed("f", other)])
+    if same:
+        assert "in both pipelines" in same_failure(workspace, "prod", "test")
+    else:
+        with pytest.raises(RefusedError):
+            same_failure(workspace, "prod", "test")
+
+
+def test_a_list_of_exceptions_names_its_cause_last() -> None:
+    nested = failed("f", "[STREAM_FAILED] x")
+    nested["error"]["exceptions"].append({"class_name": "E", "message": _LOSS})
+    workspace: Any = Logs(prod=[nested], test=[failed("f", _LOSS)])
+    assert "KAFKA_DATA_LOSS.START_OFFSET_RESET" in same_failure(workspace, "prod", "test")

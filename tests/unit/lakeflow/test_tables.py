@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -19,11 +21,11 @@ BACKUP = backup_name(TABLE, "20261121", "0a1b2c3d")
 
 def test_statements() -> None:
     merge = TableRecovery(TABLE, BACKUP, ("id", "day"), "day < '2026'", "merge")
-    assert merge.copy(12) == (
+    assert merge.copy == (
         "CREATE TABLE IF NOT EXISTS `main`.`sales`.`orders__ckpt_20261121_0a1b2c3d` DEEP CLONE `main`.`sales`.`orders` "
-        "VERSION AS OF 12"
+        "WITH HISTORY"
     )
-    assert merge.copy(None).endswith("DEEP CLONE `main`.`sales`.`orders`")
+    assert TableRecovery(TABLE, BACKUP, by="ctas").copy.endswith("AS SELECT * FROM `main`.`sales`.`orders`")
     assert merge.bring_back == (
         "MERGE INTO `main`.`sales`.`orders` AS t USING (SELECT * FROM `main`.`sales`.`orders__ckpt_20261121_0a1b2c3d` "
         "WHERE day < '2026') AS b ON t.`id` <=> b.`id` AND t.`day` <=> b.`day` WHEN NOT MATCHED THEN INSERT *"
@@ -63,3 +65,19 @@ def test_clean_up_touches_nothing_else() -> None:
         "orders__ckpt_20261001_0a1b2c3d_of_mine",
     ]
     assert expired(names, "20261101") == ("orders__ckpt_20261001_0a1b2c3d",)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [("orders", "orders"), ("o'r", r"o\'r"), ("a|b*", "a.b."), ("back\\slash", r"back\\slash"), ("`quoted`", "quoted")],
+)
+def test_names_in_a_pattern_are_escaped(name: str, pattern: str) -> None:
+    assert list_backups(f"main.sales.{name}") == f"SHOW TABLES IN `main`.`sales` LIKE '{pattern}__ckpt_*'"
+
+
+def test_the_snippet_is_python_whatever_the_names() -> None:
+    names = 'main.sales.`o"r-1`', 'main.sales.`o"r-1__ckpt_20261121_0a1b2c3d`'
+    odd = TableRecovery(*names, where='day < "2026"', backfill="append_once")
+    ast.parse(odd.snippet)
+    assert 'target="o\\"r-1"' in odd.snippet
+    assert "def backfill_o_r_1():" in odd.snippet

@@ -1,0 +1,320 @@
+"""How a position reaches the code: parameters reach SQL only, the configuration reaches Python, and is put back."""
+
+from __future__ import annotations
+
+import random
+from inspect import signature
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from databricks.sdk.service.pipelines import PipelinesAPI
+
+from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
+from airflow_ckpt_provider.lakeflow.settings import MARK, merge_configuration, put_back_configuration
+from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
+from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
+from tests.component.lakeflow.tasks import Killed, Task
+from tests.fake_databricks import Dataset, FakeWorkspace, Flow, FlowFailed, samples
+from tests.fake_databricks.pipelines import Pipeline
+
+KEY = "orders.startingOffsets"
+OFFSETS = '{"orders-events": {"0": 20}}'
+TABLE = "main.sales.orders"
+BEFORE = {"startingOffsets": "earliest", "spark.sql.shuffle.partitions": "8"}
+WANTED = {"startingOffsets": OFFSETS}
+POSITION = {"orders": {"options": {"startingOffsets": OFFSETS}, "carried_by": {"startingOffsets": "startingOffsets"}}}
+
+
+@pytest.fixture
+def pipeline(workspace: FakeWorkspace) -> Pipeline:
+    """A Python flow from Kafka: 20 records were read, five have come since, and it fails on its checkpoint."""
+    return broken(workspace)
+
+
+def broken(workspace: FakeWorkspace, **settings: Any) -> Pipeline:
+    topic = workspace.add_source("orders-events", "kafka")
+    for number in range(20):
+        topic.add(samples.BEGIN, id=f"o{number:03d}")
+    about: dict[str, Any] = {"configuration": BEFORE, "parameters": {"region": "eu"}, **settings}
+    flow = Flow("orders", "orders", ("orders-events",), operators=("dedupe",), explicit_name=True)
+    made = workspace.add_pipeline("sales", datasets=[Dataset("orders")], flows=[flow], **about)
+    made.spec |= {"tags": {"team": "sales"}, "libraries": [{"file": {"path": "/pipelines/orders.py"}}]}
+    made.start({})
+    made.advance()
+    flow.operators = ()
+    for number in range(20, 25):
+        topic.add(samples.BEGIN, id=f"o{number:03d}")
+    made.start({})
+    made.advance()
+    assert made.updates[-1].state == "FAILED"
+    return made
+
+
+def reset(pipeline: Pipeline, **fields: Any) -> ResetCheckpointOperator:
+    about: dict[str, Any] = {
+        "pipeline_id": pipeline.pipeline_id,
+        "flows": ["orders"],
+        "mode": "apply",
+        "poll_interval": 0.001,
+        "flows_run_for": 0.0,
+        "starting_positions": POSITION,
+    }
+    return ResetCheckpointOperator(task_id="reset", **{**about, **fields})
+
+
+def count(workspace: FakeWorkspace) -> tuple[int, int]:
+    """Rows, and rows of different ids."""
+    rows = [row["id"] for row in workspace.rows(TABLE)]
+    return len(rows), len(set(rows))
+
+
+def test_control_parameters_of_a_post_do_not_reach_python(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    pipeline.start({"reset_checkpoint_selection": ["orders"], "parameters": WANTED})
+    pipeline.advance()
+    assert pipeline.updates[-1].state == "COMPLETED"
+    assert count(workspace) == (45, 25)
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "verdict", "words"),
+    [
+        (
+            "/pipelines/orders.py",
+            "",
+            "WILL_DUPLICATE",
+            "parameters do not reach Python code (the flow is Python: all source",
+        ),
+        ("/pipelines/orders", "", "UNKNOWN", "it is not known which the flow is written in"),
+        ("/pipelines/orders.py", "sql", "SAFE", "which SQL reads as :offsets (the flow is SQL: as you say)"),
+        ("/pipelines/orders.sql", "", "SAFE", "the flow is SQL: all source files of the pipeline are of that kind"),
+        ("/pipelines/orders.sql", "python", "WILL_DUPLICATE", "the flow is Python: as you say"),
+    ],
+)
+def test_the_verdict_says_which_way_the_code_gets_it(
+    workspace: FakeWorkspace, pipeline: Pipeline, path: str, said: str, verdict: str, words: str
+) -> None:
+    pipeline.spec["libraries"] = [{"file": {"path": path}}]
+    position = {"orders": {**POSITION["orders"], "carried_by": {"startingOffsets": "offsets"}, "language": said}}
+    made = lambda **more: reset(  # noqa: E731
+        pipeline, starting_positions=position, parameters={"offsets": OFFSETS}, **more
+    )
+    plan = Task(lambda: made(mode="plan")).attempt()["plan"]
+    assert (plan["verdict"], words in " ".join(plan["reasons"])) == (verdict, True), plan["reasons"]
+    if verdict != "SAFE":
+        with pytest.raises(AirflowFailException, match=f"the verdict is {verdict}"):
+            Task(made).attempt()
+
+
+def test_sql_reads_parameters(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    pipeline.flows["orders"].language = "sql"
+    pipeline.spec["libraries"] = [{"file": {"path": "/pipelines/orders.sql"}}]
+    del pipeline.configuration["startingOffsets"]
+    result = Task(lambda: reset(pipeline, parameters=WANTED)).attempt()
+    assert result["plan"]["verdict"] == "SAFE"
+    assert count(workspace) == (25, 25)
+
+
+def test_python_reads_the_configuration_and_it_is_put_back(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    spec = dict(pipeline.spec)
+    result = Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    assert result["plan"]["verdict"] == "SAFE"
+    assert "into which it is merged before the start" in " ".join(result["plan"]["reasons"])
+    assert count(workspace) == (25, 25)
+    assert pipeline.configuration == BEFORE
+    assert pipeline.parameters == {"region": "eu"}
+    assert {k: v for k, v in pipeline.spec.items() if v} == {k: v for k, v in spec.items() if v}
+    puts = workspace.asked("PUT")
+    assert len(puts) == 2
+    for put in puts:
+        assert set(put.body) <= set(signature(PipelinesAPI.update).parameters), "the vendor's client has every field"
+    assert workspace.requests.index(puts[0]) < workspace.requests.index(workspace.asked("POST", "/updates")[0])
+
+
+def test_a_new_key_is_removed_again(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    del pipeline.configuration["startingOffsets"]
+    kept = dict(pipeline.configuration)
+    Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    assert count(workspace) == (25, 25)
+    assert pipeline.configuration == kept
+
+
+def test_it_is_put_back_when_the_run_fails(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    pipeline.when["SETTING_UP_TABLES"] = lambda p: setattr(p.flows["orders"], "error", FlowFailed("X_Y", "no"))
+    with pytest.raises(AirflowFailException, match="reads all of its source again"):
+        Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    assert pipeline.configuration == BEFORE
+
+
+def test_it_is_put_back_when_the_start_is_refused(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    workspace.fault("POST", "/updates$", status=400)
+    with pytest.raises(AirflowFailException, match="400"):
+        Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    assert pipeline.configuration == BEFORE
+
+
+def test_killed_anywhere_and_retried(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before and after every request: one reset, every row once, the configuration as it was."""
+    call = DatabricksPipelinesHook._do_api_call
+    for at in range(80):
+        workspace.sources.clear()
+        workspace.pipelines.clear()
+        pipeline = broken(workspace, schema=f"s{at}")
+        moments = iter(range(1000))
+
+        def mortal(hook: Any, *args: Any, at: int = at, moments: Any = moments, **kwargs: Any) -> Any:
+            if next(moments) == at:
+                raise Killed
+            found = call(hook, *args, **kwargs)
+            if next(moments) == at:
+                raise Killed
+            return found
+
+        task = Task(lambda pipeline=pipeline: reset(pipeline, configuration=WANTED), run_id=f"run{at}")
+        with monkeypatch.context() as patched:
+            patched.setattr(DatabricksPipelinesHook, "_do_api_call", mortal)
+            try:
+                task.attempt()
+            except Killed:
+                task.attempt()
+            else:
+                assert at > 20, "the moments ended too early"
+                return
+        rows = [row["id"] for row in workspace.rows(f"main.s{at}.orders")]
+        assert (len(rows), len(set(rows)), pipeline.flows["orders"].resets) == (25, 25, 1), at
+        assert pipeline.configuration == BEFORE, at
+    raise AssertionError("it never ran to its end")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lost_answers_and_edits_in_between(workspace: FakeWorkspace, pipeline: Pipeline, seed: int) -> None:
+    chance = random.Random(seed)
+    for nth in (1, 2):
+        effect = chance.random() < 0.5
+        what = {"cut": True} if chance.random() < 0.5 else {"status": 503}
+        workspace.fault("PUT", "", nth=nth, took_effect=effect, **what)
+
+    def somebody_else() -> None:
+        pipeline.edit(
+            {
+                **pipeline.spec,
+                "configuration": {**pipeline.configuration, "theirs": "1"},
+                "parameters": {"region": "eu"},
+            }
+        )
+
+    workspace.fault("GET", f"/pipelines/{pipeline.pipeline_id}$", nth=chance.randrange(2, 6), then=somebody_else)
+    Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    assert count(workspace) == (25, 25)
+    assert pipeline.configuration == {**BEFORE, "theirs": "1"}
+
+
+def test_a_worker_that_is_gone_for_good_leaves_a_note(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    hook = DatabricksPipelinesHook()
+    merge_configuration(hook, pipeline.pipeline_id, WANTED, "dag/run1/reset/-1")
+    assert pipeline.configuration["startingOffsets"] == OFFSETS
+    plan = Task(lambda: reset(pipeline, configuration=WANTED, mode="plan")).attempt()["plan"]
+    assert plan["verdict"] == "WILL_FAIL"
+    assert "dag/run1/reset/-1 has changed the pipeline's configuration" in " ".join(plan["reasons"])
+    with pytest.raises(AirflowFailException, match="has changed the pipeline's configuration"):
+        Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    made = lambda: PipelineConfigurationPutBackOperator(  # noqa: E731
+        task_id="back", pipeline_id=pipeline.pipeline_id, poll_interval=0.001
+    )
+    assert Task(made).attempt() == {"pipeline_id": pipeline.pipeline_id, "put_back": {"startingOffsets": "earliest"}}
+    assert pipeline.configuration == BEFORE
+    assert Task(made).attempt()["put_back"] == {}
+    merge_configuration(hook, pipeline.pipeline_id, WANTED, "dag/run1/reset/-1")
+    running = pipeline.start({"validate_only": True})
+    assert Task(made).attempt()["put_back"] == {"startingOffsets": "earliest"}
+    assert not running.active, "an update may need the configuration until it has ended"
+
+
+def test_what_somebody_changed_since_is_left(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    hook = DatabricksPipelinesHook()
+    merge_configuration(hook, pipeline.pipeline_id, {**WANTED, "other": "x"}, "me")
+    pipeline.configuration["startingOffsets"] = "latest"
+    assert put_back_configuration(hook, pipeline.pipeline_id, "somebody else") == {}
+    assert put_back_configuration(hook, pipeline.pipeline_id, "me") == {"other": None}
+    assert pipeline.configuration == {**BEFORE, "startingOffsets": "latest"}
+    pipeline.configuration[MARK] = "nonsense"
+    with pytest.raises(Exception, match="cannot be read"):
+        merge_configuration(hook, pipeline.pipeline_id, WANTED, "me")
+
+
+def test_a_bundle_deploys_it(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    pipeline.spec["deployment"] = {"kind": "BUNDLE", "metadata_file_path": "/bundle/metadata.json"}
+    result = Task(lambda: reset(pipeline, configuration=WANTED, mode="plan")).attempt()
+    warned = " ".join(result["plan"]["warnings"])
+    assert "a bundle deploys the pipeline: its next deployment overwrites its configuration" in warned
+    assert '"startingOffsets": "{\\"orders-events\\": {\\"0\\": 20}}"' in warned
+
+
+def test_who_may_run_and_not_edit(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    workspace.run_only.add(pipeline.pipeline_id)
+    with pytest.raises(Exception, match=r"403.*\n?.*HINT: an edit needs the permission CAN MANAGE"):
+        Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    assert pipeline.flows["orders"].resets == 0
+
+
+@pytest.mark.parametrize("each_listing", [True, False])
+@pytest.mark.parametrize("after", [None, "put_back", "keep"])
+def test_a_filter_of_files_stays(workspace: FakeWorkspace, each_listing: bool, after: str | None) -> None:
+    """No page of the vendor says whether files that ``modifiedAfter`` left out are read once it is gone: both are tried."""
+    pipeline = samples.customers(workspace)
+    landing = workspace.sources["/landing/customers"]
+    landing.filters_each_listing = each_listing
+    samples.remove_drop_duplicates(pipeline)
+    samples.land(landing, 2)
+    value = "2026-08-20T05:00:00Z"
+    position = {
+        samples.INCREMENTAL: {"options": {"modifiedAfter": value}, "carried_by": {"modifiedAfter": "modifiedAfter"}}
+    }
+    about = {"flows": [samples.INCREMENTAL], "starting_positions": position, "configuration": {"modifiedAfter": value}}
+    accept = "UNKNOWN" if after == "put_back" else None
+    result = Task(lambda: reset(pipeline, configuration_after=after, accept=accept, **about)).attempt()
+    assert result["plan"]["verdict"] == ("UNKNOWN" if after == "put_back" else "SAFE")
+    assert pipeline.configuration == ({} if after == "put_back" else {"modifiedAfter": value})
+    pipeline.start({})
+    pipeline.advance()
+    doubled = 6 if after == "put_back" and each_listing else 0
+    assert len(workspace.rows("main.customers.customers")) == 11 + doubled
+
+
+@pytest.mark.parametrize(("after", "verdict"), [(None, "SAFE"), ("put_back", "UNKNOWN"), ("keep", "SAFE")])
+def test_a_version_stays_that_the_flow_may_still_need(
+    workspace: FakeWorkspace, pipeline: Pipeline, after: str | None, verdict: str
+) -> None:
+    position = {"orders": {"options": {"startingVersion": "7"}, "carried_by": {"startingVersion": "version"}}}
+    about = {"starting_positions": position, "configuration": {"version": "7"}, "configuration_after": after}
+    plan = Task(lambda: reset(pipeline, mode="plan", **about)).attempt()["plan"]
+    assert plan["verdict"] == verdict
+    assert ("leave version in the configuration" in plan["steps"]) is (after != "put_back")
+
+
+def test_through_a_job_and_without_waiting(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    job = workspace.add_job("nightly", pipeline)
+    about = {"job_id": job.job_id, "configuration": WANTED}
+    plan = Task(lambda: reset(pipeline, mode="plan", **about)).attempt()["plan"]
+    assert [call["method"] for call in plan["calls"]] == ["PUT", "POST"]
+    Task(lambda: reset(pipeline, **about)).attempt()
+    assert count(workspace) == (25, 25)
+    assert pipeline.configuration == BEFORE
+    with pytest.raises(AirflowFailException, match="nothing waits for that"):
+        Task(lambda: reset(pipeline, configuration=WANTED, wait_for=None), run_id="2").attempt()
+    kept = {"configuration": WANTED, "configuration_after": "keep", "wait_for": None}
+    Task(lambda: reset(pipeline, **kept), run_id="3").attempt()
+    assert pipeline.configuration == {**BEFORE, **WANTED}, "no note of ours is left"
+
+
+def test_settings_that_the_workspace_does_not_keep(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    edit = pipeline.edit
+
+    def forgetful(body: dict[str, Any]) -> None:
+        edit({key: value for key, value in body.items() if key != "tags"})
+
+    pipeline.edit = forgetful  # type: ignore[method-assign]
+    with pytest.raises(AirflowFailException, match="with its configuration the workspace has changed tags"):
+        Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
+    assert pipeline.configuration == BEFORE
+    assert not workspace.asked("POST", "/updates")
