@@ -85,6 +85,21 @@ class RateMicroBatchOffset(Offset):
 
 
 @dataclass(frozen=True, slots=True)
+class IcebergOffset(Offset):
+    """Iceberg: position in a snapshot (``StreamingOffset``). It has no id of the table.
+
+    :param snapshot_id: the snapshot; -1 before the first one.
+    :param position: number of its files that were read.
+    :param scan_all_files: all files of the snapshot are read, not only those that it added: the first one of a stream.
+    """
+
+    kind: ClassVar[str] = "iceberg"
+    snapshot_id: int
+    position: int
+    scan_all_files: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OpaqueOffset(Offset):
     """Any other source: kept as it is."""
 
@@ -109,6 +124,7 @@ def parse_offset(text: str) -> Offset | None:
         or _file(text, value)
         or _rate_micro_batch(text, value)
         or _delta(text, value)
+        or _iceberg(text, value)
         or _kafka(text, value)
         or OpaqueOffset(text)
     )
@@ -140,6 +156,15 @@ def _delta(text: str, value: Any) -> Offset | None:
     # isStartingVersion was renamed isInitialSnapshot in the code; the JSON keeps the old name.
     initial = bool(value.get("isStartingVersion", value.get("isInitialSnapshot", False)))
     return DeltaOffset(text, str(value["reservoirId"]), value["reservoirVersion"], value["index"], initial)
+
+
+def _iceberg(text: str, value: Any) -> Offset | None:
+    if not (isinstance(value, dict) and value.keys() == {"version", "snapshot_id", "position", "scan_all_files"}):
+        return None
+    numbers = (value["version"], value["snapshot_id"], value["position"])
+    if not all(map(_is_int, numbers)) or not isinstance(value["scan_all_files"], bool):
+        return None
+    return IcebergOffset(text, value["snapshot_id"], value["position"], value["scan_all_files"])
 
 
 def _kafka(text: str, value: Any) -> Offset | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError
-from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_schemas
+from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_feed, judge_schemas, reads_changes
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
 from airflow_ckpt_provider.guards.delta_described import read_described
 from airflow_ckpt_provider.guards.delta_log import (
@@ -51,8 +51,9 @@ class DeltaGuard:
 
     :param settings: its own options, under ``delta``: ``tables`` (source -> the table's directory as a URI or an open
         :class:`Location`; no checkpoint records it), ``options`` (source -> options of the query's reader, such as
-        ``{"skipChangeCommits": "true"}``), ``described`` (source -> what ``jobs/describe_delta.py`` wrote, for a table that
-        delta-rs cannot read). From a shell: ``table.<source>``, ``option.<source>.<name>`` and ``described.<source>``. A
+        ``{"skipChangeCommits": "true"}`` or ``{"readChangeFeed": "true"}``), ``described`` (source -> what
+        ``jobs/describe_delta.py`` wrote, for a table that delta-rs cannot read). From a shell: ``table.<source>``,
+        ``option.<source>.<name>`` and ``described.<source>``. A
         source without a table is ``UNKNOWN``.
     """
 
@@ -138,6 +139,8 @@ class _Look:
             self.found.append(judgement)
         if state:
             self.found += judge_schemas(commits, state)
+        if state and reads_changes(self.options):
+            self.found += judge_feed(state)
         self._judge_files(commits)
         left = self._time_left(commits, state, facts)
         return self._made(facts, left)
@@ -283,6 +286,12 @@ class _Look:
         skips = self.options.get("skipChangeCommits", "").lower() == "true"
         for commit in commits:
             if skips and commit.removed:
+                continue
+            if reads_changes(self.options):
+                # What an index counts in a change data feed differs between commits: all files of the version are looked for.
+                gone_rows = tuple(AddedFile(path, None) for path in commit.removed)
+                of_commit = commit.changes or (*commit.added, *gone_rows)
+                wanted += [(f"version {commit.version}", file) for file in of_commit]
                 continue
             from_index = self.offset.index + 1 if commit.version == self.offset.table_version else 0
             wanted += [(f"version {commit.version}", file) for file in commit.added[max(from_index, 0) :]]

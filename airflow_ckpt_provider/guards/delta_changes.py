@@ -25,6 +25,8 @@ def judge_changes(commits: Sequence[DeltaCommit], options: Mapping[str, str]) ->
     :param commits: those that are to be read, ascending.
     :param options: the query's reader options, as far as they are known.
     """
+    if reads_changes(options):  # deletes and updates are rows like any other
+        return []
     changing = [commit for commit in commits if commit.removed]
     found = [judgement for commit in changing[:_SHOWN] for judgement in _judge(commit, options)]
     if len(changing) > _SHOWN:
@@ -32,6 +34,23 @@ def judge_changes(commits: Sequence[DeltaCommit], options: Mapping[str, str]) ->
             Judgement(found[0].verdict, f"{len(changing) - _SHOWN:,} more versions take rows away or rewrite them")
         )
     return found
+
+
+def reads_changes(options: Mapping[str, str]) -> bool:
+    """Whether a query reads the change data feed of its table."""
+    names = ("readchangefeed", "readchangedata")
+    return any(key.lower() in names and value.lower() == "true" for key, value in options.items())
+
+
+def judge_feed(state: TableState) -> list[Judgement]:
+    """Judge the table of a query that reads its change data feed."""
+    if str(state.configuration.get("delta.enableChangeDataFeed", "false")).lower() == "true":
+        return []
+    reason = (
+        "the query reads the change data feed, which the table does not keep any more (delta.enableChangeDataFeed): "
+        "DELTA_MISSING_CHANGE_DATA; start a new checkpoint"
+    )
+    return [Judgement(Verdict.WILL_FAIL, reason)]
 
 
 def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Iterator[Judgement]:

@@ -40,6 +40,7 @@ class TableState:
     :param partition_columns: columns it is partitioned by.
     :param files: its files in the order in which a stream's first snapshot takes them: by modification time and path.
         Empty unless they were asked for.
+    :param features: reader and writer features that its protocol names.
     """
 
     table_id: str
@@ -47,6 +48,7 @@ class TableState:
     schema: str
     partition_columns: tuple[str, ...]
     files: tuple[AddedFile, ...] = ()
+    features: frozenset[str] = frozenset()
 
 
 def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> TableState:
@@ -68,13 +70,14 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
             list(pool.map(copy, log.names_for(version)))
         try:
             table = client.DeltaTable(directory, version=version)
-            metadata = table.metadata()
+            metadata, protocol = table.metadata(), table.protocol()
             return TableState(
                 table_id=str(metadata.id),
                 configuration=dict(metadata.configuration),
                 schema=table.schema().to_json(),
                 partition_columns=tuple(metadata.partition_columns),
                 files=_files(table) if with_files else (),
+                features=frozenset((*(protocol.reader_features or ()), *(protocol.writer_features or ()))),
             )
         except Exception as e:  # delta-rs raises its own family, OSError, and panics as plain exceptions
             if isinstance(e, MemoryError):
@@ -170,25 +173,39 @@ def restore(
                 "wrote into it; the table was not changed",
                 hint="see who writes (DESCRIBE HISTORY), then make a new plan",
             )
-        opened.restore(
-            version,
-            commit_properties=client.CommitProperties(
-                custom_metadata=dict(about),
-                # A concurrent commit must fail this one: its rows would be restored away unseen.
-                max_commit_retries=0,
-                app_transactions=[client.Transaction(*txn) for txn in txns.items()],
-            ),
+        properties = client.CommitProperties(
+            custom_metadata=dict(about),
+            # A concurrent commit must fail this one: its rows would be restored away unseen.
+            max_commit_retries=0,
+            app_transactions=[client.Transaction(*txn) for txn in txns.items()],
         )
+        if version == expected:  # only what the table remembers is to change
+            opened.create_write_transaction([], "append", opened.schema(), commit_properties=properties)
+        else:
+            opened.restore(version, commit_properties=properties)
     except client.exceptions.CommitFailedError as e:
-        raise RefusedError(
-            f"{table} was written to at the same moment ({e}); the rollback did not happen",
-            hint="see who else writes into the table, then make a new plan",
+        if not _is_at(client, table, expected, storage_options):
+            raise RefusedError(
+                f"{table} was written to at the same moment ({e}); the rollback did not happen",
+                hint="see who else writes into the table, then make a new plan",
+            ) from e
+        raise StorageError(
+            f"{table}: deltalake cannot commit to this table ({e}); nothing was changed",
+            hint="a feature of the table may be beyond deltalake: have Spark restore it, or change the table's settings",
         ) from e
     except (client.exceptions.DeltaError, OSError) as e:
         raise StorageError(
             f"{table} could not be restored to version {version}: {e}",
             hint="nothing was changed; if data files are gone (VACUUM), this version cannot be had any more",
         ) from e
+
+
+def _is_at(client: ModuleType, table: Location, version: int, storage_options: Mapping[str, str]) -> bool:
+    try:
+        found: int = client.DeltaTable(table.uri, storage_options=dict(storage_options) or None).version()
+    except (client.exceptions.DeltaError, OSError):
+        return False
+    return found == version
 
 
 def _client(what: str) -> ModuleType:

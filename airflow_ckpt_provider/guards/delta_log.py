@@ -53,6 +53,7 @@ class DeltaCommit:
     :param table_id: id of the table, where the commit sets its metadata.
     :param metadata: the metadata, where the commit sets it.
     :param features: reader features that it asks for, where it sets the protocol.
+    :param changes: files of the change data feed in ``_change_data/``; a commit without any is read by its other files.
     """
 
     version: int
@@ -64,6 +65,7 @@ class DeltaCommit:
     table_id: str | None = None
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
+    changes: tuple[AddedFile, ...] = ()
 
     @property
     def name(self) -> str:
@@ -208,6 +210,7 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
     :raises UnreadableLogError: a line is no action.
     """
     added: list[AddedFile] = []
+    changes: list[AddedFile] = []
     removed: list[str] = []
     dropped: dict[str, int] = {}
     info: Mapping[str, Any] = {}
@@ -221,6 +224,8 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
                 dropped[_decoded(remove["path"])] = int(remove.get("deletionTimestamp") or 0)
                 if remove.get("dataChange", True):
                     removed.append(_decoded(remove["path"]))
+            if change := action.get("cdc"):
+                changes.append(AddedFile(_decoded(change["path"]), None))
             info = action.get("commitInfo") or info
             metadata = action.get("metaData") or metadata
             if protocol := action.get("protocol"):
@@ -233,6 +238,7 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
         time=commit_time(info),
         added=tuple(added),
         removed=tuple(removed),
+        changes=tuple(changes),
         dropped=dropped,
         table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
         metadata=metadata,

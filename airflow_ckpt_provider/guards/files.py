@@ -188,7 +188,7 @@ def _judge_log(log: FileSourceLog, last: int, listings: _Listings) -> list[Judge
     """A log that lacks entries makes Spark fail, or forget what it has read."""
     if not log.unread:
         return []
-    fatal = [path for path, _ in log.unread if (number := path.rpartition("/")[2]).isdigit() and int(number) >= last]
+    fatal = [path for path, _ in log.unread if (number := path.rpartition("/")[2]).isdecimal() and int(number) >= last]
     named = "; ".join(f"{path}: {reason.removeprefix(f'{path}: ')}" for path, reason in log.unread[:_SHOWN])
     if fatal:
         return [Judgement(Verdict.WILL_FAIL, f"the source's log is damaged where the start reads it ({named})")]

@@ -16,6 +16,7 @@ from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, Known
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
 from airflow_ckpt_provider.guards.kafka_retention import Movement, TimeToLoss, retention_needed_ms, time_to_loss
 from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, judge_partitions, reasons
+from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.verdict import Verdict
@@ -31,7 +32,8 @@ class KafkaGuard:
 
     :param settings: its own options, under ``kafka``: ``config`` (librdkafka's settings), ``timeout`` (seconds for one
         look, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
-        is too short for the planned downtime is told, and no verdict). Without ``config`` every answer is ``UNKNOWN``.
+        is too short for the planned downtime is told, and no verdict), ``options`` (source -> options of the query's reader that
+        matter here: ``subscribePattern``). Without ``config`` every answer is ``UNKNOWN``.
     :param cluster: the cluster, where it is open already.
     """
 
@@ -45,6 +47,7 @@ class KafkaGuard:
             self._cluster = KafkaClient(options["config"], timeout=options.get("timeout") or TIMEOUT)
         self._committed = options.get("isolation_level") == "read_committed"
         self._warn_only = bool(options.get("warn_only"))
+        self._options = reader_options(options)
 
     def recognises(self, source: GuardedSource) -> bool:
         """Whether its offsets are those of Kafka's source."""
@@ -57,12 +60,15 @@ class KafkaGuard:
         """
         if self._cluster is None:
             return not_guarded(
-                source, "no Kafka connection was given: whether the topics still have its offsets is not known"
+                source,
+                "no Kafka connection was given: whether the topics still have its offsets is not known (the native connector of "
+                "Azure Event Hubs writes offsets of the same form)",
             )
         start, planned = _positions(source)
         known = KnownTopics.from_json(source.known)
         seen, oldest, newest = look(self._cluster.again(), start, source, known, committed=self._committed)
-        found = judge_partitions(start, planned, seen, if_gone=self._settings.if_gone)
+        by_pattern = "subscribepattern" in {key.lower() for key in self._options.get(source.name, {})}
+        found = judge_partitions(start, planned, seen, if_gone=self._settings.if_gone, by_pattern=by_pattern)
         found = [_with_time(p, seen, oldest, newest, known) for p in found]
         judgements = [Judgement(v, text) for v, text in reasons(found, seen, if_gone=self._settings.if_gone)]
         judgements += _notes(seen, found, source)

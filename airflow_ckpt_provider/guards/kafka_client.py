@@ -162,7 +162,7 @@ class KafkaClient:
         return self._client
 
     def _settings(self, **more: Any) -> dict[str, Any]:
-        """Settings of a client that tells us what goes wrong, and whose patience is ours."""
+        """Settings of a client that reports its errors and has our timeouts."""
         ms = max(1000, int(self._timeout * 1000))
         given = {key: value for key, value in self._config.items() if key not in _NOT_OURS}
         return {

@@ -97,6 +97,7 @@ def judge_partitions(
     seen: Seen,
     *,
     if_gone: Verdict,
+    by_pattern: bool = False,
 ) -> list[PartitionVerdict]:
     """Judge every partition of the checkpoint, and those that are new to it.
 
@@ -104,11 +105,14 @@ def judge_partitions(
     :param planned: up to where the next batch reads, where it was planned before.
     :param seen: what the broker said.
     :param if_gone: what becomes of data that is gone: ``WILL_FAIL`` with Spark's default ``failOnDataLoss=true``.
+    :param by_pattern: the query names its topics by ``subscribePattern``: one that is gone is then lost data like any other.
     """
+    no_topic = if_gone if by_pattern else Verdict.WILL_FAIL
     names = {topic for topic, _ in start}
     live = {(name, n) for name in names if (topic := seen.topics.get(name)) for n in topic.partitions}
     found = [
-        _of_checkpoint(p, offset, (planned or {}).get(p), seen, live, if_gone) for p, offset in sorted(start.items())
+        _of_checkpoint(p, offset, (planned or {}).get(p), seen, live, if_gone, no_topic)
+        for p, offset in sorted(start.items())
     ]
     found += [_added(p, seen, if_gone) for p in sorted(live - set(start))]
     return found
@@ -121,11 +125,12 @@ def _of_checkpoint(
     seen: Seen,
     live: set[Partition],
     if_gone: Verdict,
+    no_topic: Verdict,
 ) -> PartitionVerdict:
     topic = partition[0]
     if topic not in seen.topics:
-        # Spark asks for the topic by name and fails whatever failOnDataLoss says.
-        return PartitionVerdict(partition, Verdict.WILL_FAIL, "topic deleted", offset, None, None)
+        # Spark asks for the topic by name and fails whatever failOnDataLoss says; with a pattern it asks for no name.
+        return PartitionVerdict(partition, no_topic, "topic deleted", offset, None, None)
     if partition not in live:
         return PartitionVerdict(partition, if_gone, "partition removed", offset, None, None)
     ends = seen.ends.get(partition)
@@ -177,6 +182,11 @@ def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if
     about = "up to " if topic in seen.holey else ""
     why = " (offsets without a record, of compaction or transactions, are among them)" if about else ""
     match code:
+        case "topic deleted" if group[0].verdict is not Verdict.WILL_FAIL:
+            return (
+                f"topic {topic} does not exist any more; what was unread there is lost; {spark} (subscribePattern with "
+                "failOnDataLoss=false)"
+            )
         case "topic deleted":
             return f"topic {topic} does not exist any more: the query fails at its start"
         case "partition removed":

@@ -115,9 +115,10 @@ def installed_guards(settings: GuardSettings) -> tuple[Guard, ...]:
 def _own_guards(settings: GuardSettings) -> list[Guard]:
     from airflow_ckpt_provider.guards.delta import DeltaGuard
     from airflow_ckpt_provider.guards.files import FileGuard
+    from airflow_ckpt_provider.guards.iceberg import IcebergGuard
     from airflow_ckpt_provider.guards.kafka import KafkaGuard
 
-    return [KafkaGuard(settings), DeltaGuard(settings), FileGuard(settings)]
+    return [KafkaGuard(settings), DeltaGuard(settings), IcebergGuard(settings), FileGuard(settings)]
 
 
 def judge_source(source: GuardedSource, guards: Sequence[Guard]) -> SourceReport:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.delta_log import is_delta_table
-from airflow_ckpt_provider.sinks.delta import content_doubts, inspect_delta
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history
+from airflow_ckpt_provider.sinks.delta import content_doubts, doubts_of, inspect_delta, unnamed
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink, is_file_sink
+from airflow_ckpt_provider.sinks.other_tables import doubt_of, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, without_memory
-from airflow_ckpt_provider.sinks.sink import Sink, beyond_the_log
+from airflow_ckpt_provider.sinks.sink import Sink, beyond_the_log, history_of, no_sink
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Before the first batch.
@@ -80,13 +80,15 @@ class Known:
     """A sink, read once.
 
     :param sink: as the person names it.
-    :param history: its log, where it is a Delta table.
+    :param history: its log, where it is a Delta or Iceberg table.
     :param is_file_sink: it is the output of a file sink.
+    :param other: the kind of a table whose memory is not read here, such as ``hudi``; else empty.
     """
 
     sink: Sink
     history: TableHistory | None = None
     is_file_sink: bool = False
+    other: str = ""
 
     @classmethod
     def of(cls, sink: Sink) -> Known:
@@ -96,6 +98,8 @@ class Known:
             is no sink.
         """
         place = sink.place
+        if history := history_of(sink):
+            return cls(sink, history=history)
         if place is None:
             if sink.kind not in (*WITHOUT_MEMORY, "unknown"):
                 raise RefusedError(
@@ -103,14 +107,11 @@ class Known:
                     hint="name the sink: --sink",
                 )
             return cls(sink)
-        if is_delta_table(place):
-            return cls(sink, history=read_table_history(place))
         if is_file_sink(place):
             return cls(sink, is_file_sink=True)
-        raise RefusedError(
-            f"{place} is neither a Delta table nor the output of a file sink (no _delta_log/, no _spark_metadata/)",
-            hint=f"give the sink's directory, or one of {', '.join(WITHOUT_MEMORY)} where it has none",
-        )
+        if kind := other_table(place):
+            return cls(sink, other=kind)
+        raise no_sink(place)
 
     @property
     def lineage(self) -> tuple[TableCommit, ...]:
@@ -160,8 +161,8 @@ def cutover_to_new_checkpoint(
     sink = known.sink
     if known.history:
         if ids is None:
-            return _unknown_id(known.history.uri)
-        writes_as = new_app_id or sink.app_id
+            return _unknown_id(known.history)
+        writes_as = (new_app_id or sink.app_id) if known.history.format == "delta" else None
         if writes_as and not continues and (memory := known.memory(QueryIds.of(writes_as))) is not None and memory >= 0:
             return _same_app_id(known.history.uri, writes_as, memory)
         return _by_content(known, ids, start, "a new query id" if not new_app_id else f"txnAppId {new_app_id}")
@@ -187,11 +188,11 @@ def cutover_to_new_checkpoint(
         )
     if sink.kind == "unknown":
         reason = (
-            "the sink is not known (--sink): a file sink skips the first batches of a new checkpoint, a Delta table "
+            "the sink is not known (--sink): a file sink skips the first batches of a new checkpoint, a Delta or Iceberg table "
             "takes again whatever is read again"
         )
         return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
-    return _without_memory(sink.kind, start, newest)
+    return _other(known, start, newest) or _without_memory(sink.kind, start, newest)
 
 
 def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
@@ -205,12 +206,16 @@ def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, n
     sink = known.sink
     if known.history and not sink.app_id:
         if ids is None:
-            return _unknown_id(known.history.uri)
+            return _unknown_id(known.history)
         return _by_content(known, ids, start, "a new query id")
     cutover = cutover_of_same_query(known, ids, start=start, newest=newest)
     if cutover.kind == "unknown":
-        reason = "the sink is not known (--sink): a new query id makes a Delta table forget which batches it has"
+        reason = (
+            "the sink is not known (--sink): a new query id makes a Delta or Iceberg table forget which batches it has"
+        )
         return replace(cutover, reasons=(reason,))
+    if cutover.kind == known.other:
+        return cutover
     no_use = "a new query id changes nothing here: this sink does not know the query by its id"
     return replace(cutover, reasons=(no_use, *cutover.reasons))
 
@@ -226,7 +231,7 @@ def cutover_of_same_query(known: Known, ids: QueryIds | None, *, start: int, new
     sink = known.sink
     if known.history:
         if ids is None:
-            return _unknown_id(known.history.uri)
+            return _unknown_id(known.history)
         report = inspect_delta(known.history, ids, start, remembered=beyond_the_log(sink, known.history, ids))
     elif known.is_file_sink and sink.place:
         report = inspect_file_sink(sink.place, start)
@@ -234,7 +239,7 @@ def cutover_of_same_query(known: Known, ids: QueryIds | None, *, start: int, new
         reason = "the sink is not known (--sink): what it does with batches that it may have is not known either"
         return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
     else:
-        return _without_memory(sink.kind, start, newest)
+        return _other(known, start, newest) or _without_memory(sink.kind, start, newest)
     return Cutover(
         report.kind,
         report.uri,
@@ -250,20 +255,17 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str) -> Cut
     """Judge by what the table holds: it remembers nothing of the new id."""
     history = known.history
     if history is None:
-        raise ValueError("not a Delta table")
+        raise ValueError("not a table with a log")
     lineage = history.lineage()
     held, memory = known.held(ids), known.memory(ids)
-    cutover = Cutover("delta", history.uri, Verdict.UNKNOWN, held=held, remembered=memory, query_ids=ids.all)
+    cutover = Cutover(history.format, history.uri, Verdict.UNKNOWN, held=held, remembered=memory, query_ids=ids.all)
     if lineage is None:
         return _with(
             cutover, Verdict.UNKNOWN, "the table was restored to a version that its log does not have any more"
         )
     if held is None:
         if not history.is_whole:
-            reason = (
-                f"the table's log begins at version {history.first}: which batches of {ids.in_words()} it holds "
-                "cannot be told"
-            )
+            reason = f"{history.begins}: which batches of {ids.in_words()} it holds cannot be told"
             return _with(cutover, Verdict.UNKNOWN, reason)
         if start == NOTHING_READ and lineage and known.others(ids):
             return _with(
@@ -272,10 +274,7 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str) -> Cut
         if memory is not None or (start == NOTHING_READ and not lineage):
             held = NOTHING_READ  # restored to before its first batch, or asked to start before it
         else:
-            reason = (
-                f"the table has no commit of {ids.in_words()}: it is not its sink, or the query writes to it by foreachBatch "
-                "without txnAppId, or with another id (name it: --txn-app-id)"
-            )
+            reason = f"the table has no commit of {ids.in_words()}: it is not its sink, or {unnamed(history)}"
             return _with(cutover, Verdict.UNKNOWN, reason)
     if held > start:
         again = known.after(ids, start)
@@ -302,7 +301,7 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str) -> Cut
             f"{start} are missing if those batches had any"
         )
         return _with(cutover, Verdict.UNKNOWN, reason)
-    doubts = content_doubts(history, ids, start) if start >= 0 else ()
+    doubts = content_doubts(history, ids, start) if start >= 0 else doubts_of(history)
     if doubts:
         return _with(cutover, Verdict.UNKNOWN, "; ".join(doubts))
     done = f"the table holds exactly the batches up to {start}, and does not know {unknown_as}: nothing is skipped"
@@ -344,9 +343,18 @@ def _file_sink_goes_on(uri: str, remembered: int, start: int) -> Cutover:
     return _with(cutover, Verdict.WILL_DUPLICATE, reason, doubled={"batches": batches})
 
 
-def _unknown_id(uri: str) -> Cutover:
+def _other(known: Known, start: int, newest: int) -> Cutover | None:
+    """A table whose memory is not read here; ``None`` for any other sink."""
+    if not known.other or known.sink.place is None:
+        return None
+    if newest <= start:
+        return Cutover(known.other, known.sink.place.uri, Verdict.SAFE, (_SAFE_WITHOUT_A_BATCH,))
+    return Cutover(known.other, known.sink.place.uri, Verdict.UNKNOWN, (doubt_of(known.other),))
+
+
+def _unknown_id(history: TableHistory) -> Cutover:
     reason = "the old query's id cannot be read (metadata), so which of its batches the table holds is not known"
-    return Cutover("delta", uri, Verdict.UNKNOWN, (reason,))
+    return Cutover(history.format, history.uri, Verdict.UNKNOWN, (reason,))
 
 
 def _without_memory(kind: str, start: int, newest: int) -> Cutover:

@@ -1,11 +1,13 @@
-"""Whether the newest data files of a Delta table are still there: a look at a few of them."""
+"""Whether data files of a Delta table are still there: a few of the newest version, or those that an older one needs."""
 
 from __future__ import annotations
 
 from itertools import islice
+from urllib.parse import unquote
 
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.guards.delta_log import read_delta_log
+from airflow_ckpt_provider.guards.delta_log import AddedFile, directories_of, read_delta_log
+from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location
 
 #: Newest commits whose files are looked for, and how many files at most: one small read each.
@@ -39,3 +41,29 @@ def missing_data_file(table: Location) -> str | None:
 
     paths = list(islice(reversed(active), _FILES))
     return next((path for path, gone in zip(paths, in_parallel(is_gone, paths), strict=True) if gone), None)
+
+
+def missing_for_version(table: Location, history: TableHistory, version: int) -> str | None:
+    """The path of a file that an older version needs and that is gone; ``None`` if all are there.
+
+    ``VACUUM`` deletes only what the newest version does not have. So only files that left the table since are looked for, and
+    of those only the ones in the table's own directory.
+
+    :param table: the table's directory.
+    :param history: its log.
+    :param version: the version.
+    """
+    came: set[str] = set()
+    needed: set[str] = set()
+    for commit in history.commits[max(version - history.first + 1, 0) :]:
+        needed |= commit.removed - came
+        came |= commit.added
+    # Relative paths are URIs without a scheme: percent-encoded.
+    paths = [
+        AddedFile(unquote(path), None) for path in sorted(needed) if "://" not in path and not path.startswith("/")
+    ]
+    for directory, names in sorted(directories_of(paths).items()):
+        there = {file.path.rpartition("/")[2] for file in table.list(directory).files}
+        if gone := sorted(names - there):
+            return f"{directory}/{gone[0]}" if directory else gone[0]
+    return None

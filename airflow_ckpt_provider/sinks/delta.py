@@ -1,4 +1,4 @@
-"""A Delta table as the sink of a query: what it will skip, and to which version it has to go back."""
+"""A table that remembers batches (Delta, Iceberg) as a sink: what it skips, and to which version it has to go back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, changed_settings
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
@@ -49,15 +49,20 @@ def inspect_delta(
     writes_as = ids.writes_as(history)
     memory = memories.get(writes_as)
     lineage = history.lineage()
-    unknown = SinkReport("delta", history.uri, Verdict.UNKNOWN, (), remembered=memory, query_ids=ids.all)
+    unknown = SinkReport(history.format, history.uri, Verdict.UNKNOWN, (), remembered=memory, query_ids=ids.all)
     if writes_as not in memories and not history.is_whole:
         return replace(
             unknown,
             reasons=(
-                f"the table's log begins at version {history.first} and does not name the query {writes_as}: whether it "
+                f"{history.begins}, and those that are left do not name the query {writes_as}: whether the table held "
+                "batches from before is not known"
+                if history.format == "iceberg"
+                else f"{history.begins} and does not name the query {writes_as}: whether it "
                 "remembers batches from before cannot be told from the log alone",
             ),
-            obstacle="what the table remembers is not known; install airflow-ckpt-provider[delta], which reads log checkpoints",
+            obstacle="which batches of the query the table held is not known any more"
+            if history.format == "iceberg"
+            else "what the table remembers is not known; install airflow-ckpt-provider[delta], which reads log checkpoints",
         )
     if lineage is None:
         return replace(
@@ -70,9 +75,9 @@ def inspect_delta(
     skips = memory is not None and memory > batch_id
     unexplained = start.unexplained()
     if not skips and not start.beyond:
-        return _nothing_in_the_way(found, start, (unexplained,) if unexplained else ())
+        return _as_far_as_known(_nothing_in_the_way(found, start, (unexplained,) if unexplained else ()), start)
     rollback, obstacle = (None, unexplained) if unexplained else _rollback(start)
-    return replace(
+    report = replace(
         found,
         verdict=Verdict.WILL_SKIP if skips else Verdict.WILL_DUPLICATE,
         reasons=_reasons(start, memory, skips=skips),
@@ -81,6 +86,31 @@ def inspect_delta(
         memories={id_: m for id_, m in memories.items() if m is not None and m > batch_id and id_ != writes_as},
         doubts=start.doubts(),
     )
+    return _as_far_as_known(report, start)
+
+
+def _as_far_as_known(report: SinkReport, start: _Start) -> SinkReport:
+    """Add what the main line of the table does not say: batches on other branches, and metadata that may not be current."""
+    history = start.history
+    others = [c for c in history.elsewhere if start.ids.is_beyond(c, start.batch_id)]
+    if others:
+        reason = (
+            f"{_batches(sorted(set(start.batches_of(others))))} of the query are in snapshots that never were in branch main "
+            "(a branch, or staged by spark.wap.id or spark.wap.branch); Iceberg compares a replay with main alone, so their rows "
+            "are written there again"
+        )
+        verdict = report.verdict if report.verdict is Verdict.WILL_SKIP else Verdict.WILL_DUPLICATE
+        why = "the query writes to a branch or stages its snapshots, which cannot be rolled back from here"
+        report = replace(report, verdict=verdict, reasons=(*report.reasons, reason), rollback=None, obstacle=why)
+    if history.doubt:
+        report = replace(
+            report,
+            verdict=Verdict.UNKNOWN if report.verdict is Verdict.SAFE else report.verdict,
+            reasons=(*report.reasons, history.doubt),
+            rollback=None,
+            obstacle=report.obstacle or (history.doubt if report.rollback else None),
+        )
+    return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +266,19 @@ def content_doubts(
 ) -> tuple[str, ...]:
     """What is not right, or not known, of the stream's batches up to one in a table."""
     lineage = history.lineage()
-    return _Start(history, ids, batch_id, lineage, unwritten).doubts() if lineage else ()
+    found = _Start(history, ids, batch_id, lineage, unwritten).doubts() if lineage else ()
+    return (*found, *doubts_of(history))
+
+
+def doubts_of(history: TableHistory) -> tuple[str, ...]:
+    """Why what a table's log says may not be all that a query has written."""
+    found = [history.doubt] if history.doubt else []
+    if history.elsewhere:
+        found.append(
+            "streams have written snapshots that never were in branch main (a branch, or staged by spark.wap.id or "
+            "spark.wap.branch)"
+        )
+    return tuple(found)
 
 
 def _memories(history: TableHistory, ids: QueryIds, remembered: Mapping[str, int | None]) -> Mapping[str, int | None]:
@@ -260,7 +302,7 @@ def _nothing_in_the_way(report: SinkReport, start: _Start, unexplained: tuple[st
         return replace(
             report,
             reasons=(
-                f"the table's log begins at version {start.history.first} and has no commit of {start.ids.in_words()} any more: "
+                f"{start.history.begins}, and there is no commit of {start.ids.in_words()} any more: "
                 f"whether the table holds the batches up to {start.batch_id} is not known",
             ),
         )
@@ -269,10 +311,17 @@ def _nothing_in_the_way(report: SinkReport, start: _Start, unexplained: tuple[st
     return replace(
         report,
         reasons=(
-            f"the table has no commit of {start.ids.in_words()}: it is not its sink, or the query writes to it by foreachBatch "
-            f"without txnAppId, or with another id (name it: --txn-app-id){others if strangers else ''}",
+            f"the table has no commit of {start.ids.in_words()}: it is not its sink, or {unnamed(start.history)}"
+            f"{others if strangers else ''}",
         ),
     )
+
+
+def unnamed(history: TableHistory) -> str:
+    """How a query can write into a table that does not know it."""
+    if history.format == "iceberg":
+        return "the query writes to it by foreachBatch (MERGE, append), which Iceberg does not remember"
+    return "the query writes to it by foreachBatch without txnAppId, or with another id (name it: --txn-app-id)"
 
 
 def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ...]:
@@ -281,8 +330,8 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
         reasons = []
         if skips:
             reasons.append(
-                f"the table holds batches up to {held} but remembers {memory} (it was restored without that memory): Delta skips "
-                f"batches {begin} to {memory} without a word, and their rows are missing"
+                f"the table holds batches up to {held} but remembers {memory} (it was restored without that memory): "
+                f"{start.history.engine} skips batches {begin} to {memory} without a word, and their rows are missing"
             )
         if start.beyond:
             reasons.append(
@@ -291,13 +340,14 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
         return tuple(reasons)
     if skips and memory is not None and (held is None or memory >= held):
         return (
-            f"the table holds batches up to {held} and remembers {memory}: Delta skips the replay of batches {begin} to "
-            f"{memory} without a word, so their old rows stay and nothing of the replay is written",
+            f"the table holds batches up to {held} and remembers {memory}: {start.history.engine} skips the replay of "
+            f"batches {begin} to {memory} without a word, so their old rows stay and nothing of the replay is written",
         )
     if skips and memory is not None:
         return (
-            f"the table holds batches up to {held} and remembers {memory} of the id that the query will have: Delta skips the "
-            f"replay of batches {begin} to {memory} without a word, and writes batches {memory + 1} to {held} "
+            f"the table holds batches up to {held} and remembers {memory} of the id that the query will have: "
+            f"{start.history.engine} skips the replay of batches {begin} to {memory} without a word, and writes "
+            f"batches {memory + 1} to {held} "
             "beside the rows that "
             "are there",
         )
@@ -320,32 +370,74 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
         )
     first_own = next(iter(start.batches_of(after)), None)
     if not start.batches_of(before) and not history.is_whole and first_own != start.batch_id + 1:
+        return None, f"{history.begins}, after batch {start.batch_id} was written: {_NOT_FOUND[history.format]}"
+    if not history.is_described:
         return None, (
-            f"the table's log begins at version {history.first}, after batch {start.batch_id} was written: the version of that "
-            "batch cannot be found any more"
+            "the table's protocol is not in the commits that are left, and its log checkpoint could not be read "
+            "(airflow-ckpt-provider[delta] reads those that deltalake knows): which features a rollback has to keep is not known"
         )
-    if before:
-        target = before[-1].version
-    elif after:
-        target = after[0].version - 1
-    else:
-        target = history.newest
+    # The version just before the first commit that leaves: others' changes of the table up to then stay.
+    features = sorted(history.features - RESTORED_WITHOUT_SPARK)
+    unchanged = _same_as_newest(history) if features else history.newest
+    target = after[0].version - 1 if after else unchanged
     if target < 0:
         return None, f"the table was created by a batch after {start.batch_id}: there is no version to go back to"
+    if history.format == "iceberg" and target < history.first:
+        return None, f"{history.begins}: the snapshot of batch {start.batch_id} is one of them"
     foreign = [c for c in after if not start.ids.is_own(c)]
-    features = sorted(history.features - RESTORED_WITHOUT_SPARK)
     rows = [c.rows for c in after]
     return (
         SinkRollback(
-            to_version=target,
-            from_version=history.newest,
+            to_version=history.snapshot_of(target),
+            from_version=history.snapshot_of(history.newest),
             rows=None if None in rows else sum(row or 0 for row in rows),
             batches=len(after) - len(foreign),
             foreign=tuple(c.describe() for c in foreign),
             feature=features[0] if features else None,
+            reverts=_reverted(start, target),
         ),
         None,
     )
+
+
+def _same_as_newest(history: TableHistory) -> int:
+    """The newest version before the newest one with the same rows: Spark makes no commit where it restores the newest."""
+    lineages = history.lineages()
+    same = (c.version for c in history.commits[:-1] if lineages[c.version] == lineages[history.newest])
+    return max(same, default=history.newest - 1)
+
+
+#: Why the version of a batch cannot be had.
+_NOT_FOUND = {
+    "delta": "the version of that batch cannot be found any more",
+    "iceberg": "the snapshot of that batch cannot be found any more",
+}
+
+
+def _reverted(start: _Start, target: int) -> tuple[str, ...]:
+    """What a rollback takes back of what others set on the table: properties, columns, protocol; one line for each."""
+    history = start.history
+    at = history.at(target)
+    if at is None:
+        beyond = [c for c in history.commits[1:] if c.settings != history.commits[0].settings]
+        return tuple(f"{c.describe()}: what it was before is not in the log" for c in beyond if not start.ids.is_own(c))
+    others: set[str] = set()
+    before = at.settings
+    for commit in history.commits[target - history.first + 1 :]:
+        if not start.ids.is_own(commit) and not commit.plan_id:
+            others |= changed_settings(before, commit.settings).keys()
+        before = commit.settings
+    return tuple(words for name, words in changed_settings(at.settings, before).items() if name in others)
+
+
+def equal_versions(history: TableHistory, version: int) -> tuple[int, ...]:
+    """Versions with the rows of a version and the settings of the table as it was then, the version itself first."""
+    lineages = history.lineages()
+    at, rows = history.at(version), lineages.get(version)
+    if at is None or rows is None:
+        return (version,)
+    others = (c.version for c in reversed(history.commits) if c.version != version and c.settings == at.settings)
+    return (version, *(v for v in others if lineages[v] == rows))
 
 
 def _missing_between(start: _Start, first: int, last: int) -> list[int]:

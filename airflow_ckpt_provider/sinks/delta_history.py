@@ -9,9 +9,11 @@ writes no ``txn``, so the table's content and its memory can differ. Both are wo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -24,6 +26,7 @@ from airflow_ckpt_provider.guards.delta_log import (
     read_delta_log,
     rows_of,
 )
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
@@ -44,6 +47,10 @@ class TableCommit:
     :param restored: the version that a ``RESTORE`` went back to, or ``None``.
     :param rows: rows added, as far as the commit tells.
     :param plan_id: the plan of ours that wrote it.
+    :param snapshot_id: the id of the snapshot, in an Iceberg table.
+    :param added: paths of the files that it adds, whether rows change or not.
+    :param removed: paths of the files that it removes from the table; ``VACUUM`` may delete them later.
+    :param settings: what the table's metadata and protocol say after it, one entry a setting; see :func:`_settings`.
     """
 
     version: int
@@ -54,11 +61,16 @@ class TableCommit:
     restored: int | None = None
     rows: int | None = None
     plan_id: str | None = None
+    snapshot_id: int | None = None
+    added: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def describe(self) -> str:
         """The commit in a few words."""
         when = f" at {self.time:%Y-%m-%d %H:%M:%S} UTC" if self.time else ""
-        return f"version {self.version} ({self.operation}{when})"
+        name = f"version {self.version}" if self.snapshot_id is None else f"snapshot {self.snapshot_id}"
+        return f"{name} ({self.operation}{when})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,12 @@ class TableHistory:
     :param table_id: id of the table, or ``None`` where no commit that is left says it.
     :param features: reader and writer features that its protocol names.
     :param configuration: its properties, such as ``delta.appendOnly``; empty where no commit that is left says them.
+    :param format: ``delta`` or ``iceberg``.
+    :param snapshots: ids of the commits, in an Iceberg table.
+    :param references: name of a branch or tag -> its snapshot, in an Iceberg table.
+    :param elsewhere: commits of streams that never were in the table's main line, such as those of a branch (Iceberg).
+    :param doubt: why something newer than this may be the table's current log; ``None``: it is current.
+    :param is_described: the commits that are left say the table's protocol and its properties.
     """
 
     uri: str
@@ -77,16 +95,38 @@ class TableHistory:
     table_id: str | None = None
     features: frozenset[str] = field(default_factory=frozenset)
     configuration: Mapping[str, str] = field(default_factory=dict)
+    format: str = "delta"
+    snapshots: tuple[int, ...] = ()
+    references: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: tuple[TableCommit, ...] = ()
+    doubt: str | None = None
+    is_described: bool = True
+
+    @property
+    def engine(self) -> str:
+        """Who skips a replayed batch, for messages."""
+        return {"delta": "Delta", "iceberg": "Iceberg"}[self.format]
+
+    @property
+    def begins(self) -> str:
+        """Where a log begins that is not whole, for messages."""
+        if self.format == "iceberg":
+            return "older snapshots of the table have expired"
+        return f"the table's log begins at version {self.first}"
 
     @property
     def first(self) -> int:
-        """Oldest version whose JSON is there."""
-        return self.commits[0].version
+        """Oldest version whose JSON is there; 0 for a table without any."""
+        return self.commits[0].version if self.commits else 0
 
     @property
     def newest(self) -> int:
-        """Newest version."""
-        return self.commits[-1].version
+        """Newest version; -1 for a table without any."""
+        return self.commits[-1].version if self.commits else -1
+
+    def snapshot_of(self, version: int) -> int:
+        """What a rollback names: the version itself, or the id of the snapshot (Iceberg)."""
+        return self.snapshots[version - self.first] if self.format == "iceberg" else version
 
     @property
     def is_whole(self) -> bool:
@@ -110,6 +150,10 @@ class TableHistory:
 
         :return: ``None`` where a restore went back to a version that the log does not have any more.
         """
+        return self.lineages()[self.newest if version is None else version]
+
+    def lineages(self) -> Mapping[int, tuple[TableCommit, ...] | None]:
+        """Version -> what :meth:`lineage` returns for it; also for the version before the first one, which is nothing."""
         lineages: dict[int, tuple[TableCommit, ...] | None] = {self.first - 1: ()}
         for commit in self.commits:
             before = lineages[commit.version - 1]
@@ -119,7 +163,7 @@ class TableHistory:
                 lineages[commit.version] = (*before, commit)
             else:
                 lineages[commit.version] = before
-        return lineages[self.newest if version is None else version]
+        return lineages
 
 
 def read_table_history(table: Location) -> TableHistory:
@@ -139,20 +183,101 @@ def read_table_history(table: Location) -> TableHistory:
     start = next((i + 1 for i in range(len(versions) - 2, -1, -1) if versions[i] + 1 != versions[i + 1]), 0)
     raw = in_parallel(lambda version: _actions(table, version), versions[start:])
     commits: list[TableCommit] = []
-    table_id: str | None = None
-    features: frozenset[str] = frozenset()
-    configuration: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] | None = None
+    protocol: Mapping[str, Any] | None = None
+    settings: Mapping[str, str] = {}
+    files = _Files()
     for version, actions in zip(versions[start:], raw, strict=True):
-        commits.append(_commit(version, actions, commits))
-        for action in actions:
-            if "metaData" in action:
-                table_id = action["metaData"].get("id")
-                configuration = action["metaData"].get("configuration") or {}
-            if "protocol" in action:
-                protocol = action["protocol"]
-                named = (*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ()))
-                features = frozenset(named)
-    return TableHistory(table.uri, tuple(commits), table_id, features, configuration)
+        changes = [action for action in actions if "metaData" in action or "protocol" in action]
+        for action in changes:
+            metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
+        settings = _settings(metadata or {}, protocol or {}) if changes else settings
+        commits.append(_commit(version, actions, files, settings))
+    return TableHistory(
+        table.uri,
+        tuple(commits),
+        (metadata or {}).get("id"),
+        features_of(metadata or {}, protocol or {}),
+        (metadata or {}).get("configuration") or {},
+        is_described=metadata is not None and protocol is not None,
+    )
+
+
+def features_of(metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> frozenset[str]:
+    """Table features that are named, and those that a table uses under a protocol version that does not name them."""
+    named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    if str((metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")).lower() != "none":
+        named.add("columnMapping")
+    if '"delta.identity.' in str(metadata.get("schemaString", "")):
+        named.add("identityColumns")
+    return frozenset(named)
+
+
+def changed_settings(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> how it changes between two versions, in words."""
+
+    def words(name: str) -> str:
+        if name not in before:
+            return f"{name} = {after[name]} (added)"
+        if name not in after:
+            return f"{name} = {before[name]} (removed)"
+        return f"{name} = {before[name]} -> {after[name]}"
+
+    names = sorted({*before, *after})
+    return {name: words(name) for name in names if before.get(name) != after.get(name)}
+
+
+def _settings(metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, str]:
+    """What ``RESTORE`` takes back besides rows: properties, columns, protocol. Flat, so that two versions can be compared."""
+    found = {f"property {key}": str(value) for key, value in (metadata.get("configuration") or {}).items()}
+    try:
+        fields = load_json(metadata.get("schemaString") or "{}").get("fields", ())
+        for column in fields:
+            comment = json.dumps(column.get("metadata") or {}, sort_keys=True)
+            null = "" if column.get("nullable", True) else " NOT NULL"
+            kind = column["type"] if isinstance(column["type"], str) else json.dumps(column["type"], sort_keys=True)
+            found[f"column {column['name']}"] = f"{kind}{null}{'' if comment == '{}' else f' {comment}'}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        found["schema"] = str(metadata.get("schemaString"))
+    for name in ("name", "description", "partitionColumns"):
+        if metadata.get(name):
+            found[name] = str(metadata[name])
+    for name in ("minReaderVersion", "minWriterVersion"):
+        if name in protocol:
+            found[name] = str(protocol[name])
+    named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    return found | {f"feature {name}": "on" for name in named}
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files of a table, version after version, as far as the log reaches.
+
+    :param there: file -> whether it is in the table; a file that no commit has named is not in it.
+    :param digest: changes with the set of files, and is the same for the same set.
+    :param versions: digest -> the newest version that had that set.
+    """
+
+    there: dict[tuple[str, str], bool] = field(default_factory=dict)
+    digest: int = 0
+    versions: dict[int, int] = field(default_factory=dict)
+
+    def add(self, version: int, actions: list[dict[str, Any]]) -> int | None:
+        """Take a commit in.
+
+        :return: the newest earlier version with exactly the files that the table has after it; ``None`` without one.
+        """
+        for name, becomes in (("remove", False), ("add", True)):
+            for action in actions:
+                if file := action.get(name):
+                    vector = file.get("deletionVector") or {}
+                    key = (file["path"], f"{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}")
+                    if self.there.get(key, not becomes) is not becomes:
+                        self.digest ^= int.from_bytes(blake2b(repr(key).encode(), digest_size=16).digest())
+                    self.there[key] = becomes
+        same = self.versions.get(self.digest)
+        self.versions[self.digest] = version
+        return same
 
 
 def _actions(table: Location, version: int) -> list[dict[str, Any]]:
@@ -165,20 +290,28 @@ def _actions(table: Location, version: int) -> list[dict[str, Any]]:
         ) from e
 
 
-def _commit(version: int, actions: list[dict[str, Any]], before: list[TableCommit]) -> TableCommit:
+def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings: Mapping[str, str]) -> TableCommit:
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
     txns = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a}
     changes = [a.get("add") or a.get("remove") for a in actions if "add" in a or "remove" in a]
     operation = str(info.get("operation", "unknown"))
+    same = files.add(version, actions)
+    plan_id = info.get(PLAN_KEY) or _plan_in(info.get("userMetadata"))
+    restored = _restored(info.get("operationParameters") or {}, same) if operation == "RESTORE" else None
+    if plan_id and not changes and restored is None:
+        restored = version - 1  # a rollback that changes only what the table remembers
     return TableCommit(
         version=version,
         time=commit_time(info),
         operation=operation,
         txns=txns,
         changes_data=any(change.get("dataChange", True) for change in changes if change),
-        restored=_restored(info.get("operationParameters") or {}, before) if operation == "RESTORE" else None,
+        restored=restored,
         rows=_rows(info, actions),
-        plan_id=info.get(PLAN_KEY) or _plan_in(info.get("userMetadata")),
+        plan_id=plan_id,
+        added=frozenset(a["add"]["path"] for a in actions if "add" in a),
+        removed=frozenset(a["remove"]["path"] for a in actions if "remove" in a),
+        settings=settings,
     )
 
 
@@ -188,18 +321,17 @@ def _plan_in(words: Any) -> str | None:
     return plan_id if key == PLAN_KEY else None
 
 
-def _restored(parameters: Mapping[str, Any], before: list[TableCommit]) -> int:
-    """The version a RESTORE went back to; ``_NO_VERSION`` where it cannot be told."""
+def _restored(parameters: Mapping[str, Any], same: int | None) -> int:
+    """The version a RESTORE went back to; ``_NO_VERSION`` where it cannot be told.
+
+    ``RESTORE … TO TIMESTAMP`` writes the local time of its driver, without a zone. The files tell the version then.
+
+    :param same: the newest version before it with the same files.
+    """
     version = parameters.get("version")
     if version not in (None, "", "null"):
         return int(str(version))
-    stamp = str(parameters.get("timestamp") or "").strip('"')
-    try:
-        when = datetime.fromisoformat(stamp)
-    except ValueError:
-        return _NO_VERSION
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return max((c.version for c in before if c.time and c.time <= when), default=_NO_VERSION)
+    return _NO_VERSION if same is None else same
 
 
 def _rows(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> int | None:

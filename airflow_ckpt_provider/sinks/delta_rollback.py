@@ -39,7 +39,7 @@ class TableTarget:
     app_id: str
     batch_id: int
     plan_id: str
-    storage_options: dict[str, str]
+    storage_options: dict[str, str] = field(repr=False)
     older_ids: Mapping[str, int] = field(default_factory=dict)
 
     @property

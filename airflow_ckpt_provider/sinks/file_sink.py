@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -116,10 +116,13 @@ def _data_files(
 
 
 def _inside(place: Location, uri: str) -> str | None:
-    """A data file's path relative to the sink, or ``None`` where it lies elsewhere."""
+    """A data file's path relative to the sink, or ``None`` where it lies elsewhere or leads there."""
     parts = urlsplit(uri)
     path = unquote(parts.path)
     if parts.netloc:
         path = f"{parts.netloc}{path}"
     root = place.root.rstrip("/") + "/"
-    return path.removeprefix(root) if path.startswith(root) else None
+    try:
+        return safe_relative(path.removeprefix(root)) if path.startswith(root) else None
+    except ValueError:
+        return None

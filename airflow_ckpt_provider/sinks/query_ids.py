@@ -68,7 +68,7 @@ class QueryIds:
         An id that a person named can be the ``txnAppId`` of ``foreachBatch``, which stays the same when the query id changes; or
         an older query id. It is older if the table's newest commit of the two has the current query id.
         """
-        if self.app_id is None:
+        if self.app_id is None or history.format == "iceberg":  # Iceberg compares query ids alone
             return self.current
         newest = (id_ for c in reversed(history.commits) for id_ in (self.current, self.app_id) if id_ in c.txns)
         return next(newest, self.app_id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from airflow_ckpt_provider.storage.location import safe_paths
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -25,13 +26,14 @@ class SinkPolicy(StrEnum):
 class SinkRollback:
     """What rolling a sink back to the target batch would do.
 
-    :param to_version: the table version whose content is restored; ``None`` for a file sink.
-    :param from_version: the table version that the plan was made from; ``None`` for a file sink.
+    :param to_version: the table version whose content is restored, of Iceberg the snapshot; ``None`` for a file sink.
+    :param from_version: the table version or snapshot that the plan was made from; ``None`` for a file sink.
     :param rows: rows that leave the sink, as far as its log tells.
     :param batches: how many batches of the stream leave it.
     :param foreign: what others wrote meanwhile and would leave too, in words.
     :param paths: files that are set aside, relative to the sink (file sink only).
     :param feature: the table feature because of which Spark has to carry it out, or ``None``.
+    :param reverts: what others set on the table since and a rollback takes back: properties, columns, protocol.
     """
 
     to_version: int | None = None
@@ -41,6 +43,7 @@ class SinkRollback:
     foreign: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     feature: str | None = None
+    reverts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The rollback as plain JSON."""
@@ -52,20 +55,24 @@ class SinkRollback:
             "foreign": list(self.foreign),
             "paths": list(self.paths),
             "feature": self.feature,
+            "reverts": list(self.reverts),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SinkRollback:
-        """Read what :meth:`to_json` wrote."""
-        lists = {name: tuple(value[name]) for name in ("foreign", "paths")}
-        return cls(**{**value, **lists})
+        """Read what :meth:`to_json` wrote.
+
+        :raises ValueError: a path leads out of the sink.
+        """
+        lists = {name: tuple(value.get(name, ())) for name in ("foreign", "reverts")}
+        return cls(**{**value, **lists, "paths": safe_paths(value["paths"])})
 
 
 @dataclass(frozen=True, slots=True)
 class SinkReport:
     """A sink, looked at for a start after one batch.
 
-    :param kind: ``delta``, ``file``, ``foreachBatch``, ``foreach``, ``kafka`` or ``unknown``.
+    :param kind: ``delta``, ``iceberg``, ``file``, ``hudi``, ``paimon``, ``foreachBatch``, ``foreach``, ``kafka`` or ``unknown``.
     :param uri: where it is, or its kind where it has no place.
     :param verdict: what happens if the query starts after the target batch and nothing is done to the sink.
     :param reasons: why, in words.
@@ -142,8 +149,8 @@ def without_memory(kind: str, batch_id: int, newest: int) -> SinkReport:
             kind,
             Verdict.UNKNOWN,
             (
-                f"the sink is not known: a Delta table or file sink written directly skips {span} without a word, any other "
-                "repeats their rows",
+                f"the sink is not known: a Delta table, an Iceberg table or a file sink that is written directly silently skips "
+                f"what it remembers of {span}; without such a memory their rows are written again",
             ),
             obstacle="the sink is not known; name it (--sink)",
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetWay
@@ -14,6 +15,7 @@ from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.rewinding import Story, difference
 from tests.integration.streams.spark_host import SparkHost
@@ -75,8 +77,9 @@ def test_to_a_backup_of_the_older_id(spark_host: SparkHost, tmp_path: Path) -> N
 def test_control_by_the_newest_id_alone(story: Story) -> None:
     """Without the records the rewind is refused. What it did before: the table goes back to the newest id's first batch."""
     right: int = story.right  # type: ignore[attr-defined]
+    empty = Repository.open_or_create(open_location(str(story.root / "empty"))).location
     with pytest.raises(RefusedError, match="no known id of the query explains"):
-        story.plan("to_batch", right, repository=story.place / "../../empty")
+        story.plan("to_batch", right, repository=empty)
     story.rewind("to_batch", right, sink_exit="accept")
     newest = story.ckpt.progress().query_id
     assert newest

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_ckpt_provider.backup.claims import entries_in_use
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
-from airflow_ckpt_provider.change.stopping import with_query_stopped
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.sink import RollBack
 from airflow_ckpt_provider.sinks.sink import Sink
 
 
 @dataclass(frozen=True, slots=True)
-class RewindOutcome:
+class RewindOutcome(RecoveryOutcome):
     """A rewind that was carried out.
 
     :param plan_id: the plan; ``undo`` takes it back by this id.
@@ -42,10 +41,6 @@ class RewindOutcome:
     kept: str | None
     seconds: float
     already_done: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"seconds": round(self.seconds, 3)}
 
 
 def apply_rewind(
@@ -100,37 +95,4 @@ def apply_rewind(
         kept=done.kept,
         seconds=done.seconds,
         already_done=done.already_done,
-    )
-
-
-def stop_plan_and_apply(
-    checkpoint: Checkpoint,
-    repository: Repository,
-    plan: Callable[[str | None], RewindPlan],
-    *,
-    stop_running: bool = False,
-    rest: RestRule | None = None,
-    made_by: str = "",
-    **more: Any,
-) -> tuple[RewindPlan, RewindOutcome]:
-    """Plan a rewind and carry it out, after the query was stopped where that is allowed.
-
-    :param plan: makes the plan, given the id under which the checkpoint was sealed to stop its query, or ``None``.
-    :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
-    :param rest: how the query is known to be stopped.
-    :param more: what else :func:`apply_rewind` takes.
-    """
-
-    def work(seal_id: str | None, proof: RestProof | None) -> tuple[RewindPlan, RewindOutcome]:
-        made = plan(seal_id)
-        return made, apply_rewind(made, checkpoint, repository, rest=rest, proof=proof, made_by=made_by, **more)
-
-    return with_query_stopped(
-        checkpoint.location,
-        repository,
-        work,
-        change=RewindPlan.kind,
-        stop_running=stop_running,
-        rest=rest or RestRule(),
-        made_by=made_by,
     )

@@ -1,9 +1,7 @@
-"""The plan of a rewind: which batch, what goes, what the sources and the sink say to it. Data and words; see ``planning``."""
+"""The plan of a rewind: the batch, the files to remove, what it means for sources and sink. See ``planning``."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +31,7 @@ from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, StorageError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
@@ -158,6 +157,8 @@ class RewindPlan(Plan):
         """What happens at the sink with the exit that was chosen."""
         if not self.rolls_sink_back:
             return self.sink.verdict
+        if self.sink.rollback and self.sink.rollback.reverts:
+            return Verdict.WILL_LOSE
         return Verdict.UNKNOWN if self.sink.doubts else Verdict.SAFE
 
     @property
@@ -176,6 +177,8 @@ class RewindPlan(Plan):
         elif self.sources and self.source_verdict is not Verdict.SAFE:
             found += [f"sources: {reason}" for reason in self.sources["reasons"]]
         found += [f"sink: {reason}" for reason in (self.sink.doubts if self.rolls_sink_back else self.sink.reasons)]
+        if self.rolls_sink_back and self.sink.rollback:
+            found += [f"sink: a rollback takes back: {change}" for change in self.sink.rollback.reverts]
         return (*found, *self.downstream, *self.notes)
 
     @property
@@ -190,7 +193,11 @@ class RewindPlan(Plan):
             others = (
                 f"others have written into {self.sink.uri} since batch {self.batch_id}: {', '.join(rollback.foreign)}"
             )
-            found.append(Risk("foreign_loss", f"{others}; a roll-back removes their rows too"))
+            settings = f", and takes back: {'; '.join(rollback.reverts)}" if rollback.reverts else ""
+            found.append(Risk("foreign_loss", f"{others}; a roll-back removes their rows too{settings}"))
+        elif self.rolls_sink_back and rollback and rollback.reverts:
+            others = f"others have changed {self.sink.uri} since batch {self.batch_id}"
+            found.append(Risk("foreign_loss", f"{others}; a rollback takes back: {'; '.join(rollback.reverts)}"))
         if self.source_verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL, Verdict.WILL_SKIP):
             reasons = "; ".join(self.sources["reasons"]) if self.sources else ""
             found.append(Risk(str(source_risk(self.source_verdict)), reasons))
@@ -246,9 +253,10 @@ class RewindPlan(Plan):
         if self.rolls_sink_back and rollback:
             if rollback.to_version is not None:
                 how = f"in one commit; it then remembers batch {self.batch_id}"
+                what = "snapshot" if self.sink.kind == "iceberg" else "version"
                 if self.by_spark:
                     how = f"by Spark, because it has the feature {self.by_spark}; it still remembers its newer batches"
-                steps.append(f"roll the table back to version {rollback.to_version} {how}")
+                steps.append(f"roll the table back to {what} {rollback.to_version} {how}")
             else:
                 steps.append(f"set {len(rollback.paths)} files of the sink aside and delete them, its log first")
         steps.append(f"delete {len(self.deletes)} files of the checkpoint: {some(self.deletes)}")
@@ -269,7 +277,7 @@ class RewindPlan(Plan):
             "batch": self.batch_id,
             "sink": self.sink.to_json(),
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint_of(parts)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""
@@ -382,7 +390,7 @@ class RewindPlan(Plan):
             return f"`{self.sink.uri}` ({self.sink.kind}{exit_})"
         rows = "a number of rows not known" if rollback.rows is None else f"{rollback.rows:,} rows"
         where = (
-            f"version {rollback.from_version} to {rollback.to_version}"
+            f"{'snapshot' if self.sink.kind == 'iceberg' else 'version'} {rollback.from_version} to {rollback.to_version}"
             if rollback.to_version is not None
             else "its log"
         )

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.identity import is_same_stream
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_at
+from airflow_ckpt_provider.backup.stream_names import stream_name
+from airflow_ckpt_provider.backup.streams import is_place, stream_in_words
 from airflow_ckpt_provider.backup.verify import check_contents, content_damage
 from airflow_ckpt_provider.change.sealing import sealed_by_another
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
@@ -24,7 +26,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import RefusedError, SealedError
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
@@ -58,8 +60,8 @@ def reachable(
     checkpoint: Checkpoint, repository: Repository | None = None, *, name: str | None = None
 ) -> list[RewindTarget]:
     """Every batch that the stream can go back to, oldest first: those of the checkpoint and those of its backups."""
-    stream = checked_name(name or checkpoint.location.name)
     query_id = checkpoint.progress().query_id
+    stream = stream_name(repository, checkpoint.location, name, query_id=query_id)
     ids = read_query_ids(query_id, place=checkpoint.location, repository=repository, name=stream)
     return merged(targets_of_checkpoint(checkpoint.tree()), _of_backups(repository, stream, ids))
 
@@ -84,9 +86,10 @@ def plan_rewind(
     :param specifier: where to.
     :param sink: what the query writes to; unknown by default.
     :param sink_exit: what is to be done about rows that the sink has beyond the target.
-    :param repository: place of the repository that keeps what goes, and whose backups count as targets too. By default
+    :param repository: place of the repository. It keeps removed and replaced files, and its backups are targets too. By default
         beside the checkpoint, in ``<checkpoint>.rewinds``.
-    :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
+    :param name: name of the stream in the repository; by default the one that the checkpoint has there, see
+        :func:`~airflow_ckpt_provider.backup.stream_names.stream_name`.
     :param exact_replay: where the log entry of the next batch is there, keep it, so that it runs again over the same data.
     :param backup: id of the backup to go back to, also where the checkpoint still has that batch: everything is then as it was
         when the backup was made, whatever other code has written since, under whatever query id.
@@ -100,8 +103,7 @@ def plan_rewind(
     """
     location = checkpoint.location
     sink = sink or Sink()
-    name = checked_name(name or location.name)
-    held = Repository.open_if_there(repository or default_repository(location))
+    held = repository_at(repository, location)
     request = RewindRequest(
         target=str(specifier),
         sink=sink.name,
@@ -113,7 +115,8 @@ def plan_rewind(
     progress = checkpoint.progress()
     if progress.seal and (progress.seal.plan_id != seal_id or (held and read_plan(held, seal_id))):
         return _continued(progress, progress.seal, held, name, request)
-    given = _given_backup(held, name, backup) if backup else None
+    name = stream_name(held, location, name, query_id=progress.query_id)
+    given = _given_backup(held, name, backup, location, progress.query_id) if backup else None
     query_id = given.query_id if given else progress.query_id
     if query_id is None or (progress.latest_committed is None and not given):
         missing = "metadata is missing" if progress.query_id is None else "no batch was committed yet"
@@ -173,7 +176,7 @@ def plan_rewind(
         replay=replay.to_json(),
         sources=None
         if nothing_to_read
-        else judge_sources(tree, target, replays=replays, repository=held, guards=guards),
+        else judge_sources(tree, target, replays=replays, repository=held, name=name, query_ids=ids.all, guards=guards),
         downstream=downstream_of(history, report.rollback, downstream) if history and report.rollback else (),
         notes=notes,
         ended=target.ended,
@@ -189,10 +192,23 @@ def _of_backups(repository: Repository | None, name: str, ids: QueryIds | None) 
     return targets_of_backups(repository, name, query_ids=[link.query_id for link in ids.links] if ids else None)
 
 
-def _given_backup(repository: Repository | None, name: str, backup_id: str) -> Manifest:
+def _given_backup(
+    repository: Repository | None, name: str, backup_id: str, location: Location, query_id: str | None
+) -> Manifest:
+    """Find the backup that was named. Other code may have given the place another query since; of another place it is refused."""
     if repository is None:
         raise RefusedError(f"there is no repository that backup {backup_id} could be in", hint="name it: --repository")
-    return repository.manifest(backup_id, name=name)
+    found = repository.manifest(backup_id, name=name)
+    if (
+        query_id
+        and not is_place(location, found.checkpoint)
+        and not is_same_stream(repository, found, location, query_id)
+    ):
+        raise RefusedError(
+            f"backup {backup_id} is of {stream_in_words(found)}, and {location} is the checkpoint of query {query_id}",
+            hint="choose a backup of this stream, or restore that one: `airflow-ckpt restore … --replace --accept other_query`",
+        )
+    return found
 
 
 def _for_table_version(specifier: Specifier, history: TableHistory | None, ids: QueryIds) -> Specifier:
@@ -200,11 +216,20 @@ def _for_table_version(specifier: Specifier, history: TableHistory | None, ids: 
     if specifier.kind != "to_table_version":
         return specifier
     if history is None:
-        raise RefusedError("--to-table-version needs a Delta table as the sink", hint="name it: --sink TABLE")
+        raise RefusedError(
+            "--to-table-version needs a Delta table as the sink, or an Iceberg table", hint="name it: --sink TABLE"
+        )
     try:
         version = int(specifier.value)
     except ValueError:
         raise RefusedError(f"--to-table-version {specifier.value!r} is not a whole number") from None
+    if history.format == "iceberg":
+        if version not in history.snapshots:
+            raise RefusedError(
+                f"snapshot {version} is not an ancestor of the table's current snapshot",
+                hint="choose one that is: the snapshots table of Iceberg has them",
+            )
+        version = history.first + history.snapshots.index(version)
     if history.at(version) is None:
         raise RefusedError(
             f"version {version} is not in the table's log, which has {history.first} to {history.newest}",
@@ -304,10 +329,15 @@ def _changes(
 
 def _check_backup(repository: Repository, entries: Sequence[FileEntry], location: Location) -> None:
     problems = check_contents(repository, entries)
-    if problems:
+    if damage := next((problem for problem in problems if problem.is_damage), None):
         raise RefusedError(
-            f"the backup to go back to is damaged: {problems[0].message}",
+            f"the backup to go back to is damaged: {damage.message}",
             hint="choose another batch; `airflow-ckpt verify --read-data` tells which backups are whole",
+        )
+    if problems:
+        raise StorageError(
+            f"the backup to go back to could not be read: {problems[0].message}",
+            hint="run the same command again; where that does not help, choose another batch",
         )
     for entry in entries:
         if holds_absolute_paths(entry.path):
@@ -332,11 +362,11 @@ def _check_exit(plan: RewindPlan) -> None:
 
 
 def _continued(
-    progress: Progress, seal: Seal, repository: Repository | None, name: str, request: RewindRequest
+    progress: Progress, seal: Seal, repository: Repository | None, name: str | None, request: RewindRequest
 ) -> RewindPlan:
     """Go on with a rewind that was killed: its seal says which one it was, the repository keeps its plan."""
     plan = read_plan(repository, seal.plan_id) if repository else None
-    if plan is None or plan.name != name:
+    if plan is None or name not in (None, plan.name):
         raise sealed_by_another(progress.uri, seal)
     if _without_acceptance(plan.request) != _without_acceptance(request):
         raise SealedError(

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.backup.repository import repository_at
+from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.sink import Sink, history_of
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -79,7 +78,7 @@ def prove_replay(
     :param batch_id: the batch that was gone back to.
     :param sink: what the query writes to; a Delta table tells the rows of each batch, under every id that the query has had.
     :param repository: place of the repository that knows the query's older ids; by default the one beside the checkpoint.
-    :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
+    :param name: name of the stream in the repository; by default the one that the checkpoint has there.
     :raises RefusedError: nothing was committed since.
     """
     progress = checkpoint.progress()
@@ -99,14 +98,15 @@ def prove_replay(
         if b not in there
     ]
     rows: dict[int, int | None] = {}
-    if sink and sink.place and is_delta_table(sink.place):
-        history = read_table_history(sink.place)
+    history = history_of(sink) if sink else None
+    if sink and history:
         location = checkpoint.location
+        held = repository_at(repository, location)
         ids = read_query_ids(
             progress.query_id,
             place=location,
-            repository=Repository.open_if_there(repository or default_repository(location)),
-            name=name or location.name,
+            repository=held,
+            name=stream_name(held, location, name, query_id=progress.query_id),
             app_id=sink.app_id,
             history=history,
             tree=checkpoint.tree(),

@@ -14,8 +14,26 @@ from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
+from airflow_ckpt_provider.sinks.iceberg_rollback import (
+    IcebergTable,
+    current_snapshot,
+    set_snapshot,
+    snapshot_is_set_by,
+)
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+
+
+def _iceberg(plan: RewindPlan, sink: Sink) -> IcebergTable | None:
+    """The Iceberg table that a rewind rolls back; ``None`` for any other sink.
+
+    :raises RefusedError: the table was not named.
+    """
+    if not (plan.rolls_sink_back and plan.sink.kind == "iceberg"):
+        return None
+    if sink.place is None and not sink.table:
+        raise RefusedError(f"rewind {plan.plan_id} rolls {plan.sink.uri} back", hint=f"name it: --sink {plan.sink.uri}")
+    return IcebergTable(sink.place, sink.table, sink.storage_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +65,15 @@ class RollBack:
             )
         if not plan.continued:
             return
-        if self._of_table and sink.place and committed_by(sink.place, undo_of(plan.plan_id)) is not None:
+        table = _iceberg(plan, sink)
+        undone = (
+            snapshot_is_set_by(table, undo_of(plan.plan_id))
+            if table
+            else self._of_table and sink.place and committed_by(sink.place, undo_of(plan.plan_id)) is not None
+        )
+        if undone:
             raise RefusedError(
-                f"{sink.place} was brought forward again by an undo of rewind {plan.plan_id}, which was not ended",
+                f"{sink.name} was brought forward again by an undo of rewind {plan.plan_id}, which was not ended",
                 hint=f"run it again: `airflow-ckpt undo {plan.checkpoint} --plan {plan.plan_id}`",
             )
 
@@ -58,6 +82,10 @@ class RollBack:
         plan, sink, rollback = self.plan, self.sink, self.plan.sink.rollback
         if not plan.rolls_sink_back or rollback is None:
             return {"table_version": None}
+        if (table := _iceberg(plan, sink)) and rollback.to_version is not None and rollback.from_version is not None:
+            fence.check()
+            done = set_snapshot(table, rollback.to_version, expected=rollback.from_version, plan_id=plan.plan_id)
+            return {"table_version": done}
         if sink.place is None:
             raise RefusedError(
                 "the plan rolls a sink back, and none was given", hint="name it as when the plan was made: --sink"
@@ -81,9 +109,13 @@ class RollBack:
     def has_changed(self, repository: Repository) -> bool | None:
         """Whether the sink was rolled back by this plan; ``None`` where that cannot be told."""
         plan, place = self.plan, self.sink.place
-        if not plan.rolls_sink_back or place is None:
+        if not plan.rolls_sink_back or (place is None and not self.sink.table):
             return False
         try:
+            if table := _iceberg(plan, self.sink):
+                return snapshot_is_set_by(table, plan.plan_id)
+            if place is None:
+                return False
             if self._of_table:
                 return committed_by(place, plan.plan_id) is not None
             if SetAside(repository, plan.name, plan.plan_id, "sink").sizes is None:
@@ -132,6 +164,9 @@ class BringForward:
     def check(self) -> None:
         """See that the sink can be brought forward, and that nobody has written into it since."""
         plan, sink = self.plan, self.sink
+        if table := _iceberg(plan, sink):
+            self._expect_rolled_back(table)
+            return
         if plan.rolls_sink_back and sink.place is None:
             raise RefusedError(
                 f"rewind {plan.plan_id} rolled {plan.sink.uri} back too", hint=f"name it: --sink {plan.sink.uri}"
@@ -147,6 +182,13 @@ class BringForward:
     def run(self, repository: Repository, *, fence: Fence, workers: int) -> Mapping[str, Any]:
         """Bring the sink forward; the second time it does nothing."""
         plan, sink, rollback = self.plan, self.sink, self.plan.sink.rollback
+        if rollback and (table := _iceberg(plan, sink)):
+            if not self._expect_rolled_back(table) or rollback.to_version is None or rollback.from_version is None:
+                return {"table_version": None}  # killed before the table was rolled back
+            fence.check()
+            undo = undo_of(plan.plan_id)
+            done = set_snapshot(table, rollback.from_version, expected=rollback.to_version, plan_id=undo)
+            return {"table_version": done}
         if not plan.rolls_sink_back or rollback is None or sink.place is None:
             return {"table_version": None}
         if rollback.to_version is None:
@@ -171,14 +213,33 @@ class BringForward:
     def has_changed(self, repository: Repository) -> bool | None:
         """Whether the sink was brought forward; ``None`` where that cannot be told."""
         plan, place = self.plan, self.sink.place
-        if not plan.rolls_sink_back or place is None:
-            return False
-        if plan.sink.kind != "delta":
-            return None
         try:
+            if table := _iceberg(plan, self.sink):
+                return snapshot_is_set_by(table, undo_of(plan.plan_id))
+            if not plan.rolls_sink_back or place is None:
+                return False
+            if plan.sink.kind != "delta":
+                return None
             return committed_by(place, undo_of(plan.plan_id)) is not None
         except CkptError:
             return None
+
+    def _expect_rolled_back(self, table: IcebergTable) -> bool:
+        """Whether the rewind set the table's snapshot, which then still has to be the current one."""
+        plan, rollback = self.plan, self.plan.sink.rollback
+        if snapshot_is_set_by(table, undo_of(plan.plan_id)):
+            return True
+        if rollback is None or not snapshot_is_set_by(table, plan.plan_id):
+            return False
+        if (newest := current_snapshot(table)) != rollback.to_version:
+            raise RefusedError(
+                f"{table} was written to since rewind {plan.plan_id}: it is at snapshot {newest}, and the rewind set it to "
+                f"{rollback.to_version}",
+                hint="rewind again instead"
+                if self.record
+                else "run the same rewind again, which ends it and keeps what was written",
+            )
+        return True
 
     def _rolled_back_in(self) -> int | None:
         """The table version in which the rewind rolled a table back, which still has to be its newest; ``None`` without one."""

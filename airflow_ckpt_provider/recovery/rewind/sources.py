@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -10,11 +11,13 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import SourceError
+from airflow_ckpt_provider.errors import CkptError, SourceError
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_facts, guard_query
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import GuardReport
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
+
+log = logging.getLogger(__name__)
 
 
 def judge_sources(
@@ -23,6 +26,8 @@ def judge_sources(
     *,
     replays: bool,
     repository: Repository | None = None,
+    name: str = "",
+    query_ids: Collection[str] = (),
     guards: Sequence[Guard] | None = None,
 ) -> Mapping[str, Any]:
     """Have every source judged for a start after a batch; a source that cannot be asked is ``UNKNOWN``.
@@ -30,11 +35,13 @@ def judge_sources(
     :param tree: the checkpoint's files.
     :param target: the batch.
     :param replays: the next batch runs again up to its logged end offsets.
-    :param repository: holds the target's backup, where it comes from one.
+    :param repository: holds the target's backup, where it comes from one, and what backups recorded of the sources.
+    :param name: name of the stream in the repository; empty: its backups are not asked.
+    :param query_ids: ids that the stream has had.
     :param guards: those to ask; by default all that are installed, without any settings.
     :return: the report as plain JSON.
     """
-    query = _query(tree, target, repository, replays=replays)
+    query = _query(tree, target, repository, name, query_ids, replays=replays)
     try:
         report = guard_query(query, GuardSettings(), guards=guards)
     except SourceError as e:
@@ -43,7 +50,15 @@ def judge_sources(
     return report.to_json()
 
 
-def _query(tree: Tree, target: RewindTarget, repository: Repository | None, *, replays: bool) -> GuardedQuery:
+def _query(
+    tree: Tree,
+    target: RewindTarget,
+    repository: Repository | None,
+    name: str,
+    query_ids: Collection[str],
+    *,
+    replays: bool,
+) -> GuardedQuery:
     if target.backup:
         return from_facts(
             _facts_at(target.backup, target.batch_id, repository), subject=target.where, batch_id=target.batch_id
@@ -54,9 +69,11 @@ def _query(tree: Tree, target: RewindTarget, repository: Repository | None, *, r
     before = {source.source: source.offset for source in earlier}
     # Of the first batch of all, Spark asks for everything once more.
     asks_again = bool(earlier) or (not replays and target.batch_id == 0)
+    known = _recorded(repository, name, query_ids, target.batch_id) if repository and name else {}
     sources = tuple(
         GuardedSource(
             start=source,
+            known=known.get(source.source, {}),
             # Of files all that was logged since is read again, whatever the next batch takes of it.
             end=end.offset if (end := ends.get(source.source)) and not isinstance(end.offset, FileOffset) else None,
             log=location / f"sources/{source.source}",
@@ -66,6 +83,30 @@ def _query(tree: Tree, target: RewindTarget, repository: Repository | None, *, r
         for source in target.sources
     )
     return GuardedQuery(location.uri, sources, target.batch_id + 1)
+
+
+def _recorded(
+    repository: Repository, name: str, query_ids: Collection[str], batch_id: int
+) -> dict[str, Mapping[str, Any]]:
+    """What backups recorded of the sources around a batch, such as the ids of topics: source -> the record.
+
+    The newest backup up to the batch saw the sources that it was read from; without one the oldest backup after it.
+    """
+    found: list[tuple[bool, int, Mapping[str, Any]]] = []
+    for backup_id in repository.backup_ids(name):
+        try:
+            manifest = repository.read_manifest(name, backup_id, with_files=False)
+        except CkptError as e:
+            log.info("%s", e)
+            continue
+        sources = manifest.facts.get("sources")
+        if manifest.query_id in query_ids and isinstance(sources, Mapping):
+            later = manifest.batch_id > batch_id
+            found.append((later, abs(manifest.batch_id - batch_id), sources))
+    known: dict[str, Mapping[str, Any]] = {}
+    for _, _, sources in sorted(found, key=lambda each: each[:2]):
+        known = {**sources, **known}
+    return known
 
 
 def _facts_at(manifest: Manifest, batch_id: int, repository: Repository | None) -> Mapping[str, Any]:

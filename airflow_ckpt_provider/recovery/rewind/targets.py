@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -106,12 +107,15 @@ def repartitions(tree: Tree) -> frozenset[int]:
 def targets_of_backups(repository: Repository, name: str, *, query_ids: Collection[str] | None) -> list[RewindTarget]:
     """The batches that the backups of a stream can go back to, by batch and age; the newest backup of each batch.
 
+    One that is known to be damaged is named only for a batch that no other one has.
+
     :param name: name of the stream. The safety backups taken before changes count too.
     :param query_ids: every id that the query has had; backups of another query are left out. ``None`` takes all.
     """
     found: dict[int, RewindTarget] = {}
     for stream in (name + SAFETY_SUFFIX, name):
-        for manifest in repository.backups(stream):
+        known = read_damaged(repository.location, stream)
+        for manifest in sorted(repository.backups(stream), key=lambda m: not known.of(m)):
             if query_ids is None or manifest.query_id in query_ids:
                 found |= {target.batch_id: target for target in targets_of_manifest(manifest)}
     return [found[batch_id] for batch_id in sorted(found)]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.checkpoint.source_offsets import (
     DeltaOffset,
     FileOffset,
+    IcebergOffset,
     KafkaOffset,
     Offset,
     OpaqueOffset,
@@ -34,7 +35,7 @@ TYPED: list[tuple[str, Offset]] = [
     ('{"offset":10,"timestamp":2000}', RateMicroBatchOffset('{"offset":10,"timestamp":2000}', 10, 2000)),
     (KAFKA, KafkaOffset(KAFKA, {"orders": {0: 0, 1: 1071, 2: 429}, "returns": {0: 7}})),
     (DELTA, DeltaOffset(DELTA, "5f6c", 5, -1, False)),
-    (ICEBERG, OpaqueOffset(ICEBERG)),
+    (ICEBERG, IcebergOffset(ICEBERG, 876, 3, False)),
     (KINESIS, OpaqueOffset(KINESIS)),
     (CONTINUOUS, OpaqueOffset(CONTINUOUS)),
     ("true", OpaqueOffset("true")),

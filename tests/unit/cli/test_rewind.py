@@ -11,7 +11,7 @@ import pytest
 from tests.command_line import run
 from tests.one_checkpoint import NEWEST
 from tests.unit.cli.test_json import documented
-from tests.unit.recovery.test_rewind import delta_table
+from tests.unit.recovery.tables import delta_table
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)
 

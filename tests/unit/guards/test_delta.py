@@ -322,3 +322,44 @@ def test_paths_of_commits_are_decoded() -> None:
     assert (file.path, file.rows, file.is_elsewhere) == ("day=2026-11-21 09:00/part-0.parquet", 3, False)
     (clone,) = parse_commit(b'{"add":{"path":"s3://b/t/p","dataChange":true}}', version=0, path="x").added
     assert (clone.rows, clone.is_elsewhere) == (None, True)
+
+
+FEED = {"readChangeFeed": "true"}
+
+
+class TestChangeDataFeed:
+    """A query that reads the change data feed takes deletes and updates as rows."""
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        return new_table(tmp_path / "feed", 4, configuration={"delta.enableChangeDataFeed": "true"})
+
+    def test_a_delete_and_an_update_are_no_failure(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 4)
+        DeltaTable(table).delete("id < 3")
+        DeltaTable(table).update(updates={"id": "id + 1000"}, predicate="id = 15")
+        assert judge(ck, table).verdict is Verdict.WILL_FAIL
+        report = judge(ck, table, reader=FEED)
+        assert (report.verdict, report.reasons) == (Verdict.SAFE, ())
+
+    def test_a_missing_file_of_the_feed(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 4)
+        DeltaTable(table).delete("id < 3")
+        changes = read_delta_log(open_location(str(table))).commit(4).changes
+        assert [file.path.partition("/")[0] for file in changes] == ["_change_data"]
+        (table / changes[0].path).unlink()
+        report = judge(ck, table, reader=FEED)
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "1 data files (rows not known) of version 4 are gone" in report.reasons[0]
+
+    def test_a_commit_without_a_feed_is_read_by_its_files(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 3)
+        (file,) = read_delta_log(open_location(str(table))).commit(3).added
+        (table / file.path).unlink()
+        assert judge(ck, table, reader=FEED).verdict is Verdict.WILL_FAIL
+
+    def test_a_table_that_keeps_no_feed(self, ck: Path, tmp_path: Path) -> None:
+        plain = new_table(tmp_path / "plain", 4)
+        report = judge(delta_checkpoint(ck, plain, 4), plain, reader={"readchangedata": "TRUE"})
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "DELTA_MISSING_CHANGE_DATA" in report.reasons[0]

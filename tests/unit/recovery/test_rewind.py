@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
-from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rewind, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rewind
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import repartitions
@@ -31,37 +34,10 @@ from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import QUERY_ID, ROCKSDB, Files, batch_metadata, contents, offsets_log, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
-from tests.unit.recovery.test_restore import loud_seal
+from tests.unit.recovery.restores import loud_seal
+from tests.unit.recovery.tables import append, batches_in, delta_table
 
 NEWEST = 6
-
-
-@pytest.fixture
-def orders(place: Location) -> Location:
-    """A stream with batches 0 to 6 committed."""
-    return plant(place / "orders", stream(NEWEST))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Location:
-    """Its sink: a Delta table with two rows of each batch, as Spark writes them."""
-    return delta_table(tmp_path / "table", range(NEWEST + 1))
-
-
-def delta_table(path: Path, batches: range | list[int], *, app_id: str = QUERY_ID) -> Location:
-    for batch in batches:
-        append(path, batch, app_id=app_id)
-    return open_location(str(path))
-
-
-def append(path: Path | str, batch: int, *, app_id: str | None = QUERY_ID, value: int = 0) -> None:
-    rows = pa.table({"batch": [batch, batch], "value": [value, value + 1]})
-    transactions = [Transaction(app_id, batch)] if app_id else []
-    write_deltalake(str(path), rows, mode="append", commit_properties=CommitProperties(app_transactions=transactions))
-
-
-def batches_in(table: Location) -> list[int]:
-    return sorted(DeltaTable(table.uri).to_pyarrow_table()["batch"].to_pylist())
 
 
 def rewound(files: Files, batch: int) -> set[str]:
@@ -512,6 +488,14 @@ class TestUndo:
             undo(orders, repository(orders), rest=STOPPED)
 
 
+def stop_and_rewind(
+    orders: Location, plan: Callable[[str | None], RewindPlan], sink: Sink
+) -> tuple[RewindPlan, RewindOutcome]:
+    held = repository(orders)
+    apply = functools.partial(apply_rewind, checkpoint=Checkpoint.at(orders), repository=held, sink=sink)
+    return stop_plan_and_apply(orders, held, plan, apply, change="rewind", stop_running=True, rest=STOPPED)
+
+
 def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
     """The query here stands still; what counts is that the plan is made under the seal and the seal is gone in the end."""
     sink = Sink(kind="foreachBatch")
@@ -528,9 +512,7 @@ def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
             guards=(),
         )
 
-    _, outcome = stop_plan_and_apply(
-        Checkpoint.at(orders), repository(orders), plan, sink=sink, stop_running=True, rest=STOPPED
-    )
+    _, outcome = stop_and_rewind(orders, plan, sink)
     assert outcome.batch_id == 5
     assert Checkpoint.at(orders).progress().seal is None
 
@@ -540,8 +522,6 @@ def test_a_refusal_lifts_the_seal_that_stopped_the_query(orders: Location) -> No
         return plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "99"), seal_id=seal_id)
 
     with pytest.raises(RefusedError, match="batch 99"):
-        stop_plan_and_apply(
-            Checkpoint.at(orders), repository(orders), plan, sink=Sink(), stop_running=True, rest=STOPPED
-        )
+        stop_and_rewind(orders, plan, Sink())
     assert Checkpoint.at(orders).progress().seal is None
     assert set(contents(orders)) == set(stream(NEWEST))

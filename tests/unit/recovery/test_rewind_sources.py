@@ -23,7 +23,8 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import commit_log, metadata, offsets_log, plant
-from tests.unit.recovery.test_rewind import NEWEST, delta_table
+from tests.unit.recovery.tables import delta_table
+from tests.unit.recovery.test_rewind import NEWEST
 
 
 @pytest.fixture
@@ -101,6 +102,27 @@ class NotingGuard:
     @property
     def starts(self) -> list[dict[str, dict[int, int]]]:
         return [dict(s.start.offset.partitions) for s in self.asked if isinstance(s.start.offset, KafkaOffset)]
+
+
+def test_the_topics_that_the_backups_recorded_are_compared_also_where_the_checkpoint_has_the_batch(
+    orders: Location,
+) -> None:
+    held = Repository.open_or_create(default_repository(orders))
+
+    def observe(_: object) -> dict[str, object]:
+        return {"0": {"kind": "kafka", "at": None, "topics": {"orders": {"topic_id": "id-1", "partitions": {}}}}}
+
+    create_backup(Checkpoint.at(orders), held, observe=observe)
+    guard = NotingGuard()
+    plan = plan_rewind(
+        Checkpoint.at(orders),
+        Specifier("to_batch", "2"),
+        sink=Sink(kind="foreachBatch"),
+        sink_exit=SinkPolicy.ACCEPT,
+        guards=(guard,),
+    )
+    assert plan.source_of_state == "checkpoint"
+    assert [source.known["topics"]["orders"]["topic_id"] for source in guard.asked] == ["id-1"]
 
 
 def test_of_an_older_batch_of_a_backup_its_own_offsets_are_judged(orders: Location) -> None:

@@ -1,0 +1,139 @@
+"""The guard of Iceberg sources: whether the snapshot of the checkpoint still is an ancestor of the table's current one.
+
+The rules are those of Iceberg's ``SparkMicroBatchStream``: it goes from the snapshot of its offset to the current one by their
+parents. An expired snapshot, and a table that was rolled back below it, end the query at its start. Snapshots of operation
+``replace`` are passed over; ``overwrite`` and ``delete`` end the query unless its reader skips them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset
+from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name
+from airflow_ckpt_provider.guards.iceberg_metadata import (
+    SCHEME,
+    ancestors,
+    is_iceberg_table,
+    newest_metadata,
+    read_metadata,
+    snapshots_of,
+)
+from airflow_ckpt_provider.guards.reader_options import reader_options
+from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
+from airflow_ckpt_provider.guards.report import Judgement, SourceReport
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
+
+KIND = "iceberg"
+#: Operation of a snapshot -> the option of the reader that passes it over.
+_SKIPPED_BY = {
+    "delete": "streaming-skip-delete-snapshots",
+    "overwrite": "streaming-skip-overwrite-snapshots",
+}
+
+
+class IcebergGuard:
+    """Judges Iceberg sources.
+
+    :param settings: its own options, under ``iceberg``: ``tables`` (source -> directory of a Hadoop table, or
+        ``iceberg:CATALOG.NAMESPACE.TABLE``), ``catalog`` (properties of the catalog as pyiceberg names them), ``options`` (source
+        -> options of the query's reader that matter here: ``streaming-skip-delete-snapshots``,
+        ``streaming-skip-overwrite-snapshots``). From a shell ``table.<source>``, ``catalog.<name>``, ``option.<source>.<name>``.
+    """
+
+    kind = KIND
+
+    def __init__(self, settings: GuardSettings) -> None:
+        options = settings.options.get(KIND, {})
+        self._tables: dict[str, str | Location] = dict(options.get("tables") or {})
+        self._tables |= {key.removeprefix("table."): v for key, v in options.items() if key.startswith("table.")}
+        self._catalog: dict[str, str] = dict(options.get("catalog") or {})
+        self._catalog |= {key.removeprefix("catalog."): v for key, v in options.items() if key.startswith("catalog.")}
+        self._options = reader_options(options)
+
+    def recognises(self, source: GuardedSource) -> bool:
+        """Whether its offsets are those of Iceberg's source."""
+        return isinstance(source.start.offset or source.end, IcebergOffset)
+
+    def judge(self, source: GuardedSource) -> SourceReport:
+        """Read the table's metadata.
+
+        :raises CkptError: the table could not be reached, or its metadata not be parsed.
+        """
+        table = self._tables.get(source.name)
+        if table is None:
+            return not_guarded(
+                source, f"no table was given for source {source.name}: an offset of Iceberg does not name its table"
+            )
+        offset = source.start.offset
+        if not isinstance(offset, IcebergOffset) or offset.snapshot_id == -1:
+            return not_guarded(source, "it has read nothing yet: where it starts is for its own options to say")
+        uri, metadata, doubt = self._metadata(table)
+        if metadata is None:
+            reason = f"there is no Iceberg table at {uri}: it has no metadata/*.metadata.json"
+            return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, reason),), lost=None)
+        end = source.end if isinstance(source.end, IcebergOffset) else None
+        judgements = tuple(_judge(metadata, offset, end, self._options.get(source.name, {})))
+        if doubt:
+            judgements = (*judgements, Judgement(Verdict.UNKNOWN, doubt))
+        facts = {"table": uri, "snapshot_id": offset.snapshot_id, "position": offset.position}
+        lost = 0 if not judgements else None
+        return SourceReport(source.name, KIND, judgements, lost=lost, facts=facts)
+
+    def _metadata(self, table: str | Location) -> tuple[str, Mapping[str, Any] | None, str | None]:
+        """The table's name, its metadata, and why that may not be current."""
+        if isinstance(table, str) and table.startswith(SCHEME):
+            return table, metadata_by_name(table.removeprefix(SCHEME), self._catalog), None
+        place = open_location(table) if isinstance(table, str) else table
+        if not is_iceberg_table(place):
+            return place.uri, None, None
+        path, is_hadoop = newest_metadata(place)
+        doubt = (
+            f"{path} is the newest metadata in the directory, and only the table's catalog knows which one is current"
+        )
+        return place.uri, read_metadata(place, path), None if is_hadoop else doubt
+
+
+def _judge(
+    metadata: Mapping[str, Any], offset: IcebergOffset, end: IcebergOffset | None, options: Mapping[str, str]
+) -> Iterator[Judgement]:
+    snapshots = snapshots_of(metadata)
+    try:
+        line, _ = ancestors(metadata)
+    except ValueError as e:
+        yield Judgement(Verdict.UNKNOWN, f"the table's metadata is damaged: {e}")
+        return
+    if offset.snapshot_id not in snapshots:
+        yield Judgement(
+            Verdict.WILL_FAIL,
+            f"snapshot {offset.snapshot_id}, which the checkpoint has read up to, has expired or is of another table: "
+            "Cannot load current offset at snapshot; start a new checkpoint",
+        )
+        return
+    if offset.snapshot_id not in line:
+        yield Judgement(
+            Verdict.WILL_FAIL,
+            f"snapshot {offset.snapshot_id}, which the checkpoint has read up to, is not an ancestor of the current one: "
+            "the table was rolled back below it. Set the former snapshot again (set_current_snapshot), or rewind this stream too",
+        )
+        return
+    if end and end.snapshot_id not in line:
+        yield Judgement(
+            Verdict.WILL_FAIL,
+            f"snapshot {end.snapshot_id}, up to which the next batch was planned, has expired or was rolled back; start a new "
+            "checkpoint",
+        )
+    on = {key.lower() for key, value in options.items() if value.lower() == "true"}
+    for id_ in line[line.index(offset.snapshot_id) + 1 :]:
+        operation = str((snapshots[id_].get("summary") or {}).get("operation", ""))
+        option = _SKIPPED_BY.get(operation)
+        if option and option in on:
+            yield Judgement(Verdict.WILL_SKIP, f"snapshot {id_} ({operation}) is passed over with its rows ({option})")
+        elif option:
+            yield Judgement(
+                Verdict.WILL_FAIL,
+                f"snapshot {id_} is of operation {operation}: Cannot process {operation} snapshot; {option}=true passes it over",
+            )

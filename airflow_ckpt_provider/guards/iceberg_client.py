@@ -1,0 +1,129 @@
+"""What needs pyiceberg: the metadata of a table that a catalog names, and a commit of that catalog.
+
+A catalog is set up as pyiceberg has it: ``.pyiceberg.yaml``, ``PYICEBERG_CATALOG__…`` in the environment, or properties that a
+person gives (``sink_options``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
+
+
+def metadata_by_name(name: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    """The current metadata of a table that a catalog names, as its JSON.
+
+    :param name: ``CATALOG.NAMESPACE.TABLE``.
+    :param properties: of the catalog, beside those of pyiceberg's own configuration.
+    :raises RefusedError: the catalog has no such table, or the name is no name.
+    :raises MissingExtraError: pyiceberg is not installed.
+    :raises StorageError: the catalog did not answer.
+    """
+    value = json.loads(_load(name, properties).metadata.model_dump_json())
+    if not isinstance(value, dict):
+        raise StorageError(
+            f"{SCHEME}{name}: the catalog gave no metadata", hint="see whether the catalog has the table"
+        )
+    return value
+
+
+def commit_by_name(
+    name: str, properties: Mapping[str, str], *, uuid: str, head: int, snapshot: int, tag: str, tag_age_ms: int
+) -> None:
+    """Set branch main to a snapshot and tag the former one, in one commit that requires the former one to be current.
+
+    :param name: ``CATALOG.NAMESPACE.TABLE``.
+    :param properties: of the catalog.
+    :param uuid: the id that the table has to have.
+    :param head: the snapshot that main has to have before.
+    :param snapshot: the one it is to have.
+    :param tag: keeps ``head`` from expiry; it must not exist yet.
+    :param tag_age_ms: for how long the tag keeps it.
+    :raises RefusedError: the catalog refused, as somebody committed before; nothing was changed.
+    :raises StorageError: the catalog did not answer; the commit may have happened.
+    """
+    client = _client()
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+
+    table = _load(name, properties)
+    try:
+        table.catalog.commit_table(
+            table,
+            (
+                AssertTableUUID.model_validate({"uuid": uuid}),
+                AssertRefSnapshotId.model_validate({"ref": tag, "snapshot-id": None}),
+                AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": head}),
+            ),
+            (
+                SetSnapshotRefUpdate.model_validate(
+                    {"ref-name": tag, "type": "tag", "snapshot-id": head, "max-ref-age-ms": tag_age_ms}
+                ),
+                SetSnapshotRefUpdate.model_validate(
+                    {"ref-name": MAIN, "type": "branch", "snapshot-id": snapshot, **_retention(table)}
+                ),
+            ),
+        )
+    except CommitFailedException as e:
+        raise RefusedError(
+            f"{SCHEME}{name} was written to at the same moment ({e}); the table was not changed",
+            hint="see who else writes into the table, then make a new plan",
+        ) from e
+    except Exception as e:  # every catalog raises the errors of its own client
+        if isinstance(e, MemoryError):
+            raise
+        raise StorageError(
+            f"{SCHEME}{name}: the catalog did not confirm the commit ({type(e).__name__}: {e}); pyiceberg {client.__version__}",
+            hint="run the same command again: it finds the commit where it happened",
+        ) from e
+
+
+def _retention(table: Any) -> dict[str, int]:
+    """What branch main keeps of its snapshots, which a commit without it would remove."""
+    main = table.metadata.refs.get(MAIN)
+    names = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
+    found = {name: getattr(main, name, None) for name in names}
+    return {name.replace("_", "-"): value for name, value in found.items() if value is not None}
+
+
+def _load(name: str, properties: Mapping[str, str]) -> Any:
+    catalog_name, _, identifier = name.partition(".")
+    if not identifier.count("."):
+        raise RefusedError(
+            f"{SCHEME}{name} does not name a table",
+            hint="give CATALOG.NAMESPACE.TABLE, such as iceberg:prod.sales.orders",
+        )
+    client = _client()
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return load_catalog(catalog_name, **dict(properties)).load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError) as e:
+        raise RefusedError(
+            f"catalog {catalog_name} has no table {identifier} ({e})",
+            hint="give the name that the catalog has in Spark too: a SQL catalog keeps its tables under that name",
+        ) from e
+    except Exception as e:  # every catalog raises the errors of its own client
+        if isinstance(e, MemoryError):
+            raise
+        raise StorageError(
+            f"{SCHEME}{name} could not be loaded by pyiceberg {client.__version__} ({type(e).__name__}: {e})",
+            hint="set the catalog up: .pyiceberg.yaml, PYICEBERG_CATALOG__… or its properties (sink_options / --sink-option)",
+        ) from e
+
+
+def _client() -> ModuleType:
+    try:
+        import pyiceberg
+    except ImportError as e:
+        raise MissingExtraError(
+            f"an Iceberg table by its name needs pyiceberg, which is not installed ({e})",
+            hint="pip install 'airflow-ckpt-provider[iceberg]'",
+        ) from e
+    return pyiceberg

@@ -1,0 +1,119 @@
+"""The metadata of an Iceberg table, read without a client (Iceberg's table spec)."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import Location
+
+METADATA = "metadata"
+VERSION_HINT = f"{METADATA}/version-hint.text"
+MAIN = "main"
+#: How a person names a table of a catalog.
+SCHEME = "iceberg:"
+#: ``v7.metadata.json`` of a Hadoop table, ``00007-<uuid>.metadata.json`` of one in a catalog; either may be compressed.
+_HADOOP = re.compile(r"v([0-9]+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_IN_CATALOG = re.compile(r"([0-9]+)-.+?(?:\.gz)?\.metadata\.json(?:\.gz)?")
+
+
+def is_iceberg_table(place: Location) -> bool:
+    """Whether a place is the directory of an Iceberg table."""
+    names = (file.path.rpartition("/")[2] for file in place.list(METADATA).files)
+    return any(name == "version-hint.text" or _HADOOP.fullmatch(name) or _IN_CATALOG.fullmatch(name) for name in names)
+
+
+def newest_metadata(place: Location) -> tuple[str, bool]:
+    """The newest metadata file in a table's directory, and whether that is how its writers find it (a Hadoop table).
+
+    :raises RefusedError: there is none.
+    """
+    names = [file.path.rpartition("/")[2] for file in place.list(METADATA).files]
+    by_version = {int(match[1]): name for name in names if (match := _HADOOP.fullmatch(name))}
+    if by_version:
+        # Iceberg begins with the hint, which may be old, and goes on while there is a next version.
+        return f"{METADATA}/{by_version[max(by_version)]}", True
+    by_number = [(int(match[1]), name) for name in names if (match := _IN_CATALOG.fullmatch(name))]
+    if not by_number:
+        raise RefusedError(
+            f"{place} is not an Iceberg table: it has no {METADATA}/*.metadata.json",
+            hint="give the directory of the table, or its name: --sink iceberg:CATALOG.NAMESPACE.TABLE",
+        )
+    return f"{METADATA}/{max(by_number)[1]}", False
+
+
+def read_metadata(place: Location, path: str) -> dict[str, Any]:
+    """Read one metadata file.
+
+    :raises UnreadableLogError: it cannot be parsed, or is no metadata of a table.
+    """
+    try:
+        data = place.read(path)
+        metadata = load_json(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+        if not isinstance(metadata, dict) or "table-uuid" not in metadata:
+            raise ValueError("table-uuid is missing")
+    except FileNotFoundError as e:
+        raise UnreadableLogError(f"{place}/{path} is gone since it was listed", path=path, hint="try again") from e
+    except (ValueError, OSError, EOFError) as e:
+        raise UnreadableLogError(
+            f"{place}/{path} is no metadata of an Iceberg table ({e})",
+            path=path,
+            hint="the table itself is damaged here: restore the file",
+        ) from e
+    return metadata
+
+
+def head_of(metadata: Mapping[str, Any]) -> int | None:
+    """Id of the current snapshot; ``None`` for a table without one."""
+    head = metadata.get("current-snapshot-id")
+    return None if head is None or int(head) == -1 else int(head)
+
+
+def snapshots_of(metadata: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """Id -> each snapshot that has not expired."""
+    return {int(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots") or ()}
+
+
+def ancestors(metadata: Mapping[str, Any]) -> tuple[list[int], bool]:
+    """The current snapshot and its ancestors, oldest first, and whether they reach back to the table's first one.
+
+    Java's ``expire_snapshots`` leaves the id of an expired parent; pyiceberg's removes it, and only the number of the snapshot
+    shows then that there was one before.
+
+    :raises ValueError: the current snapshot is not among the snapshots.
+    """
+    snapshots = snapshots_of(metadata)
+    head = head_of(metadata)
+    if head is not None and head not in snapshots:
+        raise ValueError(f"the current snapshot {head} is not among the snapshots")
+    line, end = _line(snapshots, head)
+    number = snapshots[line[0]].get("sequence-number") if line else None
+    return line, end is None and (number is None or int(number) <= 1)
+
+
+def outside_main(metadata: Mapping[str, Any]) -> set[int]:
+    """Snapshots of other branches, and staged ones (WAP), that branch main neither has nor ever had.
+
+    What a rollback took out of main is none of them: the log of snapshots names it, or a tag at most keeps it.
+    """
+    snapshots = snapshots_of(metadata)
+    found = {id_ for id_, snapshot in snapshots.items() if "wap.id" in (snapshot.get("summary") or {})}
+    for name, reference in (metadata.get("refs") or {}).items():
+        if reference.get("type") == "branch" and name != MAIN:
+            found.update(_line(snapshots, int(reference["snapshot-id"]))[0])
+    found.difference_update(int(entry["snapshot-id"]) for entry in metadata.get("snapshot-log") or ())
+    return found.difference(_line(snapshots, head_of(metadata))[0])
+
+
+def _line(snapshots: Mapping[int, Mapping[str, Any]], head: int | None) -> tuple[list[int], int | None]:
+    """A snapshot and its ancestors, oldest first, and the parent of the oldest one if that has expired."""
+    at, line = head, list[int]()
+    while at is not None and at in snapshots and at not in line:
+        line.append(at)
+        parent = snapshots[at].get("parent-snapshot-id")
+        at = None if parent is None or int(parent) == -1 else int(parent)
+    return line[::-1], at

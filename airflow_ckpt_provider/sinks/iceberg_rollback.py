@@ -1,0 +1,162 @@
+"""Rolling an Iceberg table back: one atomic commit that sets branch main to a snapshot, and tags the former one.
+
+Iceberg compares a replay with the ancestors of the current snapshot, so content and memory go back together and the query
+keeps its id. The tag names the plan: a second run finds it, and until it expires the undo has what it needs.
+
+* A table by its name: pyiceberg's catalog makes the commit, and requires that main is still what the plan saw.
+* A Hadoop table by its directory: the next ``v<N>.metadata.json`` is created, which fails where another writer was first. That is
+  how Iceberg itself commits to such a table.
+* A table of a catalog by its directory: refused, for its catalog would not know of the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.iceberg_client import commit_by_name, metadata_by_name
+from airflow_ckpt_provider.guards.iceberg_metadata import (
+    MAIN,
+    METADATA,
+    SCHEME,
+    VERSION_HINT,
+    head_of,
+    newest_metadata,
+    read_metadata,
+    snapshots_of,
+)
+from airflow_ckpt_provider.storage.location import Location
+
+log = logging.getLogger(__name__)
+
+#: For how long a tag keeps the snapshots that left the table, for the undo: 30 days.
+_KEPT_MS = 30 * 24 * 60 * 60 * 1000
+#: Hadoop's checksum of the hint on a local disk, which would not fit any more.
+_HINT_CHECKSUM = f"{METADATA}/.version-hint.text.crc"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """A table, as it was named.
+
+    :param place: its directory, or ``None``.
+    :param name: ``CATALOG.NAMESPACE.TABLE``, or empty.
+    :param properties: of the catalog.
+    """
+
+    place: Location | None
+    name: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.name}" if self.name else str(self.place)
+
+    def metadata(self) -> dict[str, Any]:
+        """The current metadata, as its JSON."""
+        if self.place is None:
+            return metadata_by_name(self.name, self.properties)
+        return read_metadata(self.place, newest_metadata(self.place)[0])
+
+
+def tag_of(plan_id: str) -> str:
+    """The tag that a plan leaves in the table."""
+    return f"airflow-ckpt-{plan_id}"
+
+
+def snapshot_is_set_by(table: IcebergTable, plan_id: str) -> bool:
+    """Whether a plan's commit is in the table."""
+    return tag_of(plan_id) in (table.metadata().get("refs") or {})
+
+
+def current_snapshot(table: IcebergTable) -> int | None:
+    """Id of the table's current snapshot; ``None`` without one."""
+    return head_of(table.metadata())
+
+
+def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: str) -> int:
+    """Make a snapshot the current one; the second time it does nothing.
+
+    :param table: the table.
+    :param snapshot: id of the snapshot that branch main is to have.
+    :param expected: id of the one it has to have before.
+    :param plan_id: the plan; a second run of it finds the tag of the first.
+    :return: ``snapshot``.
+    :raises RefusedError: somebody wrote into the table since the plan was made; the snapshot has expired; the table belongs to a
+        catalog. Nothing was changed.
+    :raises MissingExtraError: pyiceberg is not installed.
+    :raises StorageError: the table could not be read or written.
+    """
+    path, is_hadoop = newest_metadata(table.place) if table.place else ("", False)
+    metadata = read_metadata(table.place, path) if table.place else table.metadata()
+    if tag_of(plan_id) in (metadata.get("refs") or {}):
+        log.info("%s was set to snapshot %d by plan %s already", table, snapshot, plan_id)
+        return snapshot
+    head = head_of(metadata)
+    if head != expected:
+        raise RefusedError(
+            f"{table} is at snapshot {head}, and the plan was made at snapshot {expected}: somebody wrote into it; the table "
+            "was not changed",
+            hint="see who writes (its snapshots table), then make a new plan",
+        )
+    if snapshot not in snapshots_of(metadata):
+        raise RefusedError(
+            f"snapshot {snapshot} of {table} has expired: the table cannot go there any more; it was not changed",
+            hint="make a new plan, to a batch whose snapshot is there",
+        )
+    if table.place is None:
+        commit_by_name(
+            table.name,
+            table.properties,
+            uuid=str(metadata["table-uuid"]),
+            head=expected,
+            snapshot=snapshot,
+            tag=tag_of(plan_id),
+            tag_age_ms=_KEPT_MS,
+        )
+    elif is_hadoop:
+        _commit_to_directory(table.place, path, metadata, snapshot, head=expected, tag=tag_of(plan_id))
+    else:
+        raise RefusedError(
+            f"{table} belongs to a catalog, which would not know of a commit in its directory",
+            hint="name the table: --sink iceberg:CATALOG.NAMESPACE.TABLE",
+        )
+    log.info("%s set from snapshot %d to %d", table, expected, snapshot)
+    return snapshot
+
+
+def _commit_to_directory(
+    place: Location, path: str, metadata: Mapping[str, Any], snapshot: int, *, head: int, tag: str
+) -> None:
+    version = int(path.removeprefix(f"{METADATA}/v").partition(".")[0]) + 1
+    now = max(time.time_ns() // 1_000_000, int(metadata["last-updated-ms"]) + 1)
+    references = dict(metadata.get("refs") or {})
+    main = {**references.get(MAIN, {"type": "branch"}), "snapshot-id": snapshot}
+    former = {"metadata-file": f"{metadata['location']}/{path}", "timestamp-ms": metadata["last-updated-ms"]}
+    changed = {
+        **metadata,
+        "last-updated-ms": now,
+        "current-snapshot-id": snapshot,
+        "refs": {
+            **references,
+            MAIN: main,
+            tag: {"snapshot-id": head, "type": "tag", "max-ref-age-ms": _KEPT_MS},
+        },
+        "snapshot-log": [*(metadata.get("snapshot-log") or ()), {"timestamp-ms": now, "snapshot-id": snapshot}],
+        "metadata-log": [*(metadata.get("metadata-log") or ()), former],
+    }
+    name = f"{METADATA}/v{version}.metadata.json"
+    try:
+        place.create(name, json.dumps(changed).encode())
+    except FileExistsError as e:
+        raise RefusedError(
+            f"{place} was written to at the same moment ({name} exists); the table was not changed",
+            hint="see who else writes into the table, then make a new plan",
+        ) from e
+    # Only a hint: a reader that finds the former one goes on to the newer versions by itself.
+    place.delete(_HINT_CHECKSUM)
+    place.replace(VERSION_HINT, str(version).encode())

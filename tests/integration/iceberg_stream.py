@@ -1,0 +1,58 @@
+"""A stream into an Iceberg table, as a process of its own: reads JSON files, and ends when all are read.
+
+    python iceberg_stream.py '{"input": …, "checkpoint": …, "warehouse": …, "catalog": "hadoop" | "sql", …}'
+
+With ``read`` it only writes the rows of the table to a file; with ``sql`` it runs a statement.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TABLE = "lake.sales.orders"
+
+
+def session(about: dict[str, Any]) -> Any:
+    from pyspark.sql import SparkSession
+
+    warehouse = about["warehouse"]
+    catalog = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".warehouse": f"file://{warehouse}",
+        ".cache-enabled": "false",
+    }
+    if about["catalog"] == "sql":
+        catalog |= {".type": "jdbc", ".uri": f"jdbc:sqlite:{warehouse}/catalog.db", ".jdbc.schema-version": "V1"}
+    else:
+        catalog |= {".type": "hadoop"}
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder.config("spark.jars.packages", about["packages"]).config("spark.jars.ivy", about["ivy"])
+    builder.config("spark.sql.shuffle.partitions", "1")
+    builder.config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
+    for name, value in catalog.items():
+        builder.config(f"spark.sql.catalog.lake{name}", value)
+    return builder.getOrCreate()
+
+
+def main(about: dict[str, Any]) -> None:
+    spark = session(about)
+    if "sql" in about:
+        spark.sql(about["sql"])
+    if "input" in about:
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} (id long, value long) USING iceberg")
+        files = spark.readStream.schema("id long, value long").option("maxFilesPerTrigger", about["files"])
+        sign = -1 if about["faulty"] else 1
+        rows = files.json(about["input"]).selectExpr("id", f"{sign} * value AS value")
+        writer = rows.writeStream.format("iceberg").option("checkpointLocation", about["checkpoint"])
+        query = writer.trigger(availableNow=True).toTable(TABLE)
+        query.awaitTermination()
+    rows = [tuple(row) for row in spark.table(TABLE).orderBy("id", "value").collect()]
+    Path(about["rows"]).write_text(json.dumps(rows))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

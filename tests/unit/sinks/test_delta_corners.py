@@ -1,0 +1,306 @@
+"""Corners of Delta: settings that others change, RESTORE to a time, files that VACUUM removed, a log that was cleaned up."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.guards import delta_client
+from airflow_ckpt_provider.guards.delta_log import commit_path
+from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK
+from airflow_ckpt_provider.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.verdict import Verdict
+from tests.unit.sinks.test_delta_sink import QUERY, Table
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "table")
+
+
+def look(table: Table, batch: int) -> SinkReport:
+    """As every verb does it: with the files and the log checkpoint of the table."""
+    sink = Sink(table.place, "")
+    return inspect_sink(sink, history_of(sink), QueryIds.of(QUERY), batch, 99)
+
+
+def commit(table: Table, *actions: dict[str, object]) -> None:
+    """A commit as another engine writes it."""
+    lines = "\n".join(json.dumps(action) for action in actions)
+    table.place.create(commit_path(table.version + 1), lines.encode())
+
+
+def metadata_of(table: Table) -> dict[str, object]:
+    newest: dict[str, object] = {}
+    for version in range(table.version + 1):
+        for line in table.place.read(commit_path(version)).splitlines():
+            newest = json.loads(line).get("metaData") or newest
+    return newest
+
+
+def alter(table: Table, **properties: str) -> None:
+    metadata = metadata_of(table)
+    configuration = {**metadata["configuration"], **properties}  # type: ignore[dict-item]
+    info = {"commitInfo": {"operation": "SET TBLPROPERTIES", "timestamp": 1_700_000_000_000}}
+    commit(table, info, {"metaData": {**metadata, "configuration": configuration}})
+
+
+class TestSettingsOfOthers:
+    """A rollback takes back what is in the table's metadata too."""
+
+    def test_before_the_first_batch_that_leaves_they_stay(self, table: Table) -> None:
+        table.batch(0, 1)
+        alter(table, **{"delta.setTransactionRetentionDuration": "interval 9 days"})
+        rollback = look(table.batch(2), 1).rollback
+        assert rollback
+        assert (rollback.to_version, rollback.reverts) == (2, ())
+        table.roll_back(1)
+        assert DeltaTable(table.path).metadata().configuration == {
+            "delta.setTransactionRetentionDuration": "interval 9 days"
+        }
+
+    def test_after_it_they_are_named(self, table: Table) -> None:
+        table.batch(0, 1, 2)
+        alter(table, **{"delta.enableChangeDataFeed": "true", "owner": "finance"})
+        rollback = look(table.batch(3), 1).rollback
+        assert rollback
+        assert rollback.reverts == (
+            "property delta.enableChangeDataFeed = true (added)",
+            "property owner = finance (added)",
+        )
+        assert SinkRollback.from_json(rollback.to_json()) == rollback
+
+    def test_a_column_and_a_constraint(self, table: Table) -> None:
+        table.batch(0, 1, 2)
+        DeltaTable(table.path).alter.add_constraint({"has_row": "row is not null"})
+        from deltalake import Field
+        from deltalake.schema import PrimitiveType
+
+        DeltaTable(table.path).alter.add_columns(Field("amount", PrimitiveType("long")))
+        rollback = look(table, 1).rollback
+        assert rollback
+        assert {words.partition(" =")[0] for words in rollback.reverts} >= {
+            "column amount",
+            "property delta.constraints.has_row",
+        }
+
+    def test_the_streams_own_are_not_others(self, table: Table) -> None:
+        import pyarrow as pa
+        from deltalake import write_deltalake
+
+        table.batch(0, 1)
+        write_deltalake(
+            table.path,
+            pa.table({"row": [f"{QUERY}/2"], "new": [1]}),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=CommitProperties(app_transactions=[Transaction(QUERY, 2)]),
+        )
+        rollback = look(table, 1).rollback
+        assert rollback
+        assert rollback.reverts == ()
+
+    def test_set_and_taken_back_is_nothing(self, table: Table) -> None:
+        table.batch(0, 1, 2)
+        alter(table, owner="finance")
+        metadata = metadata_of(table)
+        commit(table, {"commitInfo": {"operation": "UNSET"}}, {"metaData": {**metadata, "configuration": {}}})
+        rollback = look(table, 1).rollback
+        assert rollback
+        assert rollback.reverts == ()
+
+
+class TestRestoreToATime:
+    """Delta writes the local time of the driver, without a zone: the files tell where it went."""
+
+    def restored(self, table: Table, version: int, stamp: str) -> Table:
+        """RESTORE as Spark's ``TO TIMESTAMP`` writes it."""
+        DeltaTable(table.path).restore(version)
+        path = commit_path(table.version)
+        lines = [json.loads(line) for line in table.place.read(path).splitlines()]
+        for action in lines:
+            if "commitInfo" in action:
+                action["commitInfo"]["operationParameters"] = {"version": None, "timestamp": stamp}
+        table.place.replace(path, "\n".join(json.dumps(action) for action in lines).encode())
+        return table
+
+    @pytest.mark.parametrize("stamp", ["1999-01-01 00:00:00.0", "2999-01-01 00:00:00.0", "local", ""])
+    def test_whatever_the_time_says(self, stamp: str, table: Table) -> None:
+        self.restored(table.batch(0, 1, 2, 3), 1, stamp)
+        report = look(table, 1)
+        assert (report.batch_id, report.remembered, report.verdict) == (1, 3, Verdict.WILL_SKIP)
+        assert table.held == {f"{QUERY}/0", f"{QUERY}/1"}
+
+    def test_to_a_version_that_is_not_in_the_log(self, table: Table) -> None:
+        table.batch(0, 1, 2, 3)
+        self.restored(table, 1, "2026-01-01 00:00:00.0")
+        table.clean_log(3)
+        report = look(table, 1)
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.reasons == ("the table was restored to a version that its log does not have any more",)
+
+
+class TestVacuum:
+    def removed(self, table: Table, version: int) -> list[str]:
+        return sorted(read_table_history(table.place).commits[version].removed)
+
+    def test_files_that_are_gone_are_found_when_it_is_planned(self, table: Table) -> None:
+        table.batch(0, 1, 2).optimize().batch(3)
+        for name in self.removed(table, 3):
+            os.unlink(Path(table.path) / name)
+        report = look(table, 1)
+        assert report.rollback is None
+        assert (report.obstacle or "").startswith("version 1 needs the data file ")
+        assert "no version with these rows is whole" in (report.obstacle or "")
+
+    def test_among_equal_versions_the_whole_one_is_chosen(self, table: Table) -> None:
+        """Compacted, restored to the small files, and compacted again: the small files may be gone, the big one is not."""
+        table.batch(0, 1, 2).optimize()
+        small = self.removed(table, 3)
+        table.batch(3)
+        report = look(table, 2)
+        assert report.rollback
+        assert report.rollback.to_version == 3
+        for name in small:
+            os.unlink(Path(table.path) / name)
+        report = look(table, 2)
+        assert report.rollback
+        assert report.rollback.to_version == 3
+        table.roll_back(2)
+        assert table.held == {f"{QUERY}/{batch}" for batch in range(3)}
+
+    def test_only_the_memory_is_wrong(self, table: Table) -> None:
+        """Restored by Spark and compacted: the newest version is the right one, and the small files are not needed."""
+        table.batch(0, 1, 2, 3).restore(1).optimize()
+        for name in self.removed(table, 5):
+            os.unlink(Path(table.path) / name)
+        report = look(table, 1)
+        assert report.rollback
+        assert report.rollback.to_version == table.version == 5
+        table.roll_back(1)
+        assert look(table, 1).verdict is Verdict.SAFE
+        assert table.batch(2, 3).held == {f"{QUERY}/{batch}" for batch in range(4)}
+
+    def test_of_two_equal_versions_the_one_with_its_files_is_chosen(self, table: Table) -> None:
+        """Compacted, restored by Spark to the small files: the version just before the next batch needs those."""
+        table.batch(0, 1).optimize().restore(1).batch(2).optimize()
+        assert (rollback := look(table, 1).rollback)
+        assert rollback.to_version == 3
+        for name in self.removed(table, 2):
+            os.unlink(Path(table.path) / name)
+        assert (rollback := look(table, 1).rollback)
+        assert rollback.to_version == 2
+        roll_back_table(TableTarget(table.place, 2, QUERY, 1, "7f3a", {}), expected=table.version)
+        assert table.held == {f"{QUERY}/0", f"{QUERY}/1"}
+
+
+class TestACleanedLog:
+    """The table's protocol and properties are in the log's checkpoint alone."""
+
+    def cleaned(self, table: Table) -> Table:
+        return table.batch(0, 1, 2, 3).clean_log(2)
+
+    def test_append_only(self, table: Table) -> None:
+        table.batch(0)
+        alter(table, **{"delta.appendOnly": "true"})
+        table.batch(1, 2, 3).clean_log(3)
+        assert read_table_history(table.place).configuration == {}
+        report = look(table, 2)
+        assert report.rollback is None
+        assert "the table is append-only" in (report.obstacle or "")
+
+    def test_a_feature_that_only_the_checkpoint_names(self, table: Table) -> None:
+        table.batch(0)
+        features = {"readerFeatures": [], "writerFeatures": ["appendOnly", "domainMetadata", "rowTracking"]}
+        commit(
+            table,
+            {"commitInfo": {"operation": "SET TBLPROPERTIES"}},
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features["writerFeatures"]}},
+        )
+        before = read_table_history(table.place)
+        assert before.features - RESTORED_WITHOUT_SPARK == {"domainMetadata", "rowTracking"}
+        self.batch_by_spark(table, 1)
+        self.batch_by_spark(table, 2)
+        DeltaTable(table.path).create_checkpoint()
+        for version in range(3):
+            table.place.delete(commit_path(version))
+        report = look(table, 1)
+        assert report.rollback
+        assert report.rollback.feature == "domainMetadata"
+
+    def batch_by_spark(self, table: Table, batch: int) -> None:
+        """A batch without rows: Delta's sink commits those too."""
+        commit(
+            table,
+            {"commitInfo": {"operation": "STREAMING UPDATE"}},
+            {"txn": {"appId": QUERY, "version": batch}},
+        )
+
+    def test_nothing_can_read_the_checkpoint(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cleaned(table)
+
+        def unreadable(*_: object, **__: object) -> None:
+            raise delta_client.UnreadableTableError("a feature that it does not know")
+
+        monkeypatch.setattr(delta_client, "read_state", unreadable)
+        report = look(table, 2)
+        assert report.rollback is None
+        assert "which features a rollback has to keep is not known" in (report.obstacle or "")
+
+    @pytest.mark.parametrize(
+        ("change", "feature"),
+        [
+            ({"configuration": {"delta.columnMapping.mode": "name"}}, "columnMapping"),
+            (
+                {
+                    "schemaString": json.dumps(
+                        {"fields": [{"name": "id", "type": "long", "metadata": {"delta.identity.start": 1}}]}
+                    )
+                },
+                "identityColumns",
+            ),
+        ],
+    )
+    def test_a_protocol_version_that_names_no_feature(
+        self, change: dict[str, object], feature: str, table: Table
+    ) -> None:
+        table.batch(0)
+        commit(
+            table,
+            {"protocol": {"minReaderVersion": 2, "minWriterVersion": 6}},
+            {"metaData": {**metadata_of(table), **change}},
+        )
+        assert feature in read_table_history(table.place).features
+
+
+def test_a_commit_that_deltalake_cannot_make_is_no_writer(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else wrote: the error must not say so."""
+    import deltalake
+    from deltalake.exceptions import CommitFailedError
+
+    table.batch(0, 1)
+
+    def fails(*_: object, **__: object) -> None:
+        raise CommitFailedError("Unsupported writer feature: rowTracking")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "restore", fails)
+    settings = {"txns": {QUERY: 0}, "about": {}, "expected": 1, "storage_options": {}}
+    with pytest.raises(StorageError, match=r"deltalake cannot commit to this table .*rowTracking.*nothing was changed"):
+        delta_client.restore(table.place, 0, **settings)  # type: ignore[arg-type]
+
+    def meanwhile(*_: object, **__: object) -> None:
+        table.batch(2)
+        raise CommitFailedError("Transaction failed: conflict")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "restore", meanwhile)
+    with pytest.raises(RefusedError, match="was written to at the same moment"):
+        delta_client.restore(table.place, 0, **settings)  # type: ignore[arg-type]

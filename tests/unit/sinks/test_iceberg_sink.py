@@ -1,0 +1,357 @@
+"""What an Iceberg table skips, in scripted histories of a real table; each verdict is compared with what a replay does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
+from airflow_ckpt_provider.sinks.cutover import (
+    NOTHING_READ,
+    Known,
+    cutover_of_same_query,
+    cutover_to_new_checkpoint,
+    cutover_to_new_query_id,
+)
+from airflow_ckpt_provider.sinks.iceberg_rollback import IcebergTable, current_snapshot, set_snapshot
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
+from tests.unit.sinks.iceberg_tables import NAME, OTHER, QUERY, Table, look_at
+
+HISTORIES: dict[str, tuple[Callable[[Table], object], int | None, int | None]] = {
+    # name: what happened, newest batch the table holds, newest it remembers
+    "written": (lambda t: t.batch(0, 1, 2, 3), 3, 3),
+    "rolled back": (lambda t: t.batch(0, 1, 2, 3).rollback(1), 1, 1),
+    "rolled back by a plan": (lambda t: t.batch(0, 1, 2, 3).roll_back(1), 1, 1),
+    "rolled back and replayed": (lambda t: t.batch(0, 1, 2, 3).roll_back(1).batch(2, 3), 3, 3),
+    "rolled back twice": (lambda t: t.batch(0, 1, 2, 3).roll_back(2).roll_back(0).batch(1), 1, 1),
+    "several streams": (lambda t: t.batch(0, 1).batch(0, 1, 2, 3, query=OTHER).batch(2), 2, 2),
+    "others wrote": (lambda t: t.batch(0).rows("a").batch(1).rows("b"), 1, 1),
+    "old snapshots expired": (lambda t: t.batch(0, 1, 2, 3).expire(2), 3, 3),
+    "another query": (lambda t: t.batch(0, 1, query=OTHER), None, None),
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_what_the_table_holds_and_remembers(name: str, table: Table) -> None:
+    happen, held, remembered = HISTORIES[name]
+    happen(table)
+    report = table.look(99)
+    assert (report.kind, report.batch_id, report.remembered) == ("iceberg", held, remembered)
+    mine = {int(row.partition("/")[2]) for row in table.held if row.startswith(QUERY)}
+    assert max(mine, default=None) == held
+
+
+@pytest.mark.parametrize("name", [name for name, (_, held, _) in HISTORIES.items() if held is not None])
+@pytest.mark.parametrize("target", [0, 2])
+def test_the_verdict_is_what_happens(name: str, target: int, table: Table) -> None:
+    """Replays all batches after the target, and compares with what was foretold."""
+    HISTORIES[name][0](table)
+    report = table.look(target)
+    before = set(table.held)
+    table.batch(*range(target + 1, 7))
+    written = {f"{QUERY}/{batch}" for batch in range(target + 1, 7) if batch > (report.remembered or -1)}
+    skipped = {f"{QUERY}/{batch}" for batch in range(target + 1, 7)} - written
+    assert bool(skipped) == (report.verdict is Verdict.WILL_SKIP)
+    if report.verdict is Verdict.SAFE:
+        mine = [row for row in table.held if row.startswith(QUERY)]
+        assert mine == [f"{QUERY}/{batch}" for batch in range(7)]
+    assert set(table.held) == before | written
+
+
+def test_the_words(table: Table) -> None:
+    report = table.batch(0, 1, 2, 3).look(1)
+    assert report.verdict is Verdict.WILL_SKIP
+    assert report.reasons == (
+        "the table holds batches up to 3 and remembers 3: Iceberg skips the replay of batches 2 to 3 without a word, so their "
+        "old rows stay and nothing of the replay is written",
+    )
+
+
+def test_rolled_back_and_replayed_it_is_exact(table: Table) -> None:
+    table.batch(0, 1, 2, 3).roll_back(1)
+    assert table.look(1).verdict is Verdict.SAFE
+    table.batch(2, 3, 4)
+    assert table.held == [f"{QUERY}/{batch}" for batch in range(5)]
+
+
+def test_what_others_wrote_is_named_and_leaves_with_it(table: Table) -> None:
+    table.batch(0, 1).rows("a").batch(2).rows("b")
+    rollback = table.look(1).rollback
+    assert rollback is not None
+    assert [words.split("(")[1][:6] for words in rollback.foreign] == ["append"]
+    assert (rollback.rows, rollback.batches) == (2, 1)
+    table.roll_back(1)
+    assert table.held == ["a", f"{QUERY}/0", f"{QUERY}/1"]
+
+
+def test_somebody_writes_between_plan_and_rollback(table: Table) -> None:
+    rollback = table.batch(0, 1, 2).look(0).rollback
+    assert rollback
+    table.rows("late")
+    with pytest.raises(RefusedError, match="somebody wrote into it; the table was not changed"):
+        set_snapshot(table.named, rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a")
+    assert "late" in table.held
+
+
+def test_somebody_writes_at_the_same_moment(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog itself refuses: what was looked at before the commit was still right."""
+    from airflow_ckpt_provider.sinks import iceberg_rollback
+
+    rollback = table.batch(0, 1, 2).look(0).rollback
+    assert rollback
+    commit = iceberg_rollback.commit_by_name
+
+    def late(*args: object, **settings: object) -> None:
+        table.rows("late")
+        commit(*args, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(iceberg_rollback, "commit_by_name", late)
+    with pytest.raises(RefusedError, match="was written to at the same moment"):
+        set_snapshot(table.named, rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a")
+    assert table.held == ["late", *(f"{QUERY}/{batch}" for batch in range(3))]
+
+
+def test_the_same_rollback_twice_is_one_commit_and_its_undo_brings_everything_back(table: Table) -> None:
+    rollback = table.batch(0, 1, 2).look(0).rollback
+    assert rollback
+    old, new = rollback.from_version or 0, rollback.to_version or 0
+    for _ in range(2):
+        assert set_snapshot(table.named, new, expected=old, plan_id="7f3a") == new
+    assert (table.head, current_snapshot(table.named)) == (new, new)
+    set_snapshot(table.named, old, expected=new, plan_id="7f3a-undo")
+    assert table.held == [f"{QUERY}/{batch}" for batch in range(3)]
+
+
+def test_an_expired_snapshot_is_refused(table: Table) -> None:
+    report = table.batch(0, 1, 2, 3).expire(2).look(0)
+    assert report.verdict is Verdict.WILL_SKIP
+    assert report.rollback is None
+    assert report.obstacle == (
+        "older snapshots of the table have expired, after batch 0 was written: the snapshot of that batch cannot be found any "
+        "more"
+    )
+    report = table.look(1)
+    assert report.obstacle == "older snapshots of the table have expired: the snapshot of batch 1 is one of them"
+
+
+def test_it_expires_between_plan_and_rollback(table: Table) -> None:
+    rollback = table.batch(0, 1, 2, 3).look(0).rollback
+    assert rollback
+    table.expire(2)
+    with pytest.raises(RefusedError, match=f"snapshot {rollback.to_version} of .* has expired"):
+        set_snapshot(table.named, rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a")
+
+
+def test_no_memory_left_and_the_walk_ends_on_an_expired_snapshot(table: Table) -> None:
+    """It may have held batches: not "never written"."""
+    report = table.batch(0, 1).rows("a", "b").expire(2).look(1)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "older snapshots of the table have expired" in report.reasons[0]
+
+
+def test_a_gap_below_the_target_is_not_safe(table: Table) -> None:
+    assert table.batch(0, 1, 2).look(2).verdict is Verdict.SAFE
+    report = table.look(4)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "rows of batches 3 to 4 are missing if those batches had any" in report.reasons[0]
+
+
+class TestBranches:
+    """Iceberg looks at main alone."""
+
+    def test_a_sink_that_writes_to_a_branch(self, table: Table) -> None:
+        report = table.rows("a").branch("audit").branch_batch("audit", 0, 1, 2).look(1)
+        assert report.verdict is Verdict.WILL_DUPLICATE
+        assert "batch 2 of the query are in snapshots that never were in branch main" in report.reasons[-1]
+        assert report.rollback is None
+        assert (
+            report.obstacle
+            == "the query writes to a branch or stages its snapshots, which cannot be rolled back from here"
+        )
+
+    def test_a_staged_snapshot(self, table: Table) -> None:
+        """As ``spark.wap.id`` leaves it: it has the id of the query, and is in no branch."""
+        table.batch(0, 1).branch("stage").branch_batch("stage", 2)
+        place = open_location(str(table.as_hadoop_table()))
+        metadata = json.loads(place.read("metadata/v1.metadata.json"))
+        del metadata["refs"]["stage"]
+        metadata["snapshots"][-1]["summary"]["wap.id"] = "w1"
+        place.replace("metadata/v1.metadata.json", json.dumps(metadata).encode())
+        report = look_at(Sink(place, ""), 1)
+        assert (report.verdict, report.rollback) == (Verdict.WILL_DUPLICATE, None)
+
+    def test_a_tag_of_a_former_rollback_is_no_alarm(self, table: Table) -> None:
+        """Java's ``expire_snapshots`` forgets what main once was; the tag keeps the snapshot."""
+        table.batch(0, 1, 2, 3).roll_back(1)
+        place = open_location(str(table.as_hadoop_table()))
+        metadata = json.loads(place.read("metadata/v1.metadata.json"))
+        metadata["snapshot-log"] = metadata["snapshot-log"][-1:]
+        place.replace("metadata/v1.metadata.json", json.dumps(metadata).encode())
+        assert look_at(Sink(place, ""), 1).verdict is Verdict.SAFE
+
+    def test_a_branch_made_from_main_is_no_alarm(self, table: Table) -> None:
+        table.batch(0, 1, 2, 3).branch("old").roll_back(1)
+        assert table.look(1).verdict is Verdict.SAFE
+
+
+class TestByDirectory:
+    def test_of_a_catalog_the_directory_is_never_safe(self, table: Table) -> None:
+        table.batch(0, 1, 2)
+        sink = Sink(open_location(str(table.directory)), "")
+        report = look_at(sink, 1)
+        assert (report.kind, report.verdict, report.rollback) == ("iceberg", Verdict.WILL_SKIP, None)
+        assert "only the table's catalog knows which one is current" in (report.obstacle or "")
+        assert look_at(sink, 2).verdict is Verdict.UNKNOWN
+        with pytest.raises(RefusedError, match="belongs to a catalog"):
+            set_snapshot(IcebergTable(sink.place), table.head or 0, expected=table.head or 0, plan_id="7f3a")
+
+    def test_a_hadoop_table(self, table: Table) -> None:
+        table.batch(0, 1, 2)
+        place = open_location(str(table.as_hadoop_table()))
+        sink = Sink(place, "")
+        assert look_at(sink, 2).verdict is Verdict.SAFE
+        report = look_at(sink, 0)
+        assert report.verdict is Verdict.WILL_SKIP
+        assert report.rollback
+        old, new = report.rollback.from_version or 0, report.rollback.to_version or 0
+        there = IcebergTable(place)
+        for _ in range(2):
+            assert set_snapshot(there, new, expected=old, plan_id="7f3a") == new
+        assert look_at(sink, 0).verdict is Verdict.SAFE
+        assert place.read("metadata/version-hint.text") == b"2"
+        written = json.loads(place.read("metadata/v2.metadata.json"))
+        assert written["refs"]["airflow-ckpt-7f3a"]["snapshot-id"] == old
+        assert written["snapshot-log"][-1]["snapshot-id"] == written["refs"]["main"]["snapshot-id"] == new
+        set_snapshot(there, old, expected=new, plan_id="7f3a-undo")
+        assert look_at(sink, 2).verdict is Verdict.SAFE
+
+    def test_a_hadoop_table_whose_hint_is_old(self, table: Table) -> None:
+        """Another writer was killed between the version and the hint: Iceberg goes on to the newest version, and so does this."""
+        table.batch(0, 1, 2)
+        place = open_location(str(table.as_hadoop_table()))
+        there = IcebergTable(place)
+        newest = current_snapshot(there) or 0
+        rollback = look_at(Sink(place, ""), 0).rollback
+        assert rollback
+        set_snapshot(there, rollback.to_version or 0, expected=newest, plan_id="7f3a")
+        place.replace("metadata/version-hint.text", b"1")
+        assert current_snapshot(there) == rollback.to_version
+
+    def test_a_hadoop_table_is_written_at_the_same_moment(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        from airflow_ckpt_provider.sinks import iceberg_rollback
+
+        table.batch(0, 1, 2)
+        place = open_location(str(table.as_hadoop_table()))
+        rollback = look_at(Sink(place, ""), 0).rollback
+        assert rollback
+        first = place.read("metadata/v1.metadata.json")
+        head_of = iceberg_rollback.head_of
+
+        def late(metadata: dict[str, object]) -> int | None:
+            place.create("metadata/v2.metadata.json", first)
+            return head_of(metadata)
+
+        monkeypatch.setattr(iceberg_rollback, "head_of", late)
+        with pytest.raises(RefusedError, match="was written to at the same moment"):
+            set_snapshot(
+                IcebergTable(place), rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a"
+            )
+        assert place.read("metadata/v2.metadata.json") == first
+
+    def test_damaged_metadata(self, table: Table) -> None:
+        place = open_location(str(table.as_hadoop_table()))
+        for content in (b'{"format-version":', b"[]", b"\x1f\x8bxx"):
+            place.replace("metadata/v1.metadata.json", content)
+            with pytest.raises(UnreadableLogError, match="is no metadata of an Iceberg table"):
+                look_at(Sink(place, ""), 0)
+        place.replace("metadata/v1.metadata.json", b'{"table-uuid": "u", "current-snapshot-id": 7, "snapshots": []}')
+        with pytest.raises(UnreadableLogError, match="the current snapshot 7 is not among the snapshots"):
+            look_at(Sink(place, ""), 0)
+
+
+class TestByName:
+    def test_no_such_table(self, table: Table) -> None:
+        sink = Sink.named("iceberg:lake.sales.invoices", open_location, storage_options=table.properties)
+        with pytest.raises(RefusedError, match=r"catalog lake has no table sales.invoices"):
+            look_at(sink, 0)
+
+    def test_not_a_name(self) -> None:
+        with pytest.raises(RefusedError, match="iceberg:orders does not name a table"):
+            look_at(Sink.named("iceberg:orders", open_location), 0)
+
+    def test_a_catalog_that_is_not_set_up(self) -> None:
+        with pytest.raises(StorageError, match=r"iceberg:nowhere\.sales\.orders could not be loaded"):
+            look_at(Sink.named("iceberg:nowhere.sales.orders", open_location), 0)
+
+    def test_its_name(self, table: Table) -> None:
+        assert table.sink.name == f"iceberg:{NAME}"
+        assert "sqlite" not in repr(table.sink)
+
+
+class TestCutover:
+    """A new checkpoint has a new query id: Iceberg remembers nothing of it."""
+
+    def test_from_scratch(self, table: Table) -> None:
+        known = Known.of(table.batch(0, 1, 2).sink)
+        cutover = cutover_to_new_checkpoint(known, QueryIds.of(QUERY), start=NOTHING_READ, newest=2)
+        assert (cutover.kind, cutover.verdict) == ("iceberg", Verdict.WILL_DUPLICATE)
+        assert cutover.doubled == {"batches": 3, "rows": 3}
+
+    def test_where_it_stands(self, table: Table) -> None:
+        known = Known.of(table.batch(0, 1, 2).sink)
+        assert cutover_to_new_checkpoint(known, QueryIds.of(QUERY), start=2, newest=2).verdict is Verdict.SAFE
+        assert cutover_to_new_query_id(known, QueryIds.of(QUERY), start=1, newest=2).verdict is Verdict.WILL_DUPLICATE
+        assert cutover_of_same_query(known, QueryIds.of(QUERY), start=1, newest=2).verdict is Verdict.WILL_SKIP
+
+    def test_by_directory_it_is_never_safe(self, table: Table) -> None:
+        table.batch(0, 1, 2)
+        known = Known.of(Sink(open_location(str(table.directory)), ""))
+        assert cutover_to_new_checkpoint(known, QueryIds.of(QUERY), start=2, newest=2).verdict is Verdict.UNKNOWN
+
+
+def test_a_table_without_a_snapshot(table: Table) -> None:
+    assert table.look(0).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(("kind", "directories"), [("hudi", [".hoodie"]), ("paimon", ["snapshot", "schema"])])
+def test_other_tables_are_named_and_never_judged(kind: str, directories: list[str], tmp_path: Path) -> None:
+    for directory in directories:
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "file").write_text("x")
+    sink = Sink(open_location(str(tmp_path)), "")
+    report = look_at(sink, 3)
+    assert (report.kind, report.verdict) == (kind, Verdict.UNKNOWN)
+    assert kind in report.reasons[0].lower()
+    assert look_at(sink, 3, newest=3).verdict is Verdict.SAFE
+    known = Known.of(sink)
+    for judge in (cutover_to_new_checkpoint, cutover_to_new_query_id, cutover_of_same_query):
+        cutover = judge(known, QueryIds.of(QUERY), start=1, newest=2)
+        assert (cutover.kind, cutover.verdict) == (kind, Verdict.UNKNOWN)
+
+
+def test_nothing_named_claims_nothing_of_other_sinks() -> None:
+    report = look_at(Sink(), 3, newest=5)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons == (
+        "the sink is not known: a Delta table, an Iceberg table or a file sink that is written directly silently skips what it "
+        "remembers of batches 4 to 5; without such a memory their rows are written again",
+    )
+
+
+def test_an_id_that_a_person_named_is_not_what_iceberg_compares(table: Table) -> None:
+    """Batches under an older id are the stream's, and are not skipped."""
+    table.batch(0, 1, 2, query=OTHER)
+    ids = QueryIds.of(QUERY, app_id=OTHER)
+    report = inspect_sink(table.sink, history_of(table.sink), ids, 1, 99)
+    assert (report.batch_id, report.remembered, report.verdict) == (2, None, Verdict.WILL_DUPLICATE)

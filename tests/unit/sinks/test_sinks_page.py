@@ -1,0 +1,31 @@
+"""``docs/sinks.md`` names a test in its cells: each of them is there, and collected where pytest looks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+PAGE = (TESTS.parent / "docs" / "sinks.md").read_text()
+NAMED = sorted(set(re.findall(r"`((?:[a-z_]+/)*test_[a-z_]+\.py(?:::\w+)?)`", PAGE)))
+
+
+def test_the_page_names_tests() -> None:
+    assert len(NAMED) > 15
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_named_test_is_there(named: str) -> None:
+    path, _, name = named.partition("::")
+    file = TESTS / path if "/" in path else TESTS / "unit" / "sinks" / path
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    there = {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)}
+    assert not name or name in there
+
+
+def test_every_row_has_every_cell() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {8}
