@@ -2,8 +2,8 @@
 
 Every file is one AES-256-GCM message of the ``cryptography`` package: a random nonce of 96 bits, and the path of the file
 below the place as associated data, so that a file that was changed, cut off, or put in another's place is an error and never a
-content. The key of a place is random and lies beside the files, wrapped (RFC 3394) with the key that its owner
-has; so that one can be changed without writing the files again.
+content. The key of a place is random and lies beside the files, wrapped with the keys that its owners have, see
+:mod:`~airflow_ckpt_provider.storage.key_sets`.
 
 Not hidden: names of streams, sizes and times of files, and the SHA-256 of contents in the names of objects.
 
@@ -12,59 +12,26 @@ Not hidden: names of streams, sizes and times of files, and the SHA-256 of conte
 
 from __future__ import annotations
 
-import base64
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.errors import DamagedFileError, RepositoryError
+from airflow_ckpt_provider.storage.key_sets import CIPHER, data_key_of
+from airflow_ckpt_provider.storage.keys import WrappedKey, new_data_key
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-_CIPHER = "AES-256-GCM"
-_KEY_BYTES = 32
 #: What a file begins with: this, the nonce, and at its end the tag.
 _MAGIC = b"ACKPT\x00\x01\n"
 _NONCE = 12
 _OVERHEAD = len(_MAGIC) + _NONCE + 16
-
-
-def parse_key(text: str, *, name: str) -> bytes:
-    """Read the key of a repository: 32 bytes in base64, as ``openssl rand -base64 32`` makes them.
-
-    :param text: what a file or connection has.
-    :param name: what to call it in messages; the key itself is in none.
-    :raises RepositoryError: it is none.
-    """
-    try:
-        key = base64.b64decode(text.strip(), validate=True)
-    except ValueError:
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise RepositoryError(
-            f"{name} is no key: a key is {_KEY_BYTES} bytes in base64", hint="make one: openssl rand -base64 32"
-        )
-    return key
-
-
-def read_key(file: str) -> bytes:
-    """Read the key of a repository from a file.
-
-    :param file: path on this machine, as given to ``--key-file``.
-    :raises RefusedError: it cannot be read.
-    :raises RepositoryError: it holds no key.
-    """
-    try:
-        text = Path(file).read_text()
-    except (OSError, ValueError) as e:
-        raise RefusedError(f"--key-file {file} cannot be read: {e}", hint="give a file on this machine") from e
-    return parse_key(text, name=file)
 
 
 def new_encryption(key: bytes) -> dict[str, Any]:
@@ -73,8 +40,7 @@ def new_encryption(key: bytes) -> dict[str, Any]:
     :param key: the owner's key.
     :raises MissingExtraError: the ``cryptography`` package is not installed.
     """
-    wrapped = _key_wrap().aes_key_wrap(key, os.urandom(_KEY_BYTES))
-    return {"cipher": _CIPHER, "wrapped_key": base64.b64encode(wrapped).decode()}
+    return {"cipher": CIPHER, **WrappedKey.make(key, new_data_key()).to_json()}
 
 
 def decrypted(location: Location, encryption: Mapping[str, Any] | None) -> Location:
@@ -93,35 +59,18 @@ def decrypted(location: Location, encryption: Mapping[str, Any] | None) -> Locat
                 hint="leave the key out, or use another place and `airflow-ckpt copy` the backups there",
             )
         return location
+    if not isinstance(encryption, Mapping):
+        raise RepositoryError(
+            f"{location}: what repository.json says of its encryption cannot be read",
+            hint="put it back from an export: airflow-ckpt key import REPOSITORY --file EXPORT",
+        )
     if key is None:
         raise RepositoryError(
             f"{location} is encrypted, and no key was given",
-            hint="give --key-file, or ckpt_repository_key in the extra of the repository's connection",
+            hint="give --key-file, or ckpt_repository_secret_key in the extra of the repository's connection",
         )
-    wrap = _key_wrap()
-    try:
-        if encryption["cipher"] != _CIPHER:
-            raise RepositoryError(
-                f"{location} is encrypted by {encryption['cipher']}, known here: {_CIPHER}",
-                hint="upgrade airflow-ckpt-provider",
-            )
-        data_key = wrap.aes_key_unwrap(key, base64.b64decode(encryption["wrapped_key"]))
-    except (wrap.InvalidUnwrap, ValueError, KeyError) as e:
-        raise RepositoryError(
-            f"{location} is encrypted with another key than the one given", hint="find the key it was made with"
-        ) from e
+    data_key = data_key_of(location, encryption, key)
     return Location(EncryptedStore(location.store, location.root, data_key), location.root)
-
-
-def _key_wrap() -> Any:
-    try:
-        from cryptography.hazmat.primitives import keywrap
-    except ImportError as e:
-        raise MissingExtraError(
-            f"encrypted repositories need the package cryptography ({e})",
-            hint="pip install 'airflow-ckpt-provider[encryption]'",
-        ) from e
-    return keywrap
 
 
 class EncryptedStore(Store):
@@ -158,18 +107,24 @@ class EncryptedStore(Store):
     def read(self, path: str) -> bytes:
         """Return the content of a file.
 
-        :raises StorageError: it was changed, cut off, or belongs elsewhere.
+        :raises DamagedFileError: it was changed, cut off, or belongs elsewhere.
         """
+        return self._plain_of(path, self._inner.read(path))
+
+    def read_at_most(self, path: str, most: int) -> bytes:
+        """Return the content of a file that may have so many bytes; see :meth:`read`."""
+        return self._plain_of(path, self._inner.read_at_most(path, most + _OVERHEAD))
+
+    def _plain_of(self, path: str, data: bytes) -> bytes:
         from cryptography.exceptions import InvalidTag
 
-        data = self._inner.read(path)
         start = len(_MAGIC) + _NONCE
         try:
             if not data.startswith(_MAGIC):
                 raise InvalidTag
             return self._cipher.decrypt(data[len(_MAGIC) : start], data[start:], self._bound(path))
         except (InvalidTag, ValueError) as e:
-            raise StorageError(
+            raise DamagedFileError(
                 f"could not decrypt {path}: it was changed, cut off, or is not of this place",
                 hint="`airflow-ckpt verify --read-data` tells which backups are whole",
             ) from e
@@ -208,6 +163,18 @@ class EncryptedStore(Store):
         """Not offered: a file is bound to its path."""
         raise NotImplementedError("EncryptedStore.copies_within is false")
 
+    def why_no_locks(self, path: str) -> str | None:
+        """Why files below ``path`` cannot be locked."""
+        return self._inner.why_no_locks(path)
+
+    def lock(self, path: str, until: datetime) -> None:
+        """Lock a file until a time."""
+        self._inner.lock(path, until)
+
+    def locked_until(self, path: str) -> datetime | None:
+        """Until when a file is locked."""
+        return self._inner.locked_until(path)
+
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several."""
         return self._inner.canonical(path)
@@ -216,7 +183,7 @@ class EncryptedStore(Store):
         """Whether ``other`` reaches the same place, encrypted or not."""
         return self._inner.same_as(other._inner if isinstance(other, EncryptedStore) else other)
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """The same store with a check before each request that changes it."""
         fenced = copy.copy(self)
         fenced._inner = self._inner.fenced(check, request_timeout=request_timeout)

@@ -83,6 +83,11 @@ def storage_error(action: str, cause: Exception) -> StorageError:
     return StorageError(f"could not {action}: {reason}", hint=hint)
 
 
+def error_code(error: BaseException) -> str | None:
+    """The service's own word for what went wrong, such as ``AccessDenied``; ``None`` where it said none."""
+    return _code_and_reason(error)[0]
+
+
 def says_no_bucket(error: BaseException) -> bool:
     """Whether a client's file-not-found is about the bucket and not about the file."""
     code, _ = _code_and_reason(error)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.storage.conditions import TIMES, if_match, refused
+from airflow_ckpt_provider.storage import object_lock
+from airflow_ckpt_provider.storage.conditions import TIMES, CopyCondition, if_match, refused
 from airflow_ckpt_provider.storage.failures import says_condition_failed, translated
+from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.pace import Pace
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 from airflow_ckpt_provider.storage.write_check import WriteCheck, changes_store, with_check
@@ -90,6 +91,7 @@ class FsspecStore(Store):
         self._fresh = _OBJECT_STORES.get(self._protocol, {})
         #: How fast an object store is asked. What its client repeats by itself does not show here.
         self.pace = Pace(f"{self._protocol}://")
+        self._copy_condition = CopyCondition(f"{self._protocol}://")
         self._s3 = self._protocol in _S3 and hasattr(fs, "call_s3")
         if self._object_store:
             self.creates_if_absent = True
@@ -252,8 +254,20 @@ class FsspecStore(Store):
 
     @changes_store
     def copy(self, source: str, target: str, size: int) -> None:
-        """Copy inside the store."""
+        """Copy inside the store: on S3 one request with ``If-None-Match: *``."""
         action = f"copy {self._uri(source)} to {self._uri(target)}"
+        if self._s3 and size < _ONE_REQUEST:
+
+            def copy() -> None:
+                condition = {**_object(target), "CopySource": _object(source), "IfNoneMatch": "*"}
+                with translated(action):
+                    if not self._send_if(action, "copy_object", condition):
+                        if self.find(source) is None:
+                            raise FileNotFoundError(source)
+                        raise FileExistsError(target)
+
+            self._copy_condition.copy(copy)
+            return
         with translated(action):
             try:
                 self._change(_Change(self.write_check), action, "cp_file", source, target)
@@ -261,6 +275,10 @@ class FsspecStore(Store):
                 self._require_bucket(source)
                 self._require_bucket(target)
                 raise
+
+    def copies_if_absent(self, size: int) -> bool:
+        """Whether the service refuses a copy over a file: of S3 the first copy shows it, of others it is not known."""
+        return self._s3 and size < _ONE_REQUEST and self._copy_condition.holds is True
 
     @changes_store
     def copy_new(self, source: StoredFile, target: str) -> None:
@@ -289,11 +307,28 @@ class FsspecStore(Store):
         """Whether one object is a copy of another; that of one uploaded in parts has an ETag of its own."""
         return made.identity == (source.identity or source.checksum) or self.read(made.path) == self.read(source.path)
 
+    def why_no_locks(self, path: str) -> str | None:
+        """Why files below ``path`` cannot be locked; one request to S3."""
+        return (
+            object_lock.why_no_locks(self._call_s3, _object(path)["Bucket"]) if self._s3 else super().why_no_locks(path)
+        )
+
+    @changes_store
+    def lock(self, path: str, until: datetime) -> None:
+        """Lock a file until a time."""
+        where = _object(path)
+        object_lock.lock(self._change_s3, where["Bucket"], where["Key"], until)
+
+    def locked_until(self, path: str) -> datetime | None:
+        """Until when a file is locked."""
+        where = _object(path)
+        return object_lock.locked_until(self._call_s3, where["Bucket"], where["Key"])
+
     def same_as(self, other: Store) -> bool:
         """Whether both use the same filesystem (fsspec hands out one instance for equal arguments)."""
         return isinstance(other, FsspecStore) and self.fs == other.fs
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """The same store with a check before each request that changes it.
 
         s3fs calls it before each request and each repeat. gcsfs and adlfs repeat requests by themselves: it is called before the
@@ -329,6 +364,14 @@ class FsspecStore(Store):
 
         return self._ask(action, request)
 
+    def _call_s3(self, action: str, method: str, **parameters: Any) -> Any:
+        return self._ask(action, lambda: self.fs.call_s3(method, **parameters))
+
+    def _change_s3(self, action: str, method: str, **parameters: Any) -> Any:
+        if method.startswith("get_"):
+            return self._call_s3(action, method, **parameters)
+        return self._change(_Change(self.write_check), action, "call_s3", method, **parameters)
+
     def _send_if(self, action: str, method: str, condition: dict[str, Any]) -> bool:
         """Send a conditional request to S3, and say whether it was carried out; a missing file is a condition that fails."""
         try:
@@ -363,8 +406,8 @@ class FsspecStore(Store):
             )
 
     def _write_and_rename(self, path: str, data: bytes) -> None:
-        directory, _, name = path.rpartition("/")
-        temporary = f"{directory}/.{name}.{uuid.uuid4()}.tmp"
+        directory = path.rpartition("/")[0]
+        temporary = hidden_name(path)
         self.write_check()
         self.fs.makedirs(directory, exist_ok=True)
         try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.namenodes import HdfsRefusalError, NameNodes
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
@@ -191,7 +191,7 @@ class HdfsStore(Store):
         """Whether both ask one NameNode."""
         return isinstance(other, HdfsStore) and not self.namenodes.addresses.isdisjoint(other.namenodes.addresses)
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """The same store with a check before each CREATE, RENAME, DELETE and write to a DataNode.
 
         Hidden files that could not be removed any more, since the check forbade it, stay.
@@ -221,7 +221,7 @@ class HdfsStore(Store):
 
         :param rename: ``renameoptions`` of WebHDFS (Hadoop's ``Options.Rename``): ``NONE`` refuses where there is a file.
         """
-        temporary = _hidden(path)
+        temporary = hidden_name(path)
         try:
             # Over itself, where a first DataNode did not answer.
             self.namenodes.stream(action, "PUT", "CREATE", _in_hdfs(temporary), data=data, overwrite="true")
@@ -249,7 +249,7 @@ class HdfsStore(Store):
 
         :raises FileChangedError: it is another one, which is back, or kept where somebody took its name.
         """
-        taken = _hidden(file.path)
+        taken = hidden_name(file.path)
         try:
             self._rename(action, file.path, taken, "NONE")
         except FileNotFoundError:
@@ -348,12 +348,6 @@ def _client(uri: str, host: str, port: int, given: dict[str, Any]) -> WebHDFS:
 def _host_and_port(name: str) -> tuple[str, int | None]:
     host, _, port = name.strip().rpartition(":")
     return (host, int(port)) if host and port.isdecimal() else (name.strip(), None)
-
-
-def _hidden(path: str) -> str:
-    """A new name beside a file, in Spark's own form of temporary names, which every Spark ignores."""
-    directory, _, name = path.rpartition("/")
-    return f"{directory}/.{name}.{uuid.uuid4()}.tmp"
 
 
 def _in_hdfs(path: str) -> str:

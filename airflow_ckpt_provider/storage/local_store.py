@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.mounts import file_system_of
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 from airflow_ckpt_provider.storage.write_check import changes_store, with_check
@@ -78,6 +78,13 @@ class LocalStore(Store):
         """Return the content of a file."""
         with _translated(f"read {path}"):
             return Path(path).read_bytes()
+
+    def read_at_most(self, path: str, most: int) -> bytes:
+        """Return the content of a file that may have so many bytes."""
+        with _translated(f"read {path}"), open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > most:
+                raise self.too_large(path, most)
+            return self.require_most(path, file.read(most + 1), most)
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file."""
@@ -181,7 +188,7 @@ class LocalStore(Store):
         """All local paths are in one store."""
         return isinstance(other, LocalStore)
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """The same store with a check before each change; the operating system has no time-out for one."""
         return with_check(self, check, request_timeout)
 
@@ -192,7 +199,7 @@ class LocalStore(Store):
         :raises FileNotFoundError: it is missing.
         :raises FileChangedError: it is another one, or somebody took the free name.
         """
-        taken = _hidden(file.path)
+        taken = hidden_name(file.path)
         self.write_check()
         os.rename(file.path, taken)
         found = self.find(taken)
@@ -239,7 +246,7 @@ class LocalStore(Store):
         except FileExistsError as e:
             # A file where a directory should be; for the caller "exists" is about the file to be written.
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from e
-        temporary = _hidden(path)
+        temporary = hidden_name(path)
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
@@ -256,12 +263,6 @@ class LocalStore(Store):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _hidden(path: str) -> str:
-    """A new name beside a file, in Spark's own form of temporary names, which every Spark ignores."""
-    directory, _, name = path.rpartition("/")
-    return f"{directory}/.{name}.{uuid.uuid4()}.tmp"
 
 
 def _renames_show(path: str) -> bool:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
+from airflow_ckpt_provider.errors import RefusedError, UntrustedError
 from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.storage.signatures import SIGNATURES, Signing, is_signed
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
+
+log = logging.getLogger(__name__)
+
+#: Bytes that a document may have: most of ours, and those with a line for each file. Either is far more than any has.
+SMALL, LARGE = 16 * 1024**2, 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
     """A directory in a store. Paths given to and returned by its methods are relative to it, separated by ``/``.
 
+    A path that leads out of it is refused, with a ``RefusedError``.
+
     :param store: the store.
     :param root: the directory's path in the store, without a trailing slash.
     :param key: key of the repository that is here or will be, where that is encrypted.
+    :param repository_id: id of the repository that has to be here; ``None``: any.
+    :param signing: what signs and checks the documents of the repository that is here; ``None``: nothing does.
     """
 
     store: Store
     root: str
     key: bytes | None = field(default=None, repr=False, compare=False)
+    repository_id: str | None = field(default=None, repr=False, compare=False)
+    signing: Signing | None = field(default=None, repr=False, compare=False)
 
     @property
     def uri(self) -> str:
@@ -63,7 +78,37 @@ class Location:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; ``FileNotFoundError`` where there is none."""
-        return self.store.read(self._absolute(path))
+        data = self.store.read(self._absolute(path))
+        return self.signing.checked(self, path, data) if self.signing else data
+
+    def read_document(self, path: str, *, most: int = SMALL) -> bytes:
+        """Return the content of a document of ours, see :meth:`Store.read_at_most`.
+
+        :param path: the document.
+        :param most: bytes that it may have; :data:`LARGE` for what grows with the files of a checkpoint.
+        :raises TooLargeError: it has more.
+        :raises UntrustedError: it has to be signed by a trusted key, and is not.
+        """
+        data = self.store.read_at_most(self._absolute(path), most)
+        return self.signing.checked(self, path, data) if self.signing else data
+
+    @property
+    def checks_signatures(self) -> bool:
+        """Whether documents here have to be signed by a trusted key."""
+        return self.signing is not None and bool(self.signing.trusted)
+
+    def is_trusted(self, path: str) -> bool:
+        """Whether a document that is there was signed by a trusted key; where no keys are configured that takes no request."""
+        if not self.checks_signatures:
+            return True
+        try:
+            self.read_document(path)
+        except UntrustedError as e:
+            log.warning("%s: it is ignored", e.message)
+            return False
+        except FileNotFoundError:
+            return False
+        return True
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file, see :meth:`Store.read_part`."""
@@ -81,7 +126,9 @@ class Location:
         return next(found, None)
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file, see :meth:`Store.create`."""
+        """Write a new file, see :meth:`Store.create`; before it its signature, if it is a document that is signed."""
+        if self.signing:
+            self.signing.sign(self, path, data)
         self.store.create(self._absolute(path), data)
 
     def replace(self, path: str, data: bytes) -> None:
@@ -89,8 +136,11 @@ class Location:
         self.store.replace(self._absolute(path), data)
 
     def delete(self, path: str) -> None:
-        """Delete a file; a missing one is fine."""
+        """Delete a file, and its signatures if it is a document that is signed; a missing one is fine."""
         self.store.delete(self._absolute(path))
+        if self.signing and is_signed(path):
+            for signature in self.sweep(f"{SIGNATURES}/{path}"):
+                self.store.delete(self._absolute(signature.path))
 
     def delete_listed(self, file: StoredFile) -> None:
         """Delete a file if it is still the one that was listed here, see :meth:`Store.delete_listed`."""
@@ -110,7 +160,19 @@ class Location:
         """
         self.store.copy_new(self._in_store(source), (into or self)._absolute(path))
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Location:
+    def why_no_locks(self) -> str | None:
+        """Why files here cannot be locked against deletion, see :meth:`Store.why_no_locks`."""
+        return self.store.why_no_locks(self.root)
+
+    def lock(self, path: str, until: datetime) -> None:
+        """Lock a file until a time, see :meth:`Store.lock`."""
+        self.store.lock(self._absolute(path), until)
+
+    def locked_until(self, path: str) -> datetime | None:
+        """Until when a file is locked, see :meth:`Store.locked_until`."""
+        return self.store.locked_until(self._absolute(path))
+
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Location:
         """The same place with a check before each request that changes it, see :meth:`Store.fenced`."""
         return replace(self, store=self.store.fenced(check, request_timeout=request_timeout))
 
@@ -119,7 +181,16 @@ class Location:
         self.store.remove_empty_directories(self.root)
 
     def _absolute(self, path: str) -> str:
-        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+        """A path in the store; the last barrier for whatever a file of a checkpoint or a repository names."""
+        if not path:
+            return self.root
+        try:
+            return f"{self.root.rstrip('/')}/{safe_relative(path)}"
+        except ValueError as e:
+            raise RefusedError(
+                f"{path!r} is no path in {self}: {e}",
+                hint="a file there that names it was damaged or forged: find out who wrote it, and put it back from a copy",
+            ) from None
 
     def _in_store(self, file: StoredFile) -> StoredFile:
         return replace(file, path=self._absolute(file.path))
@@ -137,6 +208,40 @@ def plain_uri(uri: str) -> str:
     return re.sub(r"^(s3a|s3n)://", "s3://", uri).rstrip("/")
 
 
-def is_within(path: str) -> bool:
-    """Whether a path is relative to a place and cannot leave it."""
-    return bool(path) and not any(part in ("", ".", "..") for part in path.split("/"))
+def safe_paths(paths: Iterable[object]) -> tuple[str, ...]:
+    """Return paths that a file holds, if all of them stay in the place that they are relative to.
+
+    :param paths: what the file holds.
+    :raises ValueError: one of them does not; the message names it.
+    """
+
+    def checked(path: object) -> str:
+        try:
+            return safe_relative(path)
+        except ValueError as e:
+            raise ValueError(f"{path!r}: {e}") from None
+
+    return tuple(map(checked, paths))
+
+
+def safe_relative(path: object, *, below: str = "") -> str:
+    """Return a path that a file holds, if it stays in the place that it is relative to.
+
+    Used for every path that comes out of a file of a repository, a checkpoint or a sink, before anything is done with it.
+
+    :param path: what the file holds, of whatever type.
+    :param below: a directory of that place in which it has to lie, without a slash at its end; the default is the place itself.
+    :raises ValueError: it is no such path. The message says why, without the path.
+    """
+    if not isinstance(path, str):
+        raise ValueError(f"a path is a text, and this is {type(path).__name__}")
+    if "\0" in path:
+        raise ValueError("it has a zero byte")
+    # The first look is for the many that are fine: a manifest can have a million.
+    if (not path or path[0] in "/." or path[-1] in "/." or "//" in path or "/." in path) and any(
+        part in ("", ".", "..") for part in path.split("/")
+    ):
+        raise ValueError("it is empty, absolute, or has '.', '..' or nothing between two slashes")
+    if below and not path.startswith(f"{below}/"):
+        raise ValueError(f"it does not lie in {below}/")
+    return path

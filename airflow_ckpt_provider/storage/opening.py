@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.redaction import has_password
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES, hdfs_of, open_hdfs
 from airflow_ckpt_provider.storage.local_store import LocalStore
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Spark's spelling of a scheme -> fsspec's.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs", "gs": "gcs"}
+#: In front of a bucket there is no place for a password: the client would take all of it for the bucket's name.
+_OF_BUCKETS = frozenset({"s3", "gcs", "abfs", "adl"})
 #: Connections of s3fs where it is opened here; botocore's ten are few for 64 threads.
 _CONNECTIONS = 64
 #: fsspec protocol -> the extra of this package that brings its client.
@@ -33,6 +36,7 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     :param uri: a path, or a URI with a scheme that fsspec knows; ``s3a://`` and the like are understood.
     :param storage_options: arguments of the fsspec filesystem, such as ``key``, ``secret`` and ``endpoint_url``.
     :raises MissingExtraError: the store's client is not installed; the message has the ``pip install`` line.
+    :raises RefusedError: there are credentials before the bucket of the URI.
     :raises StorageError: the scheme is unknown or the client refuses its arguments.
     """
     scheme = urlsplit(uri).scheme if "://" in uri or uri.startswith("file:") else ""
@@ -45,6 +49,7 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     if scheme in HDFS_SCHEMES:
         return open_hdfs(uri, storage_options or {})
     protocol = _SCHEMES.get(scheme, scheme)
+    refuse_password(uri)
     address = f"{protocol}{uri[len(scheme) :]}"
     options = storage_options or {}
     if protocol == "s3" and obstore_works_here() and (settings := settings_of_options(options, os.environ)):
@@ -54,6 +59,20 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
         store = S3Store(settings, beyond=lambda: FsspecStore(_filesystem(uri, address, tuned)[0]))
         return Location(store, path)
     return location_of(*_filesystem(uri, address, options))
+
+
+def refuse_password(uri: str) -> None:
+    """See that there are no credentials before the bucket of a URI: they would be sent and logged as its name.
+
+    :param uri: the URI of a place.
+    :raises RefusedError: there are.
+    """
+    scheme = uri.partition("://")[0].lower()
+    if _SCHEMES.get(scheme, scheme) in _OF_BUCKETS and has_password(uri):
+        raise RefusedError(
+            f"{uri}: credentials do not belong in the address of a bucket",
+            hint="give them by an Airflow connection, by --storage-option key=… and secret=…, or by the environment",
+        )
 
 
 def _filesystem(uri: str, address: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:

@@ -6,11 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.storage.conditions import TIMES, if_match, refused
+from airflow_ckpt_provider.storage.conditions import TIMES, CopyCondition, if_match, refused
 from airflow_ckpt_provider.storage.failures import storage_error, translated
 from airflow_ckpt_provider.storage.pace import Pace
 from airflow_ckpt_provider.storage.s3_settings import S3Settings
@@ -35,8 +36,10 @@ _RETRY: RetryConfig = {"max_retries": 0}
 #: But of an upload in parts only the part is to be repeated, which is what obstore does.
 _RETRY_OF_PARTS: RetryConfig = {"max_retries": 10}
 
-Answer = TypeVar("Answer")
+#: The header by which a copy over a file is refused, and the status of the refusal.
+_COPY_IF_ABSENT = "header-with-status:if-none-match:*:412"
 
+Answer = TypeVar("Answer")
 
 #: The process whose threads obstore has started. They do not survive a fork, and obstore then waits for them forever.
 _in_process: int | None = None
@@ -67,6 +70,7 @@ class S3Store(Store):
         self._opened_beyond: Store | None = None
         self._buckets: dict[tuple[str, str, bool, float | None], Bucket] = {}
         self._lock = threading.Lock()
+        self._copy_condition = CopyCondition(settings.endpoint or "S3", None if settings.endpoint else True)
         #: How fast the service is asked.
         self.pace = Pace(settings.endpoint or "S3")
 
@@ -121,6 +125,21 @@ class S3Store(Store):
         bucket, key = _split(path)
         client = self._bucket(bucket)
         return self._ask(f"read s3://{path}", lambda: bytes(obstore.get(client, key).bytes()))
+
+    def read_at_most(self, path: str, most: int) -> bytes:
+        """Return the content of a file that may have so many bytes: one request, whose answer is not read where it has more."""
+        import obstore
+
+        bucket, key = _split(path)
+        client = self._bucket(bucket)
+
+        def get() -> bytes | None:
+            found = obstore.get(client, key)
+            return None if found.meta["size"] > most else bytes(found.bytes())
+
+        if (content := self._ask(f"read s3://{path}", get)) is None:
+            raise self.too_large(path, most)
+        return content
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file."""
@@ -248,8 +267,9 @@ class S3Store(Store):
 
     @changes_store
     def copy(self, source: str, target: str, size: int) -> None:
-        """Copy inside the service, also from one bucket to another."""
+        """Copy inside the service, also from one bucket to another: one request with ``If-None-Match: *``."""
         import obstore
+        from obstore.exceptions import AlreadyExistsError
 
         if size >= _ONE_REQUEST:
             self._beyond().copy(source, target, size)
@@ -257,10 +277,21 @@ class S3Store(Store):
         source_bucket, source_key = _split(source)
         target_bucket, target_key = _split(target)
         client = self._bucket(target_bucket, source_bucket, writes=True)
-        self._ask(
-            f"copy s3://{source} to s3://{target}",
-            self.write_check.before(lambda: obstore.copy(client, source_key, target_key, overwrite=True)),
-        )
+
+        def request() -> None:
+            try:
+                obstore.copy(client, source_key, target_key, overwrite=False)
+            except AlreadyExistsError as e:
+                raise FileExistsError(target) from e
+
+        def copy() -> None:
+            self._ask(f"copy s3://{source} to s3://{target}", self.write_check.before(request))
+
+        self._copy_condition.copy(copy)
+
+    def copies_if_absent(self, size: int) -> bool:
+        """Whether the service refuses a copy over a file: AWS does, of any other the first copy shows it. Not from 5 GiB on."""
+        return size < _ONE_REQUEST and self._copy_condition.holds is True
 
     def copy_new(self, source: StoredFile, target: str) -> None:
         """Copy a file that was listed to one that does not exist yet: one request with both conditions, through s3fs.
@@ -269,11 +300,23 @@ class S3Store(Store):
         """
         self._beyond().copy_new(source, target)
 
+    def why_no_locks(self, path: str) -> str | None:
+        """Why files below ``path`` cannot be locked: one request, through s3fs."""
+        return self._beyond().why_no_locks(path)
+
+    def lock(self, path: str, until: datetime) -> None:
+        """Lock a file until a time: one request, through s3fs."""
+        self._beyond().lock(path, until)
+
+    def locked_until(self, path: str) -> datetime | None:
+        """Until when a file is locked: one request, through s3fs."""
+        return self._beyond().locked_until(path)
+
     def same_as(self, other: Store) -> bool:
         """Whether both reach the same service as the same identity."""
         return isinstance(other, S3Store) and self.settings.same_identity(other.settings)
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """The same store with a check before each request that changes it. obstore ends such a request by itself in time.
 
         Of an upload in parts each part and its completion are requests of their own.
@@ -340,6 +383,7 @@ class S3Store(Store):
             "virtual_hosted_style_request": True,
             "region": region,
             "skip_signature": settings.credentials is None,
+            "copy_if_not_exists": _COPY_IF_ABSENT,
             # Not every service has the request that deletes many at once, and one is all we delete.
             "disable_bulk_delete": True,
         }

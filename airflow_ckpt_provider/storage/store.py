@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_ckpt_provider.errors import FileChangedError
+from airflow_ckpt_provider.errors import FileChangedError, TooLargeError
+from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.write_check import NO_CHECK, WriteCheck
 
 
@@ -68,7 +69,7 @@ class Store(ABC):
 
     #: ``create`` is atomic and exclusive: of two callers at once exactly one succeeds.
     creates_if_absent: bool = False
-    #: ``copy`` is carried out by the store itself, no bytes pass through this process.
+    #: ``copy`` is carried out by the store itself, no bytes pass through this process. See also :meth:`copies_if_absent`.
     copies_within: bool = False
     #: ``delete_listed`` and ``replace_listed`` never destroy anything but the version that was listed: the service compares, or
     #: the file is renamed away and compared before it is removed. Where false the look and the change are two steps.
@@ -95,6 +96,30 @@ class Store(ABC):
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
+
+    def read_at_most(self, path: str, most: int) -> bytes:
+        """Return the content of a file that may have so many bytes; of a larger one as little is read as the store allows.
+
+        :param most: bytes.
+        :raises TooLargeError: it has more.
+        """
+        return self.require_most(path, self.read(path), most)
+
+    def require_most(self, path: str, content: bytes, most: int) -> bytes:
+        """Return a content that is not too large.
+
+        :raises TooLargeError: it is.
+        """
+        if len(content) > most:
+            raise self.too_large(path, most)
+        return content
+
+    def too_large(self, path: str, most: int) -> TooLargeError:
+        """The error where a file is larger than any of its kind."""
+        return TooLargeError(
+            f"{self.uri_of(path)} has more than {most:,} bytes, which no file of its kind has; it was not read",
+            hint="it was damaged or forged: put it back from a copy, or move it away",
+        )
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file, as a log that grows is read; fewer bytes where the file ends before."""
@@ -167,10 +192,43 @@ class Store(ABC):
 
     @abstractmethod
     def copy(self, source: str, target: str, size: int) -> None:
-        """Copy a file inside the store. Only called where :attr:`copies_within` is true.
+        """Copy a file inside the store, to a name that is free: one request. Only called where :attr:`copies_within` is true.
+
+        The source is not compared with anything: whoever calls this looks at what arrived.
 
         :param size: bytes of the source, as listed, so that the store need not be asked again.
+        :raises FileExistsError: the name is not free. Only where :meth:`copies_if_absent`: elsewhere the file there is written
+            over, so give a name that nobody else has.
         """
+
+    def copies_if_absent(self, size: int) -> bool:
+        """Whether :meth:`copy` never writes over a file, as far as is known now. Without certainty: false.
+
+        :param size: bytes of the file to be copied.
+        """
+        return False
+
+    def why_no_locks(self, path: str) -> str | None:
+        """Why files below ``path`` cannot be locked against deletion for a time; ``None``: they can.
+
+        :raises StorageError: the store could not be asked.
+        """
+        return f"{self.protocol}:// has no Object Lock; S3 has it"
+
+    def lock(self, path: str, until: datetime) -> None:
+        """Lock a file: the version that is there now can be deleted by nobody before a time. Only called where it can be locked.
+
+        A lock that lasts longer stays as it is.
+
+        :param path: the file.
+        :param until: the time, with a time zone.
+        :raises FileNotFoundError: there is no such file.
+        """
+        raise NotImplementedError(f"{type(self).__name__} locks no files")
+
+    def locked_until(self, path: str) -> datetime | None:
+        """Until when a file is locked; ``None``: it is not. Only called where files can be locked."""
+        raise NotImplementedError(f"{type(self).__name__} locks no files")
 
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several, as by symbolic links."""
@@ -180,14 +238,15 @@ class Store(ABC):
         """Whether ``other`` reaches the same place, so that ``copy`` can go between the two."""
         return self is other
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """Return the same store with a check before each request that creates, replaces, deletes or copies.
 
         The check is also called before each repeat of such a request. Requests that only read are as before.
 
         :param check: raises where nothing may be sent any more. What it raises comes out of the verb unchanged. It is called from
             several threads at once.
-        :param request_timeout: seconds that one such request may take as a whole, as far as the store's client has such a limit.
+        :param request_timeout: seconds that one such request may take as a whole, as far as the store's client has such a limit;
+            ``None``: as long as without a check.
         :raises NotImplementedError: this kind of store does not call a check.
         """
         raise NotImplementedError(f"{type(self).__name__} calls no check before its requests")
@@ -220,8 +279,8 @@ class Store(ABC):
         )
 
     def uri_of(self, path: str) -> str:
-        """A path of this store as people write it."""
-        return path if self.protocol == "file" else f"{self.protocol}://{path.lstrip('/')}"
+        """A path of this store as people write it, without credentials that were in its address."""
+        return path if self.protocol == "file" else redacted(f"{self.protocol}://{path.lstrip('/')}")
 
 
 def _in_words(file: StoredFile) -> str:

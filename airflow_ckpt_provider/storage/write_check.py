@@ -87,7 +87,7 @@ def changes_store(verb: Callable[Parameters, Answer]) -> Callable[Parameters, An
     return call
 
 
-def with_check(store: AnyStore, check: Callable[[], None], request_timeout: float) -> AnyStore:
+def with_check(store: AnyStore, check: Callable[[], None], request_timeout: float | None) -> AnyStore:
     """Return a shallow copy of a store that calls a check as well as the one it may already have.
 
     The copy shares connections and pace with the original.
@@ -99,5 +99,6 @@ def with_check(store: AnyStore, check: Callable[[], None], request_timeout: floa
         check()
 
     fenced = copy.copy(store)
-    fenced.write_check = WriteCheck(both, before.limited(request_timeout))
+    limit = before.timeout if request_timeout is None else before.limited(request_timeout)
+    fenced.write_check = WriteCheck(both, limit)
     return fenced

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
+import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -20,6 +21,16 @@ from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.s3_store import S3Store
 from tests.s3_server import S3Server
 
+#: Field of :class:`Place` -> what a store cannot do for which it is declared as false.
+_WITHOUT = {
+    "exclusive": "The store looks for a file and then writes it: of two that create it at once, both may succeed.",
+    "copies": "The store cannot copy a file by itself: whoever copies one reads and writes it.",
+    "compares": "The store looks at a file and then changes it: what somebody writes in between may be lost.",
+    "identity": "The store gives files no identity: one that is written again with the same size may look the same.",
+    "steady": "The store replaces a file in two steps: readers may find none in between.",
+    "fresh": "The store shows late what another client has written: it keeps sizes and times for a while.",
+}
+
 
 @dataclass
 class Place:
@@ -31,7 +42,7 @@ class Place:
     :param copies: ``copies_within`` must be declared and work.
     :param compares: ``deletes_if_same`` must be declared and hold.
     :param identity: identities must be given and change with the content.
-    :param directories: empty directories exist.
+    :param directories: empty directories exist; object stores have none, though a server may list one for a while.
     :param steady: while a file is replaced, readers find the old content or the new one.
     :param leaves_hidden: a change that a check stops in the middle leaves a file under a hidden name.
     :param fresh: what another client has written shows at once, with its size and identity.
@@ -49,6 +60,15 @@ class Place:
     leaves_hidden: bool = False
     fresh: bool = True
     lost_names: frozenset[str] = frozenset()
+
+    def requires(self, capability: str) -> None:
+        """Skip the test if the store is declared not to have what the test is about.
+
+        :param capability: a field of this class.
+        """
+        if not getattr(self, capability):
+            where = "places.py or other_stores/conftest.py"
+            pytest.skip(f"{_WITHOUT[capability]} It is declared in {where}: Place({capability}=False).")
 
     def write_from_elsewhere(self, path: str, data: bytes) -> None:
         fs, root = self.foreign

@@ -113,7 +113,9 @@ class TestReading:
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_odd_names(self, place: Place, name: str) -> None:
         if name in place.lost_names:
-            pytest.skip("declared: its client does not find this name again")
+            pytest.skip(
+                f"The store's client takes {name!r} for a pattern and does not find it. Declared in Place.lost_names."
+            )
         location = place.location / f"in {name}"
         location.create(f"sub {name}/{name}", b"x")
         location.replace(name, b"y")
@@ -170,8 +172,7 @@ class TestWriting:
         place.location.create("a/b", b"again")
 
     def test_of_many_creators_exactly_one_wins(self, place: Place) -> None:
-        if not place.exclusive:
-            pytest.skip("declared: creates_if_absent is false")
+        place.requires("exclusive")
         for round in range(3):
             start = threading.Barrier(8)
             won: list[bytes] = []
@@ -190,8 +191,7 @@ class TestWriting:
             assert place.location.read(f"seal/{round}") == won[0]
 
     def test_readers_see_the_whole_file_or_none(self, place: Place) -> None:
-        if not place.steady:
-            pytest.skip("declared: a replace takes two steps")
+        place.requires("steady")
         contents = {bytes([n]) * 200_000 for n in range(20)}
         place.location.create("f", next(iter(contents)))
         done = threading.Event()
@@ -227,25 +227,25 @@ class TestWriting:
         assert place.location.walk()["a"] == before
 
     def test_remove_empty_directories(self, place: Place) -> None:
-        if not place.directories:
-            (place.location / "never").remove_empty_directories()
-            pytest.skip("declared: there are no directories")
         keep = place.location / "kept"
         keep.create("full/file", b"1")
         keep.create("empty/deep/file", b"1")
         keep.delete("empty/deep/file")
         keep.remove_empty_directories()
-        assert keep.list().directories == ("full",)
+        assert set(keep.walk()) == {"full/file"}
+        if place.directories:
+            assert keep.list().directories == ("full",)
         keep.delete("full/file")
         keep.remove_empty_directories()
-        assert place.location.list() == Listing((), ())
+        assert place.location.walk() == {}
+        if place.directories:
+            assert place.location.list() == Listing((), ())
         (place.location / "never").remove_empty_directories()
 
 
 class TestCopying:
     def test_within_the_store(self, place: Place) -> None:
-        if not place.copies:
-            pytest.skip("declared: copies_within is false")
+        place.requires("copies")
         location = place.location
         for name in ["plain", *ODD_NAMES]:
             location.create(f"from/{name}", name.encode())
@@ -256,9 +256,26 @@ class TestCopying:
         }
         assert location.read(f"to/from/{ODD_NAMES[0]}") == ODD_NAMES[0].encode()
 
-    def test_a_vanished_source(self, place: Place) -> None:
+    def test_never_over_a_file_where_the_store_says_so(self, place: Place) -> None:
         if not place.copies:
             pytest.skip("declared: copies_within is false")
+        location, store = place.location, place.location.store
+        location.create("a", b"first")
+        location.create("b", b"other")
+        store.copy(f"{location.root}/a", f"{location.root}/own", 5)  # the first one shows whether the service refuses
+        assert location.read("own") == b"first"
+        if not store.copies_if_absent(5):
+            pytest.skip("declared: copies_if_absent is false")
+        with pytest.raises(FileExistsError):
+            store.copy(f"{location.root}/b", f"{location.root}/a", 5)
+        assert location.read("a") == b"first"
+        with ThreadPoolExecutor(8) as pool:
+            copies = [pool.submit(store.copy, f"{location.root}/{n}", f"{location.root}/c", 5) for n in "ab" * 4]
+        assert sorted(type(copy.exception()).__name__ for copy in copies) == ["FileExistsError"] * 7 + ["NoneType"]
+        assert not store.copies_if_absent(5 * 1024**3), "that is many requests without a condition"
+
+    def test_a_vanished_source(self, place: Place) -> None:
+        place.requires("copies")
         location = place.location
         with pytest.raises(FileNotFoundError):
             location.store.copy(f"{location.root}/gone", f"{location.root}/copy", 5)

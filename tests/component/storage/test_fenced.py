@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -75,6 +76,9 @@ def changes(location: Location, files: dict[str, StoredFile], source: Location) 
 def plant(location: Location) -> dict[str, StoredFile]:
     for name in ("replace", "delete", "delete_listed", "replace_listed", "source"):
         location.create(name, b"old")
+    if location.store.copies_within:  # the first copy is made twice: that shows whether the service knows the condition
+        location.store.copy(f"{location.root}/source", f"{location.root}/first", 3)
+        location.delete("first")
     return dict(location.walk())
 
 
@@ -299,8 +303,6 @@ class TestLostAnswers:
 
     @pytest.mark.parametrize("verb", ["create", "delete_listed", "replace_listed", "copy_new"])
     def test_once(self, gate: Gate, through_gate: Location, plain: Location, verb: str) -> None:
-        if verb == "create" and isinstance(through_gate.store, FsspecStore):
-            pytest.skip("aiohttp may send it twice unseen: then its own file is somebody else's, which is safe")
         files = plant(plain)
         lost: list[str] = []
 
@@ -313,7 +315,10 @@ class TestLostAnswers:
 
         gate.refuse = lose
         fenced = through_gate.fenced(lambda: None, request_timeout=SECONDS)
-        changes(fenced, files, plain)[verb]()
+        # aiohttp, of s3fs, may send a request again unseen: the file that it made is then taken for somebody else's.
+        unseen = verb == "create" and isinstance(through_gate.store, FsspecStore)
+        with contextlib.suppress(FileExistsError) if unseen else contextlib.nullcontext():
+            changes(fenced, files, plain)[verb]()
         assert lost
         changed = {"create": b"new", "replace_listed": b"new", "copy_new": b"old"}
         assert (plain.find(verb) is None) if verb == "delete_listed" else plain.read(verb) == changed[verb]

@@ -32,8 +32,7 @@ class TestFind:
         assert place.location.find("no/such/1") is None
 
     def test_no_answer_comes_from_a_cache(self, place: Place) -> None:
-        if not place.fresh:
-            pytest.skip("declared: what another client has written shows late")
+        place.requires("fresh")
         place.location.create("a", b"1")
         before = place.location.find("a")
         place.write_from_elsewhere("a", b"more")
@@ -60,8 +59,7 @@ class TestDelete:
         assert place.location.walk() == {}
 
     def test_another_file_stays(self, place: Place) -> None:
-        if not place.fresh:
-            pytest.skip("declared: what another client has written shows late")
+        place.requires("fresh")
         place.location.create("a/b", b"1")
         file = listed(place.location, "a/b")
         place.write_from_elsewhere("a/b", b"newer")
@@ -79,10 +77,8 @@ class TestDelete:
         assert place.location.walk() == {}
 
     def test_same_size_same_second(self, place: Place) -> None:
-        if not place.fresh:
-            pytest.skip("declared: what another client has written shows late")
-        if not place.identity:
-            pytest.skip("declared: there are no identities")
+        place.requires("fresh")
+        place.requires("identity")
         place.location.create("a", b"1")
         file = listed(place.location, "a")
         place.write_from_elsewhere("a", b"2")
@@ -113,8 +109,7 @@ class TestReplace:
             assert place.location.read("a/b") == b"third"
 
     def test_another_file_stays(self, place: Place) -> None:
-        if not place.fresh:
-            pytest.skip("declared: what another client has written shows late")
+        place.requires("fresh")
         place.location.create("a/b", b"1")
         file = listed(place.location, "a/b")
         place.write_from_elsewhere("a/b", b"newer")
@@ -124,8 +119,7 @@ class TestReplace:
         assert set(place.location.walk()) == {"a/b"}
 
     def test_a_missing_file_is_not_made(self, place: Place) -> None:
-        if not place.fresh:
-            pytest.skip("declared: what another client has written shows late")
+        place.requires("fresh")
         place.location.create("a/b", b"1")
         file = listed(place.location, "a/b")
         place.delete_from_elsewhere("a/b")
@@ -142,8 +136,7 @@ class TestRaces:
 
     @pytest.fixture(autouse=True)
     def _declared(self, place: Place) -> None:
-        if not place.compares:
-            pytest.skip("declared: deletes_if_same is false")
+        place.requires("compares")
 
     def test_delete_against_replace(self, place: Place) -> None:
         deleted = 0
@@ -200,8 +193,7 @@ class TestRaces:
 class TestCopy:
     @pytest.fixture(autouse=True)
     def _declared(self, place: Place) -> None:
-        if not place.copies:
-            pytest.skip("declared: copies_within is false")
+        place.requires("copies")
 
     def test_to_a_new_file(self, place: Place) -> None:
         place.location.create("from/a b%", b"1")
@@ -227,8 +219,7 @@ class TestCopy:
         assert listed(place.location, "b") == made
 
     def test_another_source_is_not_copied(self, place: Place) -> None:
-        if not place.fresh:
-            pytest.skip("declared: what another client has written shows late")
+        place.requires("fresh")
         place.location.create("a", b"1")
         file = listed(place.location, "a")
         place.write_from_elsewhere("a", b"newer")

@@ -137,8 +137,8 @@ class TestConnections:
         assert client.session.verify is False
 
     def test_the_key_of_an_encrypted_repository(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.connect(monkeypatch, host="nn", extra={"ckpt_repository_key": "no key"})
-        with pytest.raises(RepositoryError, match="ckpt_repository_key of connection 'lake' is no key"):
+        self.connect(monkeypatch, host="nn", extra={"ckpt_repository_secret_key": "no key"})
+        with pytest.raises(RepositoryError, match="ckpt_repository_secret_key of connection 'lake' is no key"):
             open_place("hdfs://nn/ck", "lake")
 
     def test_without_a_connection(self) -> None:

@@ -1,0 +1,397 @@
+"""Signed documents: what somebody without the key has written is not used, on every way to read it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.backup.claims import claimed
+from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
+from airflow_ckpt_provider.backup.expire import apply_expire
+from airflow_ckpt_provider.backup.expire_plan import plan_expire
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import Verified, hold, holds, note_verification, release, verifications
+from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
+from airflow_ckpt_provider.backup.prune_marks import read_marks
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import check_repository
+from airflow_ckpt_provider.backup.retention import Policy
+from airflow_ckpt_provider.backup.trust import check_trust, sign_all
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.signatures import Signing, key_id, public_key, signed_text
+from tests.unit.backup.backups import back_up, stream
+from tests.unit.checkpoint.builders import contents, plant
+from tests.unit.checkpoint.stores import WRITES, watched
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "signatures"
+SECRET, OTHER = b"\x01" * 32, b"\x02" * 32
+
+
+def trusted(*secrets: bytes) -> list[str]:
+    return [base64.b64encode(public_key(secret)).decode() for secret in secrets]
+
+
+def signing(place: Location, *, secret: bytes | None = SECRET, trust: bytes | None = SECRET) -> Location:
+    return replace(place / "backups", signing=Signing.of(secret, trusted(trust) if trust else []))
+
+
+def opened(place: Location) -> Repository:
+    """The repository, as somebody with the signing key opens it."""
+    return Repository.open_or_create(signing(place))
+
+
+def backed_up(place: Location, newest: int) -> Manifest:
+    plant(place / "orders", stream(newest))
+    return create_backup(Checkpoint.at(place / "orders"), opened(place)).manifest
+
+
+@pytest.fixture
+def made(place: Location) -> list[Manifest]:
+    return [backed_up(place, newest) for newest in (4, 6)]
+
+
+def signatures(place: Location, path: str) -> list[str]:
+    return [p for p in contents(place / "backups") if p.startswith(f"signatures/{path}/")]
+
+
+def forge(place: Location, newest: Manifest) -> Manifest:
+    forged = replace(newest, backup_id="29991231T000000Z-b000099", sequence=99)
+    (place / "backups").create(forged.path, forged.to_document())
+    return forged
+
+
+class TestManifests:
+    def test_a_signed_backup_is_like_any_other(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        assert repository.manifest() == made[1]
+        assert len(signatures(place, made[1].path)) == 1
+        assert check_repository(repository).ok
+        assert Repository.open(place / "backups").manifest() == made[1], "without keys nothing is checked"
+
+    def test_one_that_is_forged_is_passed_over(
+        self, place: Location, made: list[Manifest], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        forged = forge(place, made[1])
+        repository = opened(place)
+        assert repository.manifest() == made[1]
+        assert "is not signed by a trusted key" in caplog.text
+        with pytest.raises(DamagedBackupError, match=r"manifest backups/.* is not signed by a trusted key"):
+            repository.manifest(forged.backup_id)
+        assert not check_repository(repository).ok
+        with pytest.raises(DamagedBackupError):
+            plan_restore(repository, repository.manifest(forged.backup_id), place / "target")
+
+    def test_expire_gives_a_forged_one_no_place(self, place: Location, made: list[Manifest]) -> None:
+        forge(place, made[1])
+        plan = plan_expire(opened(place), Policy(last=1))
+        assert [d.backup.backup_id for d in plan.kept] == [made[1].backup_id]
+        assert "is not signed by a trusted key; it stays" in plan.findings[0]
+
+    def test_an_older_one_over_the_newest(self, place: Location, made: list[Manifest]) -> None:
+        over = replace(made[1], files=made[0].files, batch_id=made[0].batch_id, restorable=made[0].restorable)
+        (place / "backups").replace(made[1].path, over.to_document())
+        assert opened(place).manifest() == made[0]
+
+    def test_a_signature_is_of_one_place_in_one_repository(self, place: Location, made: list[Manifest]) -> None:
+        """Neither its document nor its signature can be used under another path, or in another repository."""
+        signature = contents(place / "backups")[signatures(place, made[1].path)[0]]
+        for changed in (made[1].path.replace("orders", "payments"), made[1].path.replace("b000006", "b000007")):
+            path = signatures(place, made[1].path)[0].replace(made[1].path, changed)
+            (place / "backups").create(path, signature)
+            (place / "backups").create(changed, made[1].to_document())
+            assert not opened(place).location.is_trusted(changed)
+        marker = (place / "backups").read("repository.json")
+        mine = opened(place).repository_id
+        (place / "backups").replace("repository.json", marker.replace(mine.encode(), b"0" * 36))
+        assert not opened(place).location.is_trusted(made[1].path)
+
+    @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b'{"signature": 5}', b'{"signature": "AAAA"}', b"\xff"])
+    def test_a_damaged_signature_is_none(self, place: Location, made: list[Manifest], damage: bytes) -> None:
+        (place / "backups").replace(signatures(place, made[1].path)[0], damage)
+        assert opened(place).manifest() == made[0]
+
+    def test_the_signature_comes_first(self, place: Location) -> None:
+        plant(place / "orders", stream())
+        opened(place)
+        seen, store = watched(place / "backups")
+        location = replace(seen, signing=Signing.of(SECRET, trusted(SECRET)))
+        create_backup(Checkpoint.at(place / "orders"), Repository.open(location))
+        written = [path.partition("/backups/")[2] for path in store.paths(*WRITES)]
+        (manifest,) = (n for n, path in enumerate(written) if path.startswith("backups/"))
+        assert written[manifest - 1].startswith("signatures/backups/")
+        assert sum(path.startswith("signatures/") for path in written) == 1, "one more write, and no other"
+
+    def test_one_of_several_keys_is_enough(self, place: Location, made: list[Manifest]) -> None:
+        both = replace(place / "backups", signing=Signing.of(OTHER, trusted(OTHER, SECRET)))
+        assert Repository.open(both).manifest() == made[1]
+        only = Repository.open(signing(place, secret=OTHER, trust=OTHER))
+        with pytest.raises(DamagedBackupError, match="all 2 backups of orders are damaged"):
+            only.manifest()
+
+    def test_a_copy_is_signed_for_its_place(self, place: Location, made: list[Manifest]) -> None:
+        second = replace(place / "second", signing=Signing.of(SECRET, trusted(SECRET)))
+        copy_backups(opened(place), Repository.open_or_create(second), made)
+        assert Repository.open(second).manifest().backup_id == made[1].backup_id
+
+    def test_what_is_known_of_the_signed_text(self) -> None:
+        assert signed_text("r", "backups/a/b.json", "ff") == b"airflow-ckpt-signature v1\nr\nbackups/a/b.json\nff"
+
+
+def test_stored_signatures(place: Location) -> None:
+    """What was ever signed is trusted for ever, and signed again to the letter."""
+    golden = open_location(str(GOLDEN))
+    stored = {path: golden.read(path) for path in golden.walk()}
+    (path,) = (each for each in stored if each.startswith("backups/"))
+    made = Signing(SECRET, (public_key(SECRET),), "7b0c1a52-3f0e-4c55-9d2e-0a4f5f1c2d3e")
+    assert made.checked(golden, path, stored[path]) == stored[path]
+    replace(place, signing=made).create(path, stored[path])
+    assert contents(place) == stored
+
+
+class TestKeys:
+    def test_without_a_signing_key_nothing_is_begun(self, place: Location, made: list[Manifest]) -> None:
+        """Nobody would trust what is written then; what only reads works."""
+        reader = Repository.open(signing(place, secret=None))
+        assert reader.manifest() == made[1]
+        before = contents(place / "backups")
+        with pytest.raises(RefusedError, match="no key to sign new ones with") as error:
+            create_backup(Checkpoint.at(place / "orders"), reader)
+        assert "--signing-key-file" in str(error.value.hint)
+        with pytest.raises(RefusedError, match="no key to sign"):
+            apply_expire(reader, plan_expire(reader, Policy(last=1)))
+        with pytest.raises(RefusedError, match="no key to sign"):
+            apply_prune(reader, plan_prune(reader))
+        with pytest.raises(RefusedError, match="no key to sign"):
+            hold(reader, made[0], reason="x")
+        assert contents(place / "backups") == before
+        assert not note_verification(reader, verify_backup(reader, made[1], read_data=ReadData()))
+
+    def test_a_signing_key_that_is_not_trusted_is_refused(self) -> None:
+        with pytest.raises(RefusedError, match=f"signing key {key_id(public_key(OTHER))} is none of the trusted keys"):
+            Signing.of(OTHER, trusted(SECRET))
+
+    def test_a_trusted_key_that_is_none_is_refused(self) -> None:
+        with pytest.raises(RepositoryError, match="is no key"):
+            Signing.of(None, ["AAAA"])
+
+    def test_the_private_key_is_never_shown(self, place: Location) -> None:
+        made = Signing.of(SECRET, trusted(SECRET))
+        for shown in (repr(made), repr(replace(place, signing=made))):
+            assert repr(SECRET)[2:-1] not in shown
+
+
+class TestNotes:
+    def test_a_forged_release_releases_nothing(
+        self, place: Location, made: list[Manifest], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        repository = opened(place)
+        hold(repository, made[0], reason="incident")
+        released = {"event": "released", "reason": "", "made_by": "", "at": ""}
+        path = f"holds/orders/{made[0].backup_id}/000002.json"
+        (place / "backups").create(path, json.dumps(released).encode())
+        assert holds(repository, "orders")[made[0].backup_id].is_held
+        assert f"{path} is not signed by a trusted key: it releases nothing" in caplog.text
+        (place / "backups").replace(path, b"rubbish")
+        assert holds(repository, "orders")[made[0].backup_id].is_held
+        assert len(plan_expire(repository, Policy(last=1)).kept) == 2
+        release(repository, made[0], reason="over")
+        assert not holds(repository, "orders")[made[0].backup_id].is_held
+
+    def test_an_unsigned_hold_keeps_a_backup(self, place: Location, made: list[Manifest]) -> None:
+        """Somebody without the key may keep one: what is kept is not lost."""
+        hold(Repository.open(place / "backups"), made[0], reason="incident")
+        assert len(plan_expire(opened(place), Policy(last=1)).kept) == 2
+
+    def test_a_released_backup_whose_notes_are_all_forged_can_expire(
+        self, place: Location, made: list[Manifest]
+    ) -> None:
+        (place / "backups").create(f"holds/orders/{made[0].backup_id}/000001.json", b"rubbish")
+        repository = opened(place)
+        apply_expire(repository, plan_expire(repository, Policy(last=1)))
+        assert repository.backup_ids("orders") == (made[1].backup_id,)
+
+    def test_a_forged_word_that_a_backup_is_good(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        (place / "backups").create(f"verified/orders/{made[0].backup_id}/000001-contents.json", b"{}")
+        assert verifications(repository, "orders") == {}
+        note_verification(repository, verify_backup(repository, made[0], read_data=ReadData()))
+        assert verifications(repository, "orders") == {made[0].backup_id: Verified.CONTENTS}
+
+    def test_a_forged_word_that_nothing_is_damaged(self, place: Location, made: list[Manifest]) -> None:
+        """What is signed stays damaged; what somebody else has found is damaged too, until somebody with the key reads it."""
+        repository, plain = opened(place), place / "backups"
+        first, second = (entry.object for entry in made[1].files[:2])
+        learn_damaged(repository.location, "orders", damaged={first: "content"}, whole=(), since=0)
+        learn_damaged(plain, "orders", damaged={}, whole=[first], since=9)
+        assert read_damaged(plain, "orders").objects == {}
+        assert read_damaged(repository.location, "orders").objects.keys() == {first}
+        learn_damaged(plain, "orders", damaged={second: "size"}, whole=(), since=9)
+        assert read_damaged(repository.location, "orders").objects.keys() == {first, second}
+        learn_damaged(repository.location, "orders", damaged={}, whole=[first, second], since=9)
+        assert read_damaged(repository.location, "orders").objects == {}
+
+    def test_a_forged_audit_record_is_left_out(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        repository.record("a", {"kind": "test", "made_by": "me"})
+        Repository.open(place / "backups").record("b", {"kind": "test", "made_by": "me"})
+        assert [record["plan_id"] for record in repository.records()] == ["a"]
+
+
+class TestMarks:
+    def test_a_forged_mark_neither_deletes_nor_condemns(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        document = {"id": "x", "at": "", "made_by": "", "objects": [entry.object for entry in made[1].files]}
+        (place / "backups").create("prune/orders/000001.json", json.dumps(document).encode())
+        assert read_marks(repository.location, "orders", for_prune=True).condemned == frozenset()
+        with pytest.raises(RepositoryError, match=r"000001\.json is cut off or not signed by a trusted key"):
+            create_backup(Checkpoint.at(place / "orders"), repository)
+        apply_prune(repository, plan_prune(repository))
+        assert check_repository(repository).ok
+        assert create_backup(Checkpoint.at(place / "orders"), repository).copied_files == 0
+
+    def test_signatures_of_documents_that_are_gone_go(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        note_verification(repository, verify_backup(repository, made[0], read_data=ReadData()))
+        hold(repository, made[0], reason="x")
+        release(repository, made[0], reason="x")
+        apply_expire(repository, plan_expire(repository, Policy(last=1)))
+        apply_prune(repository, plan_prune(repository))
+        there = contents(place / "backups")
+        signed = {
+            path.removeprefix("signatures/").rpartition("/")[0] for path in there if path.startswith("signatures/")
+        }
+        assert signed <= there.keys()
+        assert made[1].path in signed
+        assert not check_trust(repository).findings
+
+
+class TestTrust:
+    def test_what_is_signed_by_whom(self, place: Location, made: list[Manifest]) -> None:
+        key = key_id(public_key(SECRET))
+        report = check_trust(opened(place))
+        assert report.signed == {key: tuple(sorted(m.path for m in made))}
+        assert (report.unsigned, report.findings, report.notes) == ((), (), ())
+        assert json.loads(json.dumps(report.to_json())) == report.to_json()
+        without = check_trust(Repository.open(place / "backups"))
+        assert without.signed == report.signed, "what the signatures say"
+        forged = forge(place, made[1])
+        assert check_trust(opened(place)).findings == (f"{forged.path} is not signed by a trusted key",)
+
+    def test_a_repository_from_before(self, place: Location) -> None:
+        old = back_up(place, stream()).manifest
+        with pytest.raises(DamagedBackupError):
+            opened(place).manifest()
+        assert sign_all(opened(place)) == (old.path,)
+        assert opened(place).manifest() == old
+        assert sign_all(opened(place)) == ()
+        with pytest.raises(RefusedError, match="no key to sign with"):
+            sign_all(Repository.open(place / "backups"))
+
+    def test_the_chain_of_audit_records(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        for plan_id in "abc":
+            repository.record(plan_id, {"kind": "test"})
+        assert not check_trust(repository).findings
+        records = {record["plan_id"]: record for record in repository.records()}
+        (second,) = (p for p in repository.whole_files("audit") if p.endswith("-b.json"))
+        (third,) = (p for p in repository.whole_files("audit") if p.endswith("-c.json"))
+        kept = (place / "backups").read(second)
+        (place / "backups").replace(second, json.dumps({**records["b"], "kind": "other"}).encode())
+        follows = f"{third} follows an audit record that is missing or was changed"
+        assert set(check_trust(repository).findings) == {f"{second} is not signed by a trusted key", follows}
+        assert check_trust(Repository.open(place / "backups")).findings == (follows,)
+        (place / "backups").delete(second)
+        assert check_trust(repository).findings == (follows,)
+        (place / "backups").create(second, kept)
+        assert not check_trust(repository).findings
+
+    def test_records_that_were_written_at_once_are_a_note(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        repository.record("a", {"kind": "test"})
+        same = {**next(repository.records()), "plan_id": "b"}
+        repository.location.create("audit/20260101T000000Z-b.json", json.dumps(same).encode())
+        report = check_trust(repository)
+        assert not report.findings
+        assert "follow the same audit record" in report.notes[0]
+
+    def test_gaps(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        third = backed_up(place, 8)
+        (place / "backups").delete(made[1].path)
+        gap = "backup number 2 of orders: missing, and no audit record of an expire explains it"
+        assert check_trust(repository).findings == (gap,)
+        fourth = backed_up(place, 9)
+        apply_expire(repository, plan_expire(repository, Policy(last=1)))
+        assert repository.backup_ids("orders") == (fourth.backup_id,)
+        assert check_trust(repository).findings == (gap,), "1 and 3 were removed by the expire"
+        assert third.sequence == 3
+
+    def test_a_forged_expire_explains_nothing(self, place: Location, made: list[Manifest]) -> None:
+        backed_up(place, 8)
+        (place / "backups").delete(made[1].path)
+        forged = {"at": "", "plan_id": "x", "kind": "expire", "sequences": {"orders": [2]}}
+        (place / "backups").create("audit/20260101T000000Z-x.json", json.dumps(forged).encode())
+        assert len(check_trust(opened(place)).findings) == 2
+
+
+class TestPin:
+    def test_the_newest_backup_is_gone(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        pin = check_trust(repository).pin
+        assert pin["streams"] == {"orders": {"sequence": 2, "backup_id": made[1].backup_id}}
+        assert check_trust(repository, pin=json.loads(json.dumps(pin))).pin == pin
+        (place / "backups").delete(made[1].path)
+        for _ in range(2):  # until somebody has seen to it
+            report = check_trust(repository, pin=pin)
+            assert f"backup {made[1].backup_id} of orders (number 2) is pinned" in report.findings[0]
+            assert report.pin == pin
+        new = backed_up(place, 8)
+        assert new.sequence == 2, "the number is used again, and the id is not"
+        assert check_trust(repository, pin=pin).findings
+        (place / "backups").delete(made[0].path)
+        (place / "backups").delete(new.path)
+        assert "there is none" in check_trust(repository, pin=pin).findings[0]
+
+    def test_what_an_expire_has_removed_is_no_finding(self, place: Location, made: list[Manifest]) -> None:
+        repository = opened(place)
+        pin = check_trust(repository).pin
+        newest = backed_up(place, 8)
+        apply_expire(repository, plan_expire(repository, Policy(last=1)))
+        report = check_trust(repository, pin=pin)
+        assert not report.findings
+        assert report.pin["streams"] == {"orders": {"sequence": 3, "backup_id": newest.backup_id}}
+
+    @pytest.mark.parametrize("pin", ["x", {}, {"streams": []}, {"repository_id": "r", "streams": {"a": {}}}])
+    def test_what_is_no_pin_is_refused(self, place: Location, made: list[Manifest], pin: object) -> None:
+        with pytest.raises(RefusedError, match="the pin cannot be read"):
+            check_trust(opened(place), pin=pin)
+
+    def test_of_another_repository(self, place: Location, made: list[Manifest]) -> None:
+        with pytest.raises(RefusedError, match="the pin is of repository other"):
+            check_trust(opened(place), pin={"repository_id": "other", "streams": {}})
+
+
+def test_claims_need_no_signature(place: Location, made: list[Manifest]) -> None:
+    with claimed(opened(place).location, "orders", what="restore", made_by="me"):
+        pass
+    assert not [path for path in contents(place / "backups") if path.startswith("signatures/claims")]
+
+
+def test_encrypted_and_signed(place: Location) -> None:
+    location = replace(signing(place), key=b"k" * 32)
+    plant(place / "orders", stream())
+    repository = Repository.open_or_create(location)
+    manifest = create_backup(Checkpoint.at(place / "orders"), repository).manifest
+    assert Repository.open(location).manifest() == manifest
+    assert not check_trust(Repository.open(location)).findings

@@ -1,0 +1,96 @@
+"""No path that a file names leads out of the place that it is relative to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.location import Location, safe_relative
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+LEAVING = ["..", "../x", "a/../x", "a/..", "/x", "/", "a//x", "a/", ".", "./x", "a/./x", "a/.", "//", "a\0b"]
+INSIDE = [
+    "a",
+    "a/b",
+    "...",
+    "a/...",
+    "..a",
+    "a..",
+    "a/..b",
+    ".a",
+    "a/.b.crc",
+    "a b",
+    "a\\..\\b",
+    "ü☃",
+    "a\nb",
+    "%2e%2e/x",
+]
+
+_PARTS = st.sampled_from(["..", ".", "", "a", "b c", "...", "x.", ".y", "\0", "ü"])
+PATHS = st.lists(_PARTS, max_size=5).map("/".join) | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@pytest.mark.parametrize("path", INSIDE)
+def test_what_stays_inside(path: str) -> None:
+    assert safe_relative(path) == path
+    assert safe_relative(f"objects/{path}", below="objects") == f"objects/{path}"
+
+
+@pytest.mark.parametrize("path", [*LEAVING, "", None, 1, b"x", ["x"]])
+def test_what_leads_out(path: object) -> None:
+    with pytest.raises(ValueError, match=r"^(it |a path is a text)"):
+        safe_relative(path)
+
+
+@pytest.mark.parametrize("path", ["objects", "objectsx/a", "backups/a", "objects/../backups/a", "objects//a"])
+def test_what_lies_elsewhere(path: str) -> None:
+    with pytest.raises(ValueError, match=r"^it "):
+        safe_relative(path, below="objects")
+
+
+@given(PATHS)
+def test_any_path_is_refused_or_stays_inside(path: str) -> None:
+    try:
+        found = safe_relative(path)
+    except ValueError:
+        return
+    assert os.path.normpath(f"/place/root/{found}") == f"/place/root/{found}"
+
+
+VERBS: dict[str, Callable[[Location, str], Any]] = {
+    "read": lambda here, path: here.read(path),
+    "read part": lambda here, path: here.read_part(path, 0, 1),
+    "list": lambda here, path: here.list(path),
+    "walk": lambda here, path: here.walk(path),
+    "find": lambda here, path: here.find(path),
+    "size": lambda here, path: here.size(path),
+    "create": lambda here, path: here.create(path, b"stolen"),
+    "replace": lambda here, path: here.replace(path, b"stolen"),
+    "delete": lambda here, path: here.delete(path),
+    "delete listed": lambda here, path: here.delete_listed(StoredFile(path, 1)),
+    "replace listed": lambda here, path: here.replace_listed(StoredFile(path, 1), b"stolen"),
+    "copy from": lambda here, path: here.copy_new(StoredFile(path, 1), "y"),
+    "copy to": lambda here, path: here.copy_new(StoredFile("in/y", 1), path),
+    "a place in it": lambda here, path: here / path,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("path", LEAVING)
+def test_a_place_has_no_way_out(verb: str, path: str, tmp_path: Path) -> None:
+    (tmp_path / "root" / "a").mkdir(parents=True)
+    (tmp_path / "x").write_bytes(b"1")
+    with pytest.raises(RefusedError) as error:
+        VERBS[verb](open_location(str(tmp_path / "root")), path)
+    assert error.value.message.startswith(f"{path!r} is no path in {tmp_path}/root: it ")
+    assert error.value.hint
+    assert (tmp_path / "x").read_bytes() == b"1"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "root", "x"]
