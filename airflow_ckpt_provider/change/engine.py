@@ -32,7 +32,7 @@ from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidde
 from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
-from airflow_ckpt_provider.storage.location import Location, is_within, plain_uri
+from airflow_ckpt_provider.storage.location import Location, plain_uri, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class Outcome:
 
     :param plan_id: the plan; ``undo`` takes it back by this id.
     :param checkpoint: URI of the checkpoint.
-    :param removed: how many files went.
+    :param removed: how many files were removed.
     :param written: how many files were written.
     :param unchanged: how many files were there already as wanted.
-    :param kept: where what went is kept, in the repository; ``None`` where nothing did.
+    :param kept: where removed and replaced files are kept, in the repository; ``None`` if there are none.
     :param sink: what was done to the sink, such as ``table_version``.
     :param seconds: how long it took.
     :param already_done: nothing had to be done.
@@ -83,7 +83,7 @@ class Change:
 
     :param plan: what is to be done.
     :param place: where files are removed and written.
-    :param repository: keeps the plan, what goes, and the audit record.
+    :param repository: keeps the plan, removed and replaced files, and the audit record.
     :param observed: the checkpoint whose query has to be stopped, where that is another place: the live version of a flow whose
         next version is made. By default the place itself.
     :param observed_fingerprint: of that checkpoint when the plan was made; ``None``: not compared.
@@ -252,11 +252,13 @@ class _Attempt:
     def _check_paths(self, edits: Edits) -> None:
         """See that nothing is written outside the place, whatever the documents say."""
         for write in edits.writes():
-            if not is_within(write.path):
+            try:
+                safe_relative(write.path)
+            except ValueError as e:
                 raise RefusedError(
-                    f"plan {self.plan.plan_id} would write {write.path!r}, which is not in {self.place}",
+                    f"plan {self.plan.plan_id} would write {write.path!r}, which is not in {self.place}: {e}",
                     hint=f"the plan or the backup in {self.repository.location} was damaged or forged: see who changed it",
-                )
+                ) from None
 
     def _check_sealed(self, there: Target, mark: Seal) -> None:
         """See that the newest seal is ours: a change with another repository may have sealed an empty place higher."""

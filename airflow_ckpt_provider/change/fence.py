@@ -24,7 +24,6 @@ import logging
 import math
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.term import Term
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, RefusedError, StorageError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.clocks import Clocks
@@ -144,26 +144,14 @@ class Fence:
         self.attempt = attempt
         self._taken = taken
         self._place = place
-        self._renewed = renewed
-        self._lost: str | None = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._keep_renewing, name=f"lease {attempt.number}", daemon=True)
+        self._term = Term(attempt.words, attempt.terms.lease, renewed)
 
     def check(self) -> None:
         """See that the lease has not run out; called before every request that writes or deletes.
 
-        Between this comparison and the system call that sends the request lie some microseconds. A process that is paused just
-        there sends that one request when it wakes; what it does then is limited by the identity that the request names.
-
-        :raises LeaseLostError: it has, or another attempt took over.
+        :raises LeaseLostError: it has, or another attempt took over. See :meth:`Term.check`.
         """
-        if self._lost is None and self._renewed.elapsed > self.attempt.terms.lease:
-            self._lost = f"it could not be renewed for {self._renewed.elapsed:.1f} s"
-        if self._lost is not None:
-            raise LeaseLostError(
-                f"{self.attempt.words} has lost its lease: {self._lost}; it writes nothing more",
-                hint="run the same command again: it continues, or says what was done",
-            )
+        self._term.check()
 
     def guarding(self, place: Location) -> Location:
         """The same place, in which every write and delete sees first that the lease still lasts."""
@@ -190,7 +178,7 @@ class Fence:
         end = files.get(f"{number:06d}{_END}") if number is not None else None
         if number is None or end is None:
             return None
-        document, other = load_json(self._place.read(end.path)), _read_attempt(self._place, number)
+        document, other = load_json(self._place.read_document(end.path)), _read_attempt(self._place, number)
         if document.get("outcome") != "done":
             return None
         own = files.get(f"{self.attempt.number:06d}.json")
@@ -208,16 +196,14 @@ class Fence:
 
     def begin(self) -> None:
         """Renew the lease from now on."""
-        self._thread.start()
+        self._term.keep(self._renew, name=f"lease {self.attempt.number}")
 
     def end(self, outcome: str | None) -> None:
         """Stop renewing, and say that this attempt writes nothing more.
 
         :param outcome: how it ended; ``None``: nothing is said, as of a process that died.
         """
-        self._done.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._term.end()
         _ACTIVE.discard(self.attempt.nonce)
         if outcome is not None:
             document = {"nonce": self.attempt.nonce, "at": _now("milliseconds"), "outcome": outcome}
@@ -225,32 +211,13 @@ class Fence:
             with suppress(StorageError, FileExistsError):
                 self._place.create(f"{self.attempt.number:06d}{_END}", json.dumps(document).encode())
 
-    def _keep_renewing(self) -> None:
-        every = self.attempt.terms.lease / 4
-        while not self._done.wait(every):
-            if not self._renew():
-                return
-
-    def _renew(self) -> bool:
-        """Extend the lease; whether it is worth trying again later."""
-        before = Clocks()
-        try:
-            self.check()
-            newest = newest_attempt(self._place)
-            if newest and newest.number > self.attempt.number:
-                self._lost = f"{newest.words} took over"
-                return False
-            self.check()  # a pause within the listing must not be followed by a sign of life
-            document = {"nonce": self.attempt.nonce, "at": _now()}
-            self._place.replace(f"{self.attempt.number:06d}{_ALIVE}", json.dumps(document).encode())
-        except LeaseLostError:
-            return False
-        except CkptError as e:
-            # Tried again until the lease has run out.
-            log.warning("The lease of attempt %d could not be renewed: %s", self.attempt.number, e.message)
-            return True
-        self._renewed = before
-        return True
+    def _renew(self) -> None:
+        newest = newest_attempt(self._place)
+        if newest and newest.number > self.attempt.number:
+            self._term.lose(f"{newest.words} took over")
+        self._term.check()  # a pause within the listing must not be followed by a sign of life
+        document = {"nonce": self.attempt.nonce, "at": _now()}
+        self._place.replace(f"{self.attempt.number:06d}{_ALIVE}", json.dumps(document).encode())
 
 
 #: Nonces of the attempts that run in this process.
@@ -323,7 +290,7 @@ def newest_attempt(place: Location) -> Attempt | None:
 
 def _read_attempt(place: Location, number: int) -> Attempt:
     try:
-        return Attempt.from_json(load_json(place.read(f"{number:06d}.json")), number=number)
+        return Attempt.from_json(load_json(place.read_document(f"{number:06d}.json")), number=number)
     except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
         return Attempt(number, "unknown", "unreadable", "", "unknown", -1, "", "", "?", LeaseTerms())
 
@@ -368,7 +335,7 @@ def _acquire(
         place.create(path, json.dumps(attempt.to_json()).encode())
     except FileExistsError:
         raise lost from None
-    if not place.store.creates_if_absent and load_json(place.read(path)).get("nonce") != attempt.nonce:
+    if not place.store.creates_if_absent and load_json(place.read_document(path)).get("nonce") != attempt.nonce:
         raise lost
     _ACTIVE.add(attempt.nonce)
     try:
@@ -410,7 +377,7 @@ def _not_over(place: Location, number: int) -> list[Attempt]:
 def _has_ended(place: Location, attempt: Attempt) -> bool:
     """Whether an attempt has said that it writes nothing more."""
     try:
-        place.read(f"{attempt.number:06d}{_END}")
+        place.read_document(f"{attempt.number:06d}{_END}")
     except FileNotFoundError:
         return False
     return True
@@ -435,7 +402,7 @@ def _is_at_work(place: Location, attempt: Attempt) -> bool:
 
 def _sign_of_life(place: Location, attempt: Attempt) -> bytes | None:
     try:
-        return place.read(f"{attempt.number:06d}{_ALIVE}")
+        return place.read_document(f"{attempt.number:06d}{_ALIVE}")
     except FileNotFoundError:
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -17,7 +18,7 @@ from airflow_ckpt_provider.backup.verify import read_whole
 from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.file_set import FileSet
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, safe_paths
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Paths that Markdown names of each kind; the JSON has them all.
@@ -223,15 +224,46 @@ def reads_document(read: Read) -> Read:
 
     @functools.wraps(read)
     def wrapped(cls: type, value: Mapping[str, Any]) -> Any:
-        try:
+        with _document_of_plan(value):
+            check_paths(value)
             return read(cls, value)
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise RepositoryError(
-                f"plans/{value.get('plan_id')}.json in the repository cannot be read ({type(e).__name__}: {e})",
-                hint="it was damaged: put it back from a copy of the repository",
-            ) from e
 
     return wrapped  # type: ignore[return-value]
+
+
+@contextmanager
+def _document_of_plan(value: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise RepositoryError(
+            f"plans/{value.get('plan_id')}.json in the repository cannot be read ({type(e).__name__}: {e})",
+            hint="it was damaged or forged: put it back from a copy of the repository",
+        ) from e
+
+
+#: What the document of a plan, of whatever verb, has paths in: names -> whether each path may have a size.
+_PATHS = {"deletes": False, "before": True, "contents": False, "rewrites": False, "written": True, "writes": True}
+
+
+def check_paths(document: Mapping[str, Any]) -> None:
+    """See that no path in the document of a plan leads out of the place that is changed.
+
+    :param document: the plan, of whatever verb, as it is kept in the repository.
+    :raises RepositoryError: one does, or is none; or a size is none.
+    """
+    with _document_of_plan(document):
+        for key, sized in _PATHS.items():
+            found = document.get(key) or ()
+            if isinstance(found, str):
+                raise ValueError(f"{key} is {found!r}")
+            sizes = found.values() if sized and isinstance(found, Mapping) else ()
+            if wrong := [size for size in sizes if type(size) is not int]:
+                raise ValueError(f"{key} has a file of {wrong[0]!r} bytes")
+            entries = [entry for entry in found if isinstance(entry, Mapping)]
+            safe_paths(path for path in found if not isinstance(path, Mapping))
+            safe_paths(entry["path"] for entry in entries)
+        safe_paths(entry["path"] for entry in document.get("fetches") or ())
 
 
 def undo_of(plan_id: str) -> str:
@@ -364,4 +396,9 @@ _WORDS = {
     Verdict.UNKNOWN: "unknown",
 }
 #: All words of risks.
-RISKS = (*(f"sink_{word}" for word in _WORDS.values()), *(f"source_{word}" for word in _WORDS.values()), "foreign_loss")
+RISKS = (
+    *(f"sink_{word}" for word in _WORDS.values()),
+    *(f"source_{word}" for word in _WORDS.values()),
+    "foreign_loss",
+    "other_query",
+)

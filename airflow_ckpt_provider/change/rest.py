@@ -2,11 +2,11 @@
 
 A change may begin only with a proof. In this order:
 
-1. A probe says that the query has ended. A probe that says that it runs is an error, whatever else is given.
+1. A probe reports that the query has ended. A probe that reports that the query runs is an error, whatever else is given.
 2. A person says that the query is stopped. The proof keeps who said it.
 3. The checkpoint was silent for longer than the query ever pauses; see :mod:`airflow_ckpt_provider.checkpoint.silence`.
 
-The first two are checked all the same: the place is inspected twice, and a change refutes them.
+The first two are checked: the place is inspected twice, and a change between the inspections refutes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.poll import list_logs, newest_time
-from airflow_ckpt_provider.checkpoint.silence import Silence, silence_that_counts
+from airflow_ckpt_provider.checkpoint.silence import Silence, needed_silence
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.file_set import FileSet
@@ -46,7 +46,7 @@ class RestEvidence(StrEnum):
     PROBE = "probe"
     STATEMENT = "statement"
     QUIET = "quiet"
-    #: Nothing is there that a query could use.
+    #: The place holds nothing that a query could use.
     EMPTY = "empty"
 
 
@@ -57,7 +57,7 @@ class RestProof:
     :param how: the kind of evidence.
     :param words: the evidence.
     :param at: when it was found, in UTC.
-    :param by: who said it; empty where nobody had to.
+    :param by: the person who said it; empty for other kinds of evidence.
     """
 
     how: RestEvidence
@@ -76,7 +76,7 @@ class StopProbe(Protocol):
     def ended(self) -> str | None:
         """Return the evidence, in words, that the query has ended; ``None``: it is not known to have ended.
 
-        What cannot be reached is not known to have ended.
+        A probe that cannot be reached returns ``None``.
 
         :raises RefusedError: the query is known to run, or the question itself is wrong.
         """
@@ -84,19 +84,19 @@ class StopProbe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RestRule:
-    """What counts as proof.
+    """What is accepted as proof.
 
-    :param query_is_stopped: a person says so.
-    :param said_by: who.
+    :param query_is_stopped: a person says that the query is stopped.
+    :param said_by: the person who says it; default: the proof says "the caller".
     :param said: since when. A change that was carried out since makes the word void, see :meth:`check_word`; ``None``: that is
         not checked.
-    :param probes: what can be asked.
+    :param probes: the probes that are asked.
     :param quiet_for: seconds between the two inspections that follow a probe's or a person's word.
     :param wait_at_most: seconds that silence, or a query that is being stopped, is waited for.
     :param factor: how many times its longest pause between batches a checkpoint must be silent.
     :param minimum: seconds that it must be silent in any case. These are always watched, so that a query which has just started
         and has not yet written shows itself.
-    :param history: seconds that the offset log must reach back, for silence to count.
+    :param history: seconds that the offset log must reach back for silence to be accepted.
     :raises RefusedError: a number makes no sense.
     """
 
@@ -145,16 +145,16 @@ def _passed() -> float:
 
 @dataclass(frozen=True, slots=True)
 class RestClock:
-    """The clocks of this process. None of them is set by anybody.
+    """The clocks of this process. Setting the time of day does not change the first two.
 
-    Two, because a pause must never help. A computer that is suspended, or a container that is frozen, may have stopped the query
-    with us: silence meanwhile proves nothing. So silence is counted by a clock that stands still while the computer is suspended,
-    and of a step that took much longer than it should only as much counts as it should have taken. A final inspection with
-    nothing changed does not make up for that. A deadline is the other way round: it passes in a pause too.
+    There are two, because a pause must never help. If the computer is suspended or the container is frozen, the query may be
+    paused as well: silence in that time proves nothing. So silence is measured by a clock that stands still while the computer is
+    suspended, and of each step at most twice the intended time is credited. A final inspection that finds no change does not
+    replace that. For a deadline the opposite holds: it passes in a pause too.
 
     :param awake: seconds; stands still while the computer is suspended.
-    :param passed: seconds; goes on meanwhile.
-    :param sleep: waits.
+    :param passed: seconds; includes the time in which the computer is suspended.
+    :param sleep: waits for so many seconds.
     :param now: the time of day, for the record only.
     """
 
@@ -170,7 +170,7 @@ class _NotKnown:
 
     :param why: the reason, as a clause.
     :param may_pass: whether waiting can help a query that is being stopped.
-    :param needed: seconds of silence that would count; ``None`` where none does.
+    :param needed: seconds of silence that would be a proof; ``None`` if no silence would.
     :param is_used: whether somebody was seen to use the checkpoint.
     """
 
@@ -190,19 +190,19 @@ def prove_rest(
 ) -> RestProof:
     """Find out that the query of a checkpoint is stopped.
 
-    :param location: the checkpoint. The seal and its checksum do not count as changes.
-    :param rule: what counts as proof.
+    :param location: the checkpoint. A seal that is in it at the beginning, and the checksum of that seal, are ignored.
+    :param rule: what is accepted as proof.
     :param stopping: the checkpoint is sealed to stop its query: wait for that, at most ``rule.wait_at_most`` seconds.
     :param store_now: the store's own time, such as the time of a file that was just written to the same store. Silence that has
         passed already is then credited, apart from the last ``rule.minimum`` seconds. ``None``: all of it is watched. No other
-        clock will do: ours may differ from that of the store.
+        clock can be used, as it may differ from that of the store.
     :param clock: the clocks of this process.
     :raises QueryNotStoppedError: it is not known that the query is stopped; nothing was changed by this function.
     """
     clock = clock or RestClock()
     search = _Search(location, rule, stopping, store_now, clock, clock.passed())
     while True:
-        found = search.look()
+        found = search.try_all()
         if isinstance(found, RestProof):
             log.info("%s: %s", location, found.words)
             return found
@@ -225,14 +225,14 @@ class _Search:
         """Seconds that may still be waited."""
         return self.rule.wait_at_most - (self.clock.passed() - self.began)
 
-    def look(self) -> RestProof | _NotKnown:
+    def try_all(self) -> RestProof | _NotKnown:
         """Try each kind of evidence once."""
         target = inspect_target(self.location)
         ended = self._ask()
         if isinstance(ended, _NotKnown):
             return ended
         if target.is_empty:
-            return self._proof(RestEvidence.EMPTY, "nothing is there that a query could use")
+            return self._proof(RestEvidence.EMPTY, "the place holds nothing that a query could use")
         if ended or self.rule.query_is_stopped:
             return self._check_word(target, ended)
         return self._watch_silence(target)
@@ -251,11 +251,11 @@ class _Search:
         if rule.query_is_stopped:
             words = f"{rule.said_by or 'the caller'} says that the query is stopped"
             return self._proof(RestEvidence.STATEMENT, words, by=rule.said_by)
-        return _NotKnown(f"a probe said that it had ended ({word}), and does not say so any more", may_pass=True)
+        return _NotKnown(f"a probe reported that it had ended ({word}), and no longer reports it", may_pass=True)
 
     def _watch_silence(self, target: Target) -> RestProof | _NotKnown:
         rule, asked = self.rule, bool(self.rule.probes)
-        silence = silence_that_counts(
+        silence = needed_silence(
             self.location, target.files, factor=rule.factor, minimum=rule.minimum, history=rule.history
         )
         if silence.seconds is None:
@@ -273,41 +273,43 @@ class _Search:
             return self._used(changed, wanted, "", needed=silence.seconds)
         if watched is None:
             if self.left > 0:  # a probe has an answer
-                return self.look()
+                return self.try_all()
             why = f"it was not silent for {silence.seconds:.0f} s within the wait of {rule.wait_at_most:g} s"
             return _NotKnown(why, needed=silence.seconds)
         return self._proof(RestEvidence.QUIET, _in_words(silence, watched + passed, rule.factor))
 
     def _watch(self, target: Target, seconds: float, *, ask: bool = False) -> tuple[float | None, list[str]]:
-        """Watch for a while: the seconds that count as watched, and what has changed.
+        """Watch for a while, and return the seconds that are credited as watched, and what has changed.
 
-        The logs are listed in each step, everything at the end. ``None`` instead of seconds: a probe has an answer, or the time
+        The logs are listed in each step, everything at the end. ``None`` instead of seconds: a probe has an answer, or the wait
         is over.
         """
         before, clock = _logs_of(target), self.clock
-        counted = since_asked = 0.0
+        differing: set[str] = set()
+        credited = since_asked = 0.0
         step = max(min(max(_STEP, seconds / 100), seconds / 10, _ASK_EVERY if self.rule.probes else 60.0), 0.005)
-        while counted < seconds:
-            began, pause = clock.awake(), min(step, seconds - counted)
+        while credited < seconds:
+            began, pause = clock.awake(), min(step, seconds - credited)
             clock.sleep(pause)
-            if counted + pause < seconds:
-                now = _listed_logs(self.location, target)
-                if now != before:
+            if credited + pause < seconds:
+                differing = before ^ _listed_logs(self.location, target)
+                if differing:
                     break
-            # More than this in one step: we were stopped ourselves, and perhaps the query with us.
+            # If a step took longer, this process was paused, and perhaps the query with it.
             spent = min(clock.awake() - began, 2 * pause)
-            counted, since_asked = counted + spent, since_asked + spent
-            if ask and counted < seconds:
+            credited, since_asked = credited + spent, since_asked + spent
+            if ask and credited < seconds:
                 if self.left <= 0:
                     return None, []
                 if self.rule.probes and since_asked >= _ASK_EVERY:
                     since_asked = 0.0
                     if self._ask() is not None:
                         return None, []
-        return counted, _changes(target, inspect_target(self.location))
+        # A difference that was listed is a change, even if the inspection ignores it (a new seal) or does not find it again.
+        return credited, _changes(target, inspect_target(self.location)) or sorted(differing)
 
     def _ask(self) -> str | _NotKnown | None:
-        """Ask every probe: what it says of the end, or that the query runs."""
+        """Ask every probe, and return the evidence that the query has ended, or that it runs; ``None``: neither is known."""
         words = None
         for probe in self.rule.probes:
             try:
@@ -320,7 +322,7 @@ class _Search:
 
     def _silent_already(self, target: Target) -> float:
         """Seconds since the newest file was written, by the store's clock alone."""
-        files = _counted(target).values()
+        files = _without_seal(target).values()
         if self.store_now is None or any(file.modified is None for file in files):
             return 0.0
         now, newest = self.store_now(), newest_time(files)
@@ -339,11 +341,11 @@ def _error(location: Location, found: _NotKnown, *, stopping: bool) -> QueryNotS
     silence = (
         f"leave it without a change for {found.needed:.0f} s and allow that wait (wait_at_most / --wait-at-most)"
         if found.needed is not None
-        else "silence does not do here, however long it is"
+        else "no silence is a proof here, however long it is"
     )
     ways = (
-        "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that knows it: the driver's "
-        f"progress lines, the application's address in Spark's REST interface, or a command; or (3) {silence}"
+        "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that can report it: the "
+        f"driver's progress lines, the application's address in Spark's REST interface, or a command; or (3) {silence}"
     )
     message, hint = f"{location} {what}: {found.why}", ways
     if stopping:
@@ -359,14 +361,14 @@ def _in_words(silence: Silence, passed: float, factor: float) -> str:
     )
 
 
-def _counted(target: Target) -> FileSet:
-    """All files but the seal: hidden ones too, for a batch that is under way writes its temporary files."""
+def _without_seal(target: Target) -> FileSet:
+    """All files but the seal, with the hidden ones: a batch that is under way writes temporary files."""
     seal = {target.seal.path, f"{OFFSETS}/.{target.seal.batch_id}.crc"} if target.seal else set()
     return target.files.without(lambda path: path in seal)
 
 
 def _changes(before: Target, after: Target) -> list[str]:
-    earlier, later = _marks(_counted(before).values()), _marks(_counted(after).values())
+    earlier, later = _marks(_without_seal(before).values()), _marks(_without_seal(after).values())
     return sorted(path for path in {*earlier, *later} if earlier.get(path) != later.get(path))
 
 
@@ -375,7 +377,7 @@ def _marks(files: Iterable[StoredFile]) -> dict[str, tuple[Any, ...]]:
 
 
 def _logs_of(target: Target) -> set[str]:
-    files = _counted(target)
+    files = _without_seal(target)
     return {f"{log}/{name}" for log in (OFFSETS, COMMITS) for name in files.files(log) if batch_id_of(name) is not None}
 
 

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProgressLinesEnded:
-    """The driver's progress lines tell the end of every run of the query.
+    """Reports that a query has ended if the driver's progress lines have an end of each of its runs.
 
-    One run without an end is enough for "not known": it may be the one that runs. Where a driver was killed, its end is told
-    nowhere; give another proof then. A batch in the checkpoint that was triggered after the last end belongs to a run that the
-    lines do not tell of, so that is "not known" too.
+    If one run has no end, the result is "not known": that run may still be running. A driver that is killed writes no end; give
+    another proof then. If a batch in the checkpoint was triggered after the last end, a run without lines has triggered it, and
+    the result is "not known" too.
 
     :param lines: the file that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes.
     :param checkpoint: the checkpoint.
@@ -41,7 +41,7 @@ class ProgressLinesEnded:
             query_id = self.query_id or parse_query_id(self.checkpoint.read(METADATA_FILE))
             events = [event for event in read_events(self.lines) if event.query_id == query_id]
         except (FileNotFoundError, StorageError, UnreadableLogError) as e:
-            log.warning("%s does not tell whether the query has ended: %s", self.lines, e)
+            log.warning("%s does not show whether the query has ended: %s", self.lines, e)
             return None
         last = _last_end(events)
         if last is None or last.at is None or self._has_later_batch(last):
@@ -57,14 +57,14 @@ class ProgressLinesEnded:
             try:
                 entry = read_entry(self.checkpoint, number)
             except UnreadableLogError:
-                continue  # a damaged entry is a reason to repair, and tells no time
+                continue  # a damaged entry has no time; it is a case for a repair
             if isinstance(entry, OffsetEntry):
                 return entry.time is not None and end.at is not None and entry.time > end.at
         return False
 
 
 def _last_end(events: list[DriverEvent]) -> DriverEvent | None:
-    """The newest end, where every run has one and nothing follows it."""
+    """The newest end, if every run has one and no other event follows it."""
     ends = {event.run_id: event for event in events if event.kind == TERMINATED}
     if not ends or events[-1].kind != TERMINATED or any(event.run_id not in ends for event in events):
         return None
@@ -78,13 +78,14 @@ def probes_of(
     spark_rest: str | None = None,
     query_id: str | None = None,
 ) -> tuple[StopProbe, ...]:
-    """Make the probes that are given; none where nothing is.
+    """Make the probes that the arguments name.
 
     :param checkpoint: the checkpoint.
-    :param progress_log: the driver's progress lines.
-    :param spark_rest: address of the application in Spark's REST interface, ``http://<host>:<port>/api/v1/applications/<id>``.
-    :param query_id: the query, where the checkpoint's ``metadata`` does not tell.
-    :raises RefusedError: the address is none.
+    :param progress_log: the driver's progress lines; default: no such probe.
+    :param spark_rest: address of the application in Spark's REST interface, ``http://<host>:<port>/api/v1/applications/<id>``;
+        default: no such probe.
+    :param query_id: the id of the query; default: the one in the checkpoint's ``metadata``.
+    :raises RefusedError: the address is not that of an application.
     """
     probes: list[StopProbe] = []
     if progress_log is not None:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.backup.manifest import checked_name
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id
+from airflow_ckpt_provider.backup.repository import default_repository as default_repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.json_text import load_json
-from airflow_ckpt_provider.storage.location import Location, is_within
+from airflow_ckpt_provider.storage.location import LARGE, Location, safe_paths
 from airflow_ckpt_provider.storage.store import StoredFile
 
 _COMPLETE = "COMPLETE"
@@ -39,7 +40,7 @@ class SetAside:
     @property
     def place(self) -> str:
         """Its path in the repository."""
-        return "/".join(filter(None, ("set-aside", checked_name(self.name), self.plan_id, self.part)))
+        return "/".join(filter(None, ("set-aside", checked_name(self.name), checked_plan_id(self.plan_id), self.part)))
 
     @property
     def sizes(self) -> dict[str, int] | None:
@@ -62,17 +63,17 @@ class SetAside:
     def _marker(self) -> tuple[dict[str, int], dict[str, str | None] | None] | None:
         """What is kept and what was left; ``None`` where there is no marker."""
         try:
-            data = self.repository.location.read(f"{self.place}/{_COMPLETE}")
+            data = self.repository.location.read_document(f"{self.place}/{_COMPLETE}", most=LARGE)
         except FileNotFoundError:
             return None
         try:
             value = load_json(data)
             files, left = value["files"], value.get("left")
             for path, size in files.items():
-                if not (is_within(path) and isinstance(size, int)):
-                    raise ValueError(f"{path!r}: {size!r} is no path of a file and its bytes")
-            if left is not None and not all(isinstance(path, str) for path in dict(left)):
-                raise ValueError("left")
+                if type(size) is not int:
+                    raise ValueError(f"{path!r} has a size of {size!r}")
+            safe_paths((*files, *(left or {})))
+            left = None if left is None else dict(left)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise RepositoryError(
                 f"{self.repository.location}/{self.place}/{_COMPLETE} cannot be read ({type(e).__name__}: {e}): {data[:80]!r}",
@@ -114,11 +115,11 @@ class SetAside:
         here = self.repository.location / f"{self.place}/files"
 
         def copy(file: StoredFile) -> None:
-            _copy(source, file.path, here, file.size)
+            _copy(source, file, here)
 
         in_parallel(copy, kept, workers=workers)
         arrived = here.walk()
-        wrong = [f.path for f in kept if f.path not in arrived or arrived[f.path].size != f.size]
+        wrong = [f.path for f in kept if not _is_copy(f, arrived.get(f.path), source, here)]
         if wrong:
             raise StorageError(
                 f"{here}/{wrong[0]} is not what {source}/{wrong[0]} was ({len(wrong)} files differ)",
@@ -129,17 +130,30 @@ class SetAside:
         self.repository.location.replace(f"{self.place}/{_COMPLETE}", json.dumps(marker).encode())
 
 
-def _copy(source: Location, path: str, target: Location, size: int) -> None:
-    if target.store.copies_within and target.store.same_as(source.store):
-        target.store.copy((source / path).root, (target / path).root, size)
-    else:
-        target.replace(path, source.read(path))
+def _is_copy(file: StoredFile, made: StoredFile | None, source: Location, target: Location) -> bool:
+    """Whether what arrived is what was there. An object that a service encrypted has another checksum: then both are read."""
+    if made is None or made.size != file.size:
+        return False
+    if None in (file.checksum, made.checksum) or file.checksum == made.checksum:
+        return True
+    return source.read(file.path) == target.read(file.path)
 
 
-#: Where what is set aside goes when no repository is named: beside the checkpoint.
-_BESIDE = ".rewinds"
-
-
-def default_repository(checkpoint: Location) -> Location:
-    """Where what a rewind sets aside is kept when no repository is named."""
-    return Location(checkpoint.store, checkpoint.root.rstrip("/") + _BESIDE)
+def _copy(source: Location, file: StoredFile, target: Location) -> None:
+    """Copy a file where there is none; over one that an earlier attempt has left there only if that is another content."""
+    path = file.path
+    try:
+        if target.store.copies_within and target.store.same_as(source.store):
+            if target.store.copies_if_absent(file.size):
+                target.store.copy((source / path).root, (target / path).root, file.size)
+            else:
+                source.copy_new(file, path, into=target)
+        else:
+            target.create(path, source.read(path))
+    except FileExistsError:
+        content, left = source.read(path), target.find(path)
+        if left is None or target.read(path) != content:
+            if left is None:
+                target.create(path, content)
+            else:
+                target.replace_listed(left, content)

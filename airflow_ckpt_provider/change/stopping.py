@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
@@ -16,45 +16,59 @@ from airflow_ckpt_provider.storage.location import Location
 #: How the seal that stops a query begins; whoever finds it knows that nothing was changed yet.
 STOPPING = "stopping the query for a "
 
-Result = TypeVar("Result")
+MadePlan = TypeVar("MadePlan")
+Outcome = TypeVar("Outcome")
 
 
-def with_query_stopped(
+def stop_plan_and_apply(
     location: Location,
     repository: Repository,
-    work: Callable[[str | None, RestProof | None], Result],
+    plan: Callable[[str | None], MadePlan],
+    apply: Callable[..., Outcome],
     *,
     change: str,
-    stop_running: bool,
-    rest: RestRule,
-    made_by: str,
-) -> Result:
-    """Do ``work``, after a query that still runs was stopped by the seal at its batch boundary, where that is allowed.
+    stop_running: bool = False,
+    seal_id: str | None = None,
+    rest: RestRule | None = None,
+    made_by: str = "",
+    **how: Any,
+) -> tuple[MadePlan, Outcome]:
+    """Plan a change and carry it out, after a query that still runs was stopped by the seal, where that is allowed.
 
-    The seal stays where the query is not known to be stopped: whoever starts the stream lifts it (``unseal --for-start``).
+    If the change is refused, or if there is nothing to do, the seal is lifted: nothing was changed. It stays while another
+    attempt is at work, and if the query is not known to be stopped: whoever starts the stream then lifts it
+    (``unseal --for-start``).
 
     :param location: the checkpoint.
-    :param repository: keeps the plan of ``work``, once it has begun.
-    :param work: plans and carries out, given the id under which the checkpoint was sealed to stop its query and the proof that
-        it is stopped; both ``None`` where it was not sealed here: planning then says whose seal is there, or resumes its plan.
-        Where it is refused or has nothing to do before a plan was kept, the seal is lifted: nothing was changed. Where another
-        attempt is at work it stays.
-    :param change: what it is stopped for, in a word: ``rewind``, ``reset``.
-    :param stop_running: whether it may be stopped.
-    :param rest: how it is known to be stopped.
-    :param made_by: the run or user that stops it.
-    :raises QueryNotStoppedError: it is not known to be stopped within the stated wait; or what ``work`` raises.
+    :param repository: keeps the plan, once the change has begun.
+    :param plan: makes the plan, given the id of the seal that stopped the query. ``None``: the query was not stopped here;
+        planning then reports whose seal is there, or resumes its plan.
+    :param apply: carries the plan out. It takes the plan, ``rest``, ``proof`` (that the query is stopped, or ``None``),
+        ``made_by`` and ``how``.
+    :param change: what the query is stopped for, in one word: ``rewind``, ``reset``.
+    :param stop_running: a query that still runs may be stopped, at its batch boundary.
+    :param seal_id: id of a seal that is there already. The plan takes it over, it stays if the change is refused, and no other
+        seal is set.
+    :param rest: how the query is known to be stopped; the default is :class:`~airflow_ckpt_provider.change.rest.RestRule`'s.
+    :param made_by: the run or user that changes the checkpoint.
+    :param how: what else ``apply`` takes.
+    :raises QueryNotStoppedError: the query is not known to be stopped within the stated wait.
+    :raises CkptError: as ``plan`` and ``apply`` raise.
     """
-    seal_id, proof = _stop(location, STOPPING + change, rest=rest, made_by=made_by) if stop_running else (None, None)
+    rest = rest or RestRule()
+    sealed_here, proof = None, None
+    if stop_running and seal_id is None:
+        sealed_here, proof = _stop(location, STOPPING + change, rest=rest, made_by=made_by)
     try:
-        result = work(seal_id, proof)
+        made = plan(seal_id or sealed_here)
+        done = apply(made, rest=rest, proof=proof, made_by=made_by, **how)
     except ChangeRunningError:
         raise  # the other attempt has found the same seal, and counts on it
     except RefusedError:
-        _lift_unused(location, repository, seal_id)
+        _lift_unused(location, repository, sealed_here)
         raise
-    _lift_unused(location, repository, seal_id)  # there was nothing to do
-    return result
+    _lift_unused(location, repository, sealed_here)  # there was nothing to do
+    return made, done
 
 
 def _stop(location: Location, reason: str, *, rest: RestRule, made_by: str) -> tuple[str | None, RestProof | None]:

@@ -7,18 +7,18 @@ written to the checkpoint since: a stream that was started again has made a hist
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import Edits, Plan, Write, listed_files, undo_of, undone_by
+from airflow_ckpt_provider.change.plan import Edits, Plan, Write, check_paths, listed_files, undo_of, undone_by
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
 from airflow_ckpt_provider.change.written_since import check_not_written_since, first_run_since, written_by
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -103,8 +103,7 @@ class UndoPlan(Plan):
     @property
     def plan_fingerprint(self) -> str:
         """Changes with the checkpoint and with what is put back."""
-        parts = f"{self.plan_id} {self.checkpoint} {self.fingerprint} {sorted(self.kept)}"
-        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+        return fingerprint_of(f"{self.plan_id} {self.checkpoint} {self.fingerprint} {sorted(self.kept)}")
 
     @property
     def writes_offsets(self) -> Collection[str]:
@@ -217,8 +216,10 @@ def plan_undo(
     :param document: the plan of the change, from :func:`plan_to_undo`.
     :param observed: the live version of a flow, where the change made the next one.
     :raises RefusedError: it changed nothing, or somebody has written to the checkpoint since.
+    :raises RepositoryError: the plan was damaged or forged.
     :raises SealedError: something else has sealed the checkpoint.
     """
+    check_paths(document)
     kind, plan_id = str(document.get("kind")), str(document["plan_id"])
     checkpoint = str(document.get("checkpoint") or document.get("path") or place.uri)
     if kind not in UNDOABLE:

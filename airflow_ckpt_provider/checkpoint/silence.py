@@ -1,18 +1,19 @@
 """How long a checkpoint must stay unchanged before that shows that nobody runs its query.
 
 A query writes into its checkpoint in each batch. So a query that runs is silent for as long as the pause between two batches.
-The offset log tells the pauses of the newest batches (``batchTimestampMs``: when the batch was triggered). Spark keeps some 100
-entries. What they cannot tell is told here as a reason, and then no silence counts:
+The offset log shows the pauses between the newest batches (``batchTimestampMs``: when the batch was triggered). Spark keeps some
+100 entries. In these cases they do not show how long the query may pause, so silence proves nothing, and the reason is reported:
 
 * Continuous mode writes no times.
-* Asynchronous progress tracking logs some batches only, so there are gaps in the numbers.
-* A batch that was logged and not committed may be under way, for as long as it wants.
-* A stream that has idled is silent for as long as its source has nothing. ``AvailableNow`` shows the same pattern: its runs have
-  many batches in a row, and then there is none until the next run.
-* Entries of less than a day show no pause of the night. 100 batches of one second are the past 100 seconds, not a habit.
+* Asynchronous progress tracking logs only some of the batches, so numbers are missing.
+* A batch that was logged and not committed may be under way, for any time.
+* A stream that has idled is silent for as long as its source has no data. ``AvailableNow`` shows the same pattern: a run has many
+  batches in a row, and there is no batch until the next run.
+* Entries of less than a day show no pause at night. 100 batches of one second show the past 100 seconds only.
 
-What silence can never tell: a source without new data for the first time, and a trigger interval that became longer with the last
-start. A probe or a person is the better proof; see :mod:`airflow_ckpt_provider.change.rest`.
+Silence never shows three things: a source that has no new data for the first time, a trigger interval that became longer with the
+last start, and a driver whose computer is suspended. A probe or a person's statement is the better proof; see
+:mod:`airflow_ckpt_provider.change.rest`.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long nothing may change, or why no silence counts.
+    """How long a checkpoint must stay unchanged, or why silence proves nothing.
 
-    :param seconds: the silence that counts; ``None`` where none does.
-    :param why_not: why none counts, as a clause; empty where one does.
+    :param seconds: the silence that is needed; ``None`` if silence proves nothing.
+    :param why_not: why silence proves nothing, as a clause; else empty.
     :param passes: whether the reason may pass without a new start of the query: a batch that is under way ends.
     :param longest: the longest pause between two batches, in seconds.
     :param batches: how many batches were read.
@@ -60,13 +61,11 @@ class Silence:
     history: float = 0.0
 
 
-def silence_that_counts(
-    location: Location, files: FileSet, *, factor: float, minimum: float, history: float
-) -> Silence:
-    """Read how long a query may pause.
+def needed_silence(location: Location, files: FileSet, *, factor: float, minimum: float, history: float) -> Silence:
+    """Read from the logs how long a query may pause, and with that how long a silence is needed.
 
     :param location: the checkpoint.
-    :param files: all files that are there, as just listed.
+    :param files: all files of the checkpoint, as just listed.
     :param factor: how many times the longest pause must pass.
     :param minimum: seconds that must pass in any case.
     :param history: seconds that the entries must reach back.
@@ -82,7 +81,7 @@ def silence_that_counts(
         return Silence(None, f"{OFFSETS}/{gone[0]} was removed while it was read, so somebody writes", passes=True)
     entries = [entry for entry in found if isinstance(entry, OffsetEntry)]
     if not entries:
-        return Silence(None, "no batch is logged yet, so nothing tells how long the query may pause")
+        return Silence(None, "no batch is logged yet, so nothing shows how long the query may pause")
     reason = _other_mode(entries, _numbers(files, COMMITS))
     if reason:
         return Silence(None, reason)
@@ -93,19 +92,19 @@ def silence_that_counts(
 def _judge(times: Sequence[datetime], committed: bool, factor: float, minimum: float, history: float) -> Silence:
     pauses = [(after - before).total_seconds() for before, after in pairwise(times)]
     if len(pauses) < _ENOUGH:
-        return Silence(None, f"its offset log tells the time between {len(times)} batches only")
+        return Silence(None, f"its offset log has the times of only {len(times)} batches")
     if min(pauses) < 0:
-        return Silence(None, "the times in its offset log go backwards, so they tell no intervals")
+        return Silence(None, "the times in its offset log go backwards, so they show no intervals")
     longest, usual, reach = max(pauses), median(pauses), sum(pauses)
     if longest > _UNEVEN * usual:
         return Silence(
             None,
-            f"the stream pauses at times: up to {longest:.0f} s between two batches, half of which follow in {usual:.1f} s",
+            f"the stream pauses at times: up to {longest:.0f} s between two batches, with a median of {usual:.1f} s",
         )
     if reach < history:
         return Silence(
             None,
-            f"its offset log reaches back {_hours(reach)} only, and less than {_hours(history)} does not show whether the stream "
+            f"its offset log reaches back only {_hours(reach)}, and less than {_hours(history)} does not show whether the stream "
             "pauses at times",
         )
     if not committed:
@@ -116,11 +115,11 @@ def _judge(times: Sequence[datetime], committed: bool, factor: float, minimum: f
 def _other_mode(entries: Sequence[OffsetEntry], committed: Sequence[int]) -> str:
     """Why the entries are not those of a query that logs and commits each of its batches."""
     if any(entry.time is None for entry in entries):
-        return "its offset log tells no times, as in continuous mode"
+        return "its offset log has no times, as in continuous mode"
     numbers = [entry.batch_id for entry in entries]
     if numbers[-1] - numbers[0] != len(numbers) - 1:
         return "numbers are missing in its offset log, as with asynchronous progress tracking"
-    # Of the oldest ones Spark may have removed the one file and not yet the other.
+    # Of the oldest batches Spark may have removed one file and not yet the other.
     kept = [batch for batch in committed if batch >= numbers[0]]
     if kept and (kept[-1] > numbers[-1] or kept[-1] - kept[0] != len(kept) - 1):
         return "its commit log does not follow its offset log, as with asynchronous progress tracking"

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 
@@ -97,10 +98,12 @@ def run_until_stopped(query: StreamingQuery, stop_uri: str, *, poll_interval: fl
         try:
             request = stop_requested(stop_uri)
         except StorageError as e:
-            log.warning("%s could not be looked at, trying again: %s", stop_uri, e.message)
+            log.warning("%s could not be looked at, trying again: %s", redacted(stop_uri), e.message)
             continue
         if request is not None:
-            log.info("%s: stopping after the current batch (%s)", stop_uri, request.reason or "no reason given")
+            log.info(
+                "%s: stopping after the current batch (%s)", redacted(stop_uri), request.reason or "no reason given"
+            )
             stop_after_batch(query)
             query.awaitTermination()
             return request

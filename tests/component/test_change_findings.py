@@ -20,7 +20,7 @@ import pytest
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import Finished, run
+from tests.command_line import Finished, new_repository, run
 from tests.damaged_samples import Files, delta_missing
 from tests.golden.half_done import HALF_DONE, half_done
 from tests.samples.archives import sample, write_files
@@ -36,7 +36,7 @@ from tests.unit.checkpoint.builders import (
     metadata,
     offsets_log,
 )
-from tests.unit.recovery.test_rewind import append, batches_in, delta_table
+from tests.unit.recovery.tables import append, batches_in, delta_table
 
 ROOT = Path(__file__).parents[2]
 #: Seconds; a second attempt waits for the lease of the first one, whose process is stopped and not dead.
@@ -100,8 +100,10 @@ class Change:
             shutil.copytree(template / "backups", repository)
         elif self.backed_up:
             whole = write_files(place / "whole/orders", self.backed_up)
-            assert run("backup", whole, repository, "--name", "orders").code == 0
+            assert run("backup", whole, new_repository(repository), "--name", "orders").code == 0
             shutil.rmtree(whole.parent)
+        else:
+            new_repository(repository)
         write_files(place / self.subject, self.before)
         return place
 

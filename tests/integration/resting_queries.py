@@ -1,6 +1,6 @@
 """Queries of all kinds of triggers in one Spark, started and stopped by JSON lines on standard input.
 
-    {"do": "start", "name": "a", "source": {"format": …}, "trigger": {…}, "checkpoint": …, "slow_from": 4}
+    {"do": "start", "name": "a", "source": {"format": …}, "trigger": {…}, "checkpoint": …, "keep": 5}
     {"do": "stop", "name": "a"}
 
 It answers ``{"name": "a", "active": true}`` after each start, ``false`` after each stop or end that was asked for.
@@ -51,19 +51,25 @@ class RestingQueries:
         """The progress lines of all its queries."""
         return self.place / "progress.jsonl"
 
-    def start(self, name: str, source: dict[str, Any], trigger: dict[str, Any], *, slow_from: int = -1) -> Path:
+    def start(self, name: str, source: dict[str, Any], trigger: dict[str, Any], *, keep: int = 5) -> Path:
         """Start a query; return its checkpoint.
 
-        :param slow_from: the first batch that takes until :meth:`stop` is called; -1: none does.
+        :param keep: ``minBatchesToRetain``. 5: the first batches, which are slow in a new Spark, are soon removed.
         """
         checkpoint = self.place / name / "checkpoint"
-        sent = {"source": source, "trigger": trigger, "checkpoint": str(checkpoint), "slow_from": slow_from}
+        sent = {"source": source, "trigger": trigger, "checkpoint": str(checkpoint), "keep": keep}
         assert self._tell(do="start", name=name, **sent)["active"]
         return checkpoint
 
+    def hold(self, name: str, batch: int) -> None:
+        """Let this batch of a query, and each later one, last until a later one is held or the query is stopped."""
+        new = self.place / f"{name}.hold.new"
+        new.write_text(str(batch))
+        new.rename(self.place / f"{name}.hold")
+
     def stop(self, name: str) -> None:
         """Stop a query."""
-        (self.place / f"{name}.stop").touch()
+        (self.place / f"{name}.hold").unlink(missing_ok=True)
         assert not self._tell(do="stop", name=name)["active"]
 
     def end(self) -> None:
@@ -93,6 +99,13 @@ class RestingQueries:
         return answer
 
 
+def _is_held(hold: Path, batch: int) -> bool:
+    try:
+        return batch >= int(hold.read_text())
+    except FileNotFoundError:
+        return False
+
+
 def main() -> None:
     place = Path(sys.argv[1])
     from pyspark.sql import DataFrame
@@ -107,11 +120,12 @@ def main() -> None:
         "spark.ui.port": "0",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{place}/events",
-        # So that the first batches, which are slow in a new Spark, are soon none of those that are kept.
-        "spark.sql.streaming.minBatchesToRetain": "5",
+        # In each batch, before it runs; else in a thread beside it, which leaves a batch out if it is late.
+        "spark.sql.streaming.asyncLogPurge.enabled": "false",
     }
     spark = start_session(conf=settings)
-    spark.streams.addListener(ProgressLines(str(place / "progress.jsonl")))
+    # On a busy machine the queries that ended first would else be forgotten before a test asks for them.
+    spark.streams.addListener(ProgressLines(str(place / "progress.jsonl"), keep=10000))
     answers = sys.stdout
     context = spark.sparkContext
     print(json.dumps({"id": context.applicationId, "ui": context.uiWebUrl}), file=answers, flush=True)
@@ -124,16 +138,17 @@ def main() -> None:
                 queries[name].stop()
                 print(json.dumps({"name": name, "active": queries[name].isActive}), file=answers, flush=True)
                 continue
-            source, slow_from = dict(request["source"]), request["slow_from"]
+            source = dict(request["source"])
             reader = spark.readStream.format(source.pop("format")).options(**source)
             reader = reader.schema(SCHEMA) if "path" in source else reader
 
-            def write(frame: DataFrame, batch: int, slow_from: int = slow_from, name: str = name) -> None:
-                while 0 <= slow_from <= batch and not (place / f"{name}.stop").exists():
-                    time.sleep(0.05)
+            def write(frame: DataFrame, batch: int, hold: Path = place / f"{name}.hold") -> None:
+                while _is_held(hold, batch):
+                    time.sleep(0.01)
 
             writer = reader.load().writeStream.queryName(name).option("checkpointLocation", request["checkpoint"])
             writer = writer.trigger(**request["trigger"])
+            spark.conf.set("spark.sql.streaming.minBatchesToRetain", request["keep"])
             is_continuous = "continuous" in request["trigger"]
             queries[name] = (writer.format("noop") if is_continuous else writer.foreachBatch(write)).start()
             print(json.dumps({"name": name, "active": True}), file=answers, flush=True)

@@ -5,6 +5,7 @@ No Kafka and no Delta here: file source, rows by batch in a directory. More of t
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +20,12 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.rest import RestEvidence, RestRule, prove_rest
 from airflow_ckpt_provider.change.rest_probes import ProgressLinesEnded
 from airflow_ckpt_provider.change.sealing import put_seal, seal, unseal
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.silence import silence_that_counts
+from airflow_ckpt_provider.checkpoint.silence import needed_silence
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, stop_plan_and_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.integration.sealing_streams import STOPPED
@@ -146,8 +148,9 @@ def stream(spark: RunningStreams, tmp_path: Path) -> Stream:
 def test_a_sealed_stream_stops_at_its_batch_and_continues_row_exact(
     spark: RunningStreams, kind: str, tmp_path: Path
 ) -> None:
-    if KINDS[kind].since > tuple(map(int, spark.spark_version.split(".")[:2])):
-        pytest.skip(f"Spark {spark.spark_version} does not have it")
+    since = KINDS[kind].since
+    if since > tuple(map(int, spark.spark_version.split(".")[:2])):
+        pytest.skip(f"Spark {spark.spark_version} has no {kind}: tests/samples/kinds.py declares it since {since}")
     stream = Stream(spark, kind, tmp_path / kind)
     reference = stream.reference()
     assert stream.start(FASTEST)["message"] == ""
@@ -278,11 +281,12 @@ def test_a_restore_stops_a_running_query_and_waits_for_silence(stream: Stream, t
     def plan(seal_id: str | None) -> Any:
         return plan_restore(repository, manifest, stream.location, replace=True, seal_id=seal_id)
 
-    with pytest.raises(RefusedError):
-        stop_plan_and_restore(stream.location, repository, plan, rest=replace(QUICK, wait_at_most=0), accept=ACCEPTED)
-    _, outcome = stop_plan_and_restore(
-        stream.location, repository, plan, stop_running=True, rest=QUICK, accept=ACCEPTED, made_by="the test"
+    restore = functools.partial(
+        stop_plan_and_apply, stream.location, repository, plan, apply_restore, change="restore", accept=ACCEPTED
     )
+    with pytest.raises(RefusedError):
+        restore(rest=replace(QUICK, wait_at_most=0))
+    _, outcome = restore(stop_running=True, rest=QUICK, made_by="the test")
     assert not outcome.already_done
     stopped = stream.wait()
     assert any(text in stopped["message"] + stopped["trace"] for text in STOPPED), stopped
@@ -296,9 +300,7 @@ def test_a_restore_stops_a_running_query_and_waits_for_silence(stream: Stream, t
 def pauses_evenly(stream: Stream) -> bool:
     """Whether the offset log now lets a silence count, as far as the history goes."""
     files = stream.location.walk()
-    found = silence_that_counts(
-        stream.location, files, factor=QUICK.factor, minimum=QUICK.minimum, history=QUICK.history
-    )
+    found = needed_silence(stream.location, files, factor=QUICK.factor, minimum=QUICK.minimum, history=QUICK.history)
     return found.seconds is not None
 
 

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.rest import RestEvidence, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import put_seal, seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.silence import silence_that_counts
+from airflow_ckpt_provider.checkpoint.silence import needed_silence
 from airflow_ckpt_provider.errors import QueryNotStoppedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
@@ -208,7 +208,5 @@ def test_a_restore_waits_for_proof_that_the_query_is_stopped(stream: Stream, tmp
 def counts(stream: Stream) -> bool:
     """Whether the offset log now lets a silence count, as far as the history goes."""
     files = stream.location.walk()
-    found = silence_that_counts(
-        stream.location, files, factor=QUICK.factor, minimum=QUICK.minimum, history=QUICK.history
-    )
+    found = needed_silence(stream.location, files, factor=QUICK.factor, minimum=QUICK.minimum, history=QUICK.history)
     return found.seconds is not None

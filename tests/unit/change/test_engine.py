@@ -38,7 +38,7 @@ from tests.unit.change.test_fence import wait_until
 from tests.unit.change.verbs import VERBS, Verb, held, names
 from tests.unit.checkpoint.builders import Files, contents, logs, plant
 from tests.unit.checkpoint.stores import WRITES, Killed, Life, forget_all, watched
-from tests.unit.recovery.test_restore import loud_seal
+from tests.unit.recovery.restores import loud_seal
 from tests.unit.sinks.test_file_sink import file_sink
 
 each_verb = pytest.mark.parametrize("name", names())

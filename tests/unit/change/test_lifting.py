@@ -6,10 +6,9 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.lifting import begun_by_plans
-from airflow_ckpt_provider.change.rest import RestProof
 from airflow_ckpt_provider.change.sealing import put_seal, seal, unseal
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.stopping import with_query_stopped
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
@@ -56,12 +55,19 @@ def stopped(checkpoint: Checkpoint) -> Seal:
     """As the seal that stops a query before a rewind is left, when that is not known to have stopped."""
     found = []
 
-    def work(_: str | None, __: RestProof | None) -> None:
+    def plan(_: str | None) -> None:
         found.append(checkpoint.progress().seal)
 
     repository = repository_at(checkpoint, "-for-the-reason")
-    with_query_stopped(
-        checkpoint.location, repository, work, change="rewind", stop_running=True, rest=STOPPED, made_by="me"
+    stop_plan_and_apply(
+        checkpoint.location,
+        repository,
+        plan,
+        lambda _plan, **_how: None,
+        change="rewind",
+        stop_running=True,
+        rest=STOPPED,
+        made_by="me",
     )
     assert found[0] is not None
     return seal(checkpoint, reason=found[0].reason, made_by="me", plan_id="7f3a")

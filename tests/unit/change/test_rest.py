@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.change.rest import RestEvidence, RestProof, RestRule, StopProbe, prove_rest
 from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
+from airflow_ckpt_provider.storage.store import Listing
 from tests.unit.change.queries import World
 from tests.unit.checkpoint.builders import offsets_log
 from tests.unit.checkpoint.timed_store import TimedStore
 
 HOUR, DAY = 3600.0, 86400.0
-#: A day and more, a batch every quarter of an hour; the silence that counts is 45 minutes.
+#: A day and more, a batch every quarter of an hour; the silence that is needed is 45 minutes.
 QUARTERS = [900.0] * 100
 PATIENT = RestRule(wait_at_most=HOUR)
 
@@ -103,7 +104,7 @@ class TestWord:
 
     def test_a_run_that_begins_after_the_probe_was_asked(self) -> None:
         world = World().ran([1.0] * 3)
-        assert "does not say so any more" in refused(world, RestRule(probes=(Says(["ended", None]),))).message
+        assert "and no longer reports it" in refused(world, RestRule(probes=(Says(["ended", None]),))).message
         assert refused(world, RestRule(probes=(Says(["ended", RUNS]),))).message == "application app-7 runs"
 
     def test_an_empty_place(self) -> None:
@@ -145,6 +146,26 @@ class TestSilence:
         assert error.message.startswith(f"{world.location} is in use: {path} changed within ")
         assert error.needed == 2700
 
+    @pytest.mark.parametrize(("rule", "at"), [(PATIENT, 300.0), (RestRule(query_is_stopped=True), 2.0)])
+    def test_a_seal_that_is_set_meanwhile_does_not_shorten_it(self, rule: RestRule, at: float) -> None:
+        """Somebody else changes the checkpoint: the listing shows the file, the inspection leaves the seal out."""
+        world = World().ran(QUARTERS)
+        world.at(at, lambda: put_seal(world.location, 101, plan_id="7f3a", reason="restore", made_by="kim"))
+        assert " is in use: offsets/101 changed within " in refused(world, rule).message
+
+    def test_one_listing_that_differs_does_not_shorten_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A store whose listing lacks a file for a moment: the inspection that follows finds nothing changed."""
+        world = World().ran(QUARTERS)
+        whole = TimedStore.list
+
+        def list_(store: TimedStore, path: str) -> Listing:
+            found = whole(store, path)
+            lacks = path.endswith("commits") and 300 < world.awake < 330
+            return replace(found, files=found.files[:-1]) if lacks else found
+
+        monkeypatch.setattr(TimedStore, "list", list_)
+        assert " is in use: commits/100 changed within 2700 s (1 changes in all)" in refused(world).message
+
     def test_longer_than_the_wait(self) -> None:
         error = refused(World().ran(QUARTERS), RestRule())
         assert error.message == (
@@ -152,7 +173,7 @@ class TestSilence:
             "its longest pause between batches; 2700 s more are not within the wait of 600 s"
         )
         assert error.hint == (
-            "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that knows it: the "
+            "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that can report it: the "
             "driver's progress lines, the application's address in Spark's REST interface, or a command; or (3) leave it "
             "without a change for 2700 s and allow that wait (wait_at_most / --wait-at-most)"
         )
@@ -160,8 +181,8 @@ class TestSilence:
     @pytest.mark.parametrize(
         ("history", "why"),
         [
-            (lambda w: w.ran([900.0] * 3), "tells the time between 4 batches only"),
-            (lambda w: w.ran([900.0] * 80), "reaches back 20.0 h only"),
+            (lambda w: w.ran([900.0] * 3), "has the times of only 4 batches"),
+            (lambda w: w.ran([900.0] * 80), "reaches back only 20.0 h"),
             (lambda w: w.ran([*QUARTERS, 4501.0]), "pauses at times: up to 4501 s"),
             (lambda w: w.ran([*[2.0] * 30, DAY, *[2.0] * 30, DAY, *[2.0] * 9]), "pauses at times: up to 86400 s"),
             (lambda w: w.put("metadata"), "no batch is logged yet"),
@@ -181,7 +202,7 @@ class TestSilence:
         assert why.rpartition("|")[2] in error.message
         assert error.needed is None
         assert error.hint is not None
-        assert error.hint.endswith("or (3) silence does not do here, however long it is")
+        assert error.hint.endswith("or (3) no silence is a proof here, however long it is")
         assert world.awake == 0
 
     def test_a_probe_is_asked_meanwhile(self) -> None:
@@ -281,7 +302,7 @@ class TestStopping:
 
     def test_where_waiting_cannot_help(self) -> None:
         world = self.sealed(World().ran([1.0] * 5))
-        assert "reaches back 5 s only" in refused(world, stopping=True).message
+        assert "reaches back only 5 s" in refused(world, stopping=True).message
         assert world.awake == 0
 
     def test_the_seal_is_no_change(self) -> None:

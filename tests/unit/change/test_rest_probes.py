@@ -28,9 +28,13 @@ def checkpoint(place: Location) -> Location:
     return plant(place / "orders", logs(range(3)))
 
 
+def beside(checkpoint: Location, name: str) -> Location:
+    return Location(checkpoint.store, f"{checkpoint.root.rpartition('/')[0]}/{name}")
+
+
 def ended(checkpoint: Location, *events: tuple[str, str, float], query: str = QUERY_ID, **more: Any) -> str | None:
     """Ask, where the lines are these: event, run, seconds after the newest batch."""
-    lines = checkpoint / "../lines.jsonl"
+    lines = beside(checkpoint, "lines.jsonl")
     said = (
         {"event": event, "run_id": run, "query_id": query, "at": (NEWEST + timedelta(seconds=at)).isoformat(), **more}
         for event, run, at in events
@@ -72,15 +76,15 @@ class TestProgressLines:
         assert ended(checkpoint, ("started", "a", -9), ("terminated", "a", 5), query="another") is None
 
     def test_a_line_without_a_time(self, checkpoint: Location) -> None:
-        lines = checkpoint / "../lines.jsonl"
+        lines = beside(checkpoint, "lines.jsonl")
         lines.replace("", json.dumps({"event": "terminated", "run_id": "a", "query_id": QUERY_ID}).encode())
         assert ProgressLinesEnded(lines, checkpoint).ended() is None
 
     def test_what_cannot_be_read(self, checkpoint: Location) -> None:
-        assert ProgressLinesEnded(checkpoint / "../no-such-file", checkpoint).ended() is None
+        assert ProgressLinesEnded(beside(checkpoint, "no-such-file"), checkpoint).ended() is None
         checkpoint.delete("metadata")
         assert ended(checkpoint, ("terminated", "a", 5)) is None
-        assert ProgressLinesEnded(checkpoint / "../lines.jsonl", checkpoint, QUERY_ID).ended() is not None
+        assert ProgressLinesEnded(beside(checkpoint, "lines.jsonl"), checkpoint, QUERY_ID).ended() is not None
         checkpoint.replace("metadata", b"")
         assert ended(checkpoint, ("terminated", "a", 5)) is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import posixpath
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,14 +17,14 @@ from airflow_ckpt_provider.change import engine
 from airflow_ckpt_provider.change import fence as fences
 from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, LeaseTerms, attempts_place, fenced, newest_attempt
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, unseal
-from airflow_ckpt_provider.change.stopping import with_query_stopped
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import plan_to_undo
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
-from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from tests.stopped import ACCEPTED, STOPPED
@@ -63,9 +64,8 @@ def paused_before_its_fence(verb: Verb, here: Location, meanwhile: Callable[[], 
 
 class TestAnAttemptThatStoodStillBeforeItsFence:
     @each_verb
-    def test_that_was_to_resume_leaves_the_stream_alone_that_was_started_since(
-        self, place: Location, name: str
-    ) -> None:
+    @pytest.mark.parametrize("again", ["carry_out", "take_back"])
+    def test_leaves_the_stream_alone_that_was_started_since(self, place: Location, name: str, again: str) -> None:
         """It had found the seal of a half-done change; meanwhile the change was finished and the stream started."""
         verb, then = VERBS[name], []
         here = half_way(verb, place)
@@ -75,20 +75,7 @@ class TestAnAttemptThatStoodStillBeforeItsFence:
             then.append(started(verb, here))
 
         with pytest.raises(RefusedError, match="lifted"):
-            paused_before_its_fence(verb, here, finish, verb.carry_out)
-        assert verb.changed(here) == then[0]
-
-    @each_verb
-    def test_that_was_to_undo_leaves_the_stream_alone_that_was_started_since(self, place: Location, name: str) -> None:
-        verb, then = VERBS[name], []
-        here = half_way(verb, place)
-
-        def finish() -> None:
-            verb.carry_out(here)
-            then.append(started(verb, here))
-
-        with pytest.raises(RefusedError, match="lifted"):
-            paused_before_its_fence(verb, here, finish, verb.take_back)
+            paused_before_its_fence(verb, here, finish, getattr(verb, again))
         assert verb.changed(here) == then[0]
 
     def test_that_had_begun_and_whose_seal_was_lifted(self, place: Location) -> None:
@@ -154,9 +141,7 @@ class TestStoppingTheQuery:
             return made
 
         with pytest.raises(RefusedError, match="lifted"):
-            stop_plan_and_apply(
-                Checkpoint.at(orders(here)), held(here), plan, sink=SINK, stop_running=True, rest=STOPPED
-            )
+            verbs.stop_and_apply(here, plan, verbs.rewind_applier(here), change="rewind")
         assert lifted[0]
         assert verb.changed(here) == before
 
@@ -164,13 +149,11 @@ class TestStoppingTheQuery:
         verb = VERBS["rewind"]
         here = verb.begin(place)
 
-        def work(_seal_id: str | None, _proof: object) -> None:
+        def apply(_plan: object, **_how: object) -> None:
             raise ChangeRunningError("it is being changed by attempt 1")
 
         with pytest.raises(ChangeRunningError):
-            with_query_stopped(
-                orders(here), held(here), work, change="rewind", stop_running=True, rest=STOPPED, made_by="me"
-            )
+            verbs.stop_and_apply(here, functools.partial(verbs._plan_rewind, here), apply, change="rewind")
         assert is_sealed(verb.changed(here))
 
 
@@ -331,7 +314,8 @@ class TestAnUndoWhoseDocumentsAreDamaged:
         value = json.loads(repository.read(marker))
         value["files"][path] = 1
         repository.replace(marker, json.dumps(value).encode())
-        repository.replace(marker.replace("COMPLETE", f"files/{path}"), b"x")
+        kept = posixpath.normpath(f"{repository.root}/{marker.replace('COMPLETE', f'files/{path}')}")
+        repository.store.replace(kept, b"x")
         _, document = document_of(here)
         forge(here, before=document["before"] | {path: 1})
         self.refused(here, verb, "stolen")
@@ -387,6 +371,59 @@ class TestAnUndoWhoseDocumentsAreDamaged:
         record = next(iter((here / "backups").walk("audit")))
         (here / "backups").replace(record, content)
         self.refused(here, verb, "audit/")
+
+    @pytest.mark.parametrize("name", ["flow-reset", "restore of a flow"])
+    @pytest.mark.parametrize("key", ["checkpoint", "observed"])
+    @pytest.mark.parametrize("other", ["victim/1", "{parent}/..", "{parent}/victim", "{parent}/1/../../../victim/1"])
+    def test_a_plan_of_a_flow_that_names_another_place(self, place: Location, name: str, key: str, other: str) -> None:
+        """All that such a place held would be deleted: it was not there before, says the plan."""
+        verb = VERBS[name]
+        here = verb.begin(place)
+        plant(here / "victim/1", {"metadata": b"theirs"})
+        plant(here / verb.checkpoint.rpartition("/")[0] / "victim", {"metadata": b"theirs"})
+        verb.carry_out(here)
+        _, document = document_of(here)
+        target = other.format(parent=(here / verb.checkpoint.rpartition("/")[0]).uri)
+        target = target if "://" in target or target.startswith("/") else (here / target).uri
+        # The person names the version that the forged plan says was observed, or made.
+        stays = {"checkpoint": "observed", "observed": "checkpoint"}[key]
+        forge(here, **{key: target, "before": {}})
+        before = contents(here)
+        with pytest.raises(CkptError):
+            undo(
+                here / (verb.observed if stays == "observed" else verb.checkpoint),
+                held(here),
+                plan_id=document["plan_id"],
+                rest=STOPPED,
+                open_place=lambda uri: Location(here.store, uri.partition("://")[2] or uri),
+            )
+        assert contents(here) == before
+
+    @pytest.mark.parametrize("path", ["../stolen", "/stolen", "offsets/../../stolen", "a\0b"])
+    @pytest.mark.parametrize("key", ["left", "before", "deletes", "writes", "written"])
+    def test_any_other_path_that_leads_elsewhere(self, place: Location, path: str, key: str) -> None:
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        if key == "left":
+            repository, marker = here / "backups", marker_of(here)
+            value = json.loads(repository.read(marker))
+            value["left"][path] = None
+            repository.replace(marker, json.dumps(value).encode())
+        else:
+            _, document = document_of(here)
+            entry = {"path": path, "size": 1, "object": "objects/orders/aa/x"}
+            more: Any = {"before": {path: 1}, "written": {path: 1}, "deletes": [path], "writes": [entry]}[key]
+            old = document[key]
+            forge(here, **{key: {**old, **more} if isinstance(old, dict) else [*old, *more]})
+        self.refused(here, verb, "stolen|a.{1,3}0b")
+
+    @pytest.mark.parametrize("plan_id", ["../../victim", "a/../../b", "a/b"])
+    def test_a_seal_of_a_plan_whose_id_leads_elsewhere(self, place: Location, plan_id: str) -> None:
+        verb = VERBS["restore"]
+        here = verb.begin(place)
+        put_seal(orders(here), 9, plan_id=plan_id, reason="restore of x", made_by="me")
+        self.refused(here, verb, ".")
 
     @pytest.mark.parametrize("plan_id", ["../audit/x", "..", "a/b", "/x", ""])
     def test_an_id_that_leads_elsewhere(self, place: Location, plan_id: str) -> None:
@@ -483,6 +520,43 @@ class TestAResume:
             verb.carry_out(here)
         assert without_seals(verb.changed(here)) == now
         assert is_sealed(verb.changed(here))
+
+    @pytest.mark.parametrize("path", ["../stolen", "/stolen", "offsets/../../stolen"])
+    @pytest.mark.parametrize(
+        ("name", "key"),
+        [
+            ("rewind", "deletes"),
+            ("rewind", "writes"),
+            ("rewind", "object"),
+            ("rewind", "before"),
+            ("repair", "deletes"),
+            ("repair", "fetches"),
+            ("repair", "object"),
+            ("repair", "rewrites"),
+            ("reset", "before"),
+        ],
+    )
+    def test_of_a_plan_that_names_a_place_elsewhere(self, place: Location, name: str, key: str, path: str) -> None:
+        verb = VERBS[name]
+        here = half_way(verb, place)
+        _, document = document_of(here)
+        entries = "fetches" if name == "repair" else "writes"
+        entry = {"path": "x", "size": 1, "object": "objects/orders/aa/x", "sha256": "00", "backup_id": "b"}
+        more: Any = {
+            "deletes": [path],
+            "writes": [entry | {"path": path}],
+            "fetches": [entry | {"path": path}],
+            "object": [entry | {"object": path}],
+            "before": {path: 1},
+            "rewrites": {path: "AAAA"},
+        }[key]
+        key = entries if key == "object" else key
+        old = document[key]
+        forge(here, **{key: {**old, **more} if isinstance(old, dict) else [*old, *more]})
+        now = verb.changed(here)
+        with pytest.raises(RepositoryError, match="stolen"):
+            verb.carry_out(here)
+        assert verb.changed(here) == now
 
     @pytest.mark.parametrize("name", ["rewind", "reset", "repair"])
     @pytest.mark.parametrize("lost", ["request", "deletes", "sink", "fetches", "sources"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.flows.flow import flow_named, flows_of
 from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_flow_reset
@@ -16,12 +17,12 @@ from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, pla
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair, stop_plan_and_repair
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.repair.planning import plan_repair
-from airflow_ckpt_provider.recovery.reset.apply import apply_reset, stop_plan_and_reset
+from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore, stop_plan_and_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
-from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
@@ -93,6 +94,13 @@ def _orders(files: Files) -> Files:
     return {f"orders/{path}": data for path, data in files.items()}
 
 
+def stop_and_apply(
+    here: Location, plan: Callable[[str | None], Any], apply: Callable[..., Any], *, change: str
+) -> tuple[Any, Any]:
+    """Carry a change out after its query was stopped by the seal."""
+    return stop_plan_and_apply(orders(here), held(here), plan, apply, change=change, stop_running=True, rest=STOPPED)
+
+
 def _plan_rewind(here: Location, seal_id: str | None = None) -> RewindPlan:
     return plan_rewind(
         Checkpoint.at(orders(here)),
@@ -109,11 +117,12 @@ def _rewind(here: Location) -> Any:
     return apply_rewind(_plan_rewind(here), Checkpoint.at(orders(here)), held(here), sink=SINK, rest=STOPPED)
 
 
+def rewind_applier(here: Location) -> Callable[..., Any]:
+    return functools.partial(apply_rewind, checkpoint=Checkpoint.at(orders(here)), repository=held(here), sink=SINK)
+
+
 def _stop_and_rewind(here: Location) -> Any:
-    plan = functools.partial(_plan_rewind, here)
-    return stop_plan_and_apply(
-        Checkpoint.at(orders(here)), held(here), plan, sink=SINK, stop_running=True, rest=STOPPED
-    )
+    return stop_and_apply(here, functools.partial(_plan_rewind, here), rewind_applier(here), change="rewind")
 
 
 def _plan_reset(here: Location, seal_id: str | None = None) -> ResetPlan:
@@ -125,8 +134,8 @@ def _reset(here: Location) -> Any:
 
 
 def _stop_and_reset(here: Location) -> Any:
-    plan = functools.partial(_plan_reset, here)
-    return stop_plan_and_reset(orders(here), held(here), plan, accept=ACCEPTED, stop_running=True, rest=STOPPED)
+    apply = functools.partial(apply_reset, checkpoint=orders(here), repository=held(here), accept=ACCEPTED)
+    return stop_and_apply(here, functools.partial(_plan_reset, here), apply, change="reset")
 
 
 def _plan_repair(here: Location, seal_id: str | None = None) -> RepairPlan:
@@ -157,8 +166,7 @@ def _restore(here: Location) -> Any:
 
 
 def _stop_and_restore(here: Location) -> Any:
-    plan = functools.partial(_plan_restore, here)
-    return stop_plan_and_restore(orders(here), held(here), plan, stop_running=True, rest=STOPPED)
+    return stop_and_apply(here, functools.partial(_plan_restore, here), apply_restore, change="restore")
 
 
 def _reset_flow(here: Location) -> Any:

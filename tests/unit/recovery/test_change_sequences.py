@@ -29,7 +29,7 @@ from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, watched
-from tests.unit.recovery.test_rewind import append, batches_in, delta_table
+from tests.unit.recovery.tables import append, batches_in, delta_table
 
 NEWEST = 5
 
