@@ -28,12 +28,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
-from airflow_ckpt_provider.errors import BackupRunningError, StorageError
+from airflow_ckpt_provider.errors import BackupRunningError, RepositoryError, StorageError, TooLargeError
 from airflow_ckpt_provider.json_text import load_json
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, safe_relative
 
 log = logging.getLogger(__name__)
 
@@ -47,25 +47,27 @@ class Claim:
 
     :param repository: the repository's place.
     :param name: name of the stream.
+    :param guarded: the same place as the holder of a lease may write to it.
     """
 
-    def __init__(self, repository: Location, name: str) -> None:
+    def __init__(self, repository: Location, name: str, guarded: Location | None = None) -> None:
         self.claim_id = uuid.uuid4().hex
         self._repository = repository
+        self._guarded = guarded or repository
         self._path = f"claims/{checked_name(name)}/{self.claim_id}"
         self._bound = False
 
     def begin(self, what: str, made_by: str) -> None:
         """Say that somebody is at work."""
         document = {"what": what, "made_by": made_by, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-        self._repository.create(f"{self._path}.json", json.dumps(document).encode())
+        self._guarded.create(f"{self._path}.json", json.dumps(document).encode())
 
     def bind(self, manifest_path: str) -> None:
         """Say which manifest will be written; nothing but that one may be written after this.
 
         :raises BackupRunningError: a prune has given this backup up.
         """
-        if not self._end({"manifest": manifest_path, "given_up": False}):
+        if not self._end(self._guarded, {"manifest": manifest_path, "given_up": False}):
             raise given_up()
         self._bound = True
 
@@ -73,11 +75,12 @@ class Claim:
         """Say that nothing will be written any more; after a manifest it was said already."""
         if not self._bound:
             with suppress(StorageError):  # the store may be what failed; the claim is given up after a day
-                self._end({"manifest": None, "given_up": False})
+                # Also without the lease: this file is its own, and says that nothing more is written.
+                self._end(self._repository, {"manifest": None, "given_up": False})
 
-    def _end(self, document: dict[str, object]) -> bool:
+    def _end(self, place: Location, document: dict[str, object]) -> bool:
         try:
-            self._repository.create(f"{self._path}{_END}", json.dumps(document).encode())
+            place.create(f"{self._path}{_END}", json.dumps(document).encode())
         except FileExistsError:
             return False
         return True
@@ -92,13 +95,16 @@ def given_up() -> BackupRunningError:
 
 
 @contextmanager
-def claimed(repository: Location, name: str, *, what: str, made_by: str) -> Iterator[Claim]:
+def claimed(
+    repository: Location, name: str, *, what: str, made_by: str, guarded: Location | None = None
+) -> Iterator[Claim]:
     """Claim a stream's objects for the time of a ``with`` block. Take it before looking at marks, manifests and objects.
 
     :param what: ``backup``, ``restore``, ``copy`` or ``repair``, for whoever waits.
     :param made_by: the run or user at work.
+    :param guarded: the same place as the holder of a lease may write to it; by default no lease is asked for.
     """
-    claim = Claim(repository, name)
+    claim = Claim(repository, name, guarded)
     claim.begin(what, made_by)
     try:
         yield claim
@@ -151,10 +157,10 @@ class OpenClaim:
     def words(self, repository: Location) -> str:
         """Say who that is."""
         try:
-            told = load_json(repository.read(f"claims/{self.name}/{self.claim_id}.json"))
+            told = load_json(repository.read_document(f"claims/{self.name}/{self.claim_id}.json"))
             by = f" by {told['made_by']}" if told["made_by"] else ""
             return f"{told['what']}{by} since {told['at']}"
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, TooLargeError, ValueError, KeyError, TypeError, AttributeError):
             return f"claim {self.claim_id}"
 
 
@@ -181,11 +187,26 @@ def _has_ended(repository: Repository, name: str, claim_id: str) -> bool:
 
 
 def _end_of(place: Location, name: str, claim_id: str) -> dict[str, Any]:
+    """How a claim ended.
+
+    :raises RepositoryError: it cannot be read, or names anything but a manifest of the stream. Nothing may be deleted then.
+    """
+    path = f"claims/{name}/{claim_id}{_END}"
     try:
-        end: dict[str, Any] = load_json(place.read(f"claims/{name}/{claim_id}{_END}"))
-        return end
+        end = load_json(place.read_document(path))
+        manifest, given_up_ = end["manifest"], bool(end["given_up"])
+        if manifest is not None:
+            backup_id = safe_relative(manifest, below=f"backups/{name}").rpartition("/")[2].removesuffix(".json")
+            if manifest != manifest_path(name, backup_id):
+                raise ValueError(f"{manifest!r} is no manifest of {name}")
     except FileNotFoundError:  # another prune has tidied up since it was listed
         return {"manifest": None, "given_up": False}
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise RepositoryError(
+            f"{place}/{path} cannot be read ({type(e).__name__}: {e}): it was damaged or forged",
+            hint="it says how a backup or restore ended; delete it by hand once none of this stream is running",
+        ) from e
+    return {"manifest": manifest, "given_up": given_up_}
 
 
 def give_up(repository: Repository, claim: OpenClaim) -> None:

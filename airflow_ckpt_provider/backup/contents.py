@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -30,7 +31,7 @@ class Listed:
 
 def stream_names(repository: Repository) -> tuple[str, ...]:
     """Names of streams that have backups, or objects that no backup lists."""
-    names = {*repository.names(), *repository.location.list("objects").directories}
+    names = {*repository.names(), *repository.names_in(OBJECTS)}
     return tuple(sorted(names))
 
 

@@ -13,15 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import claimed, given_up, in_use
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
+from airflow_ckpt_provider.backup.repository_check import readable
+from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
 from airflow_ckpt_provider.backup.verify import check_structure, content_damage, refuse_damage
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError
+from airflow_ckpt_provider.errors import DamagedBackupError, OtherStreamError, RefusedError
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -65,12 +68,14 @@ def copy_backups(
     :param made_by: the run or user that copies.
     :param workers: files under way at once.
     :param on_progress: called after each file of a backup.
-    :raises RefusedError: both are the same repository; the target has another backup under the same id.
+    :raises RefusedError: both are the same repository; the target has another backup under the same id, or another stream under
+        the same name.
     :raises DamagedBackupError: an object is not what was backed up; this backup is not copied, those before are.
     :raises StorageError: reading or writing failed; the same command again goes on.
     """
     if source.repository_id == target.repository_id and source.location.uri == target.location.uri:
         raise RefusedError(f"{source.location} would be copied to itself", hint="give another target")
+    target.refuse_unsigned()
     return [
         _copied(source, target, manifest, made_by=made_by, workers=workers, on_progress=on_progress)
         for manifest in manifests
@@ -98,10 +103,13 @@ def _copied(
     ):
         marks = read_marks(target.location, name)
         # The backups around it in time share the most with it.
-        near = sorted(target.backup_ids(name), key=lambda i: (i > manifest.backup_id, i))
-        before = [i for i in near if i < manifest.backup_id][-1:] or near[:1]
-        vouched = target.read_manifest(name, before[0]).files if before else ()
-        objects = Objects(target.location, name, vouched=vouched, marks=marks)
+        others = sorted(target.backup_ids(name), key=lambda i: (i > manifest.backup_id, i))
+        before = [i for i in others if i < manifest.backup_id][-1:] or others[:1]
+        near = target.read_manifest(name, before[0]) if before else None
+        newest = next(readable(target, name, (max(others),), with_files=False), None) if others else None
+        _check_stream(source, target, manifest, near)
+        damaged = read_damaged(target.location, name).objects.keys()
+        objects = Objects(target.location, name, vouched=near.files if near else (), marks=marks, damaged=damaged)
         meter = Meter(on_progress, files=len(manifest.files), size=manifest.bytes)
 
         def copy(entry: FileEntry) -> FileEntry:
@@ -111,7 +119,9 @@ def _copied(
 
         stored = FileTable(name)
         in_order(copy, manifest.files, stored.append, workers=workers)
-        made = replace(manifest, files=stored, claim=claim.claim_id)
+        # The numbers are those of the repository: one that gets some of the backups only has no gap in them.
+        sequence = max((m.sequence for m in (near, newest) if isinstance(m, Manifest)), default=0) + 1
+        made = replace(manifest, files=stored, claim=claim.claim_id, sequence=sequence)
         claim.bind(made.path)
         try:
             target.location.create(made.path, made.to_document())
@@ -145,6 +155,21 @@ def _copy_one(source: Repository, objects: Objects, entry: FileEntry) -> FileEnt
         )
     stored = objects.write(file, content)
     return replace(stored.entry, batches=entry.batches)
+
+
+def _check_stream(source: Repository, target: Repository, manifest: Manifest, near: Manifest | None) -> None:
+    """See that the target has no other stream under the name; one that the source has under it too is a copy.
+
+    :param near: a backup that the target has under the name.
+    """
+    if near is None or len(streams_among([near, manifest])) == 1 or near.backup_id in source.backup_ids(manifest.name):
+        return
+    raise OtherStreamError(
+        f"the backups named {manifest.name!r} in {target.location} are of another stream: {stream_in_words(near)} "
+        f"({near.backup_id}); {manifest.backup_id} is of {stream_in_words(manifest)}",
+        hint="copy into another repository",
+        other=True,
+    )
 
 
 def _check_same(there: Manifest, manifest: Manifest, target: Repository) -> None:

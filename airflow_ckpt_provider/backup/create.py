@@ -18,14 +18,19 @@ from typing import Any
 
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.backup.claims import Claim, claimed, given_up
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.engine import Engine, Threads
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.identity import chain_of_ids
+from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.lease import lease
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, new_backup_id
+from airflow_ckpt_provider.backup.manifest import LONGEST_NAME, Manifest, checked_name, new_backup_id, next_backup_id
 from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
+from airflow_ckpt_provider.backup.stream_names import likely_name, stream_name
+from airflow_ckpt_provider.backup.streams import is_place
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel, side_by_side
 from airflow_ckpt_provider.backup.unchanged import position_facts, unchanged_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -44,6 +49,7 @@ from airflow_ckpt_provider.errors import (
     MissingFileError,
     NoSuchBackupError,
     NotACheckpointError,
+    OtherStreamError,
     RefusedError,
     RepositoryError,
     UnreadableLogError,
@@ -73,6 +79,7 @@ class BackupResult:
     :param copied_bytes: their size.
     :param seconds: how long it took.
     :param unchanged: nothing was committed since this backup was taken, and so no new one was.
+    :param immutable_until: until when nobody can delete it; ``None``: it was not locked.
     """
 
     manifest: Manifest
@@ -80,6 +87,7 @@ class BackupResult:
     copied_bytes: int
     seconds: float
     unchanged: bool = False
+    immutable_until: datetime | None = None
 
     @property
     def backup_id(self) -> str:
@@ -114,6 +122,7 @@ class BackupResult:
             "copied_bytes": self.copied_bytes,
             "seconds": round(self.seconds, 3),
             "unchanged": self.unchanged,
+            "immutable_until": self.immutable_until.isoformat() if self.immutable_until else None,
         }
 
 
@@ -131,12 +140,15 @@ def create_backup(
     observe: ObserveSources | None = None,
     engine: Engine | None = None,
     skip_if_unchanged: bool = False,
+    immutable_for: timedelta | None = None,
+    new_life: bool = False,
 ) -> BackupResult:
     """Back up a checkpoint into a repository.
 
     :param checkpoint: the checkpoint; its stream may run.
     :param repository: where to.
-    :param name: name of the stream; by default the last segment of the checkpoint's path.
+    :param name: name of the stream; by default the one that the checkpoint has in the repository, else the shortest ending of its
+        path that is no other stream's.
     :param tags: words to find the backup by.
     :param reason: why it is made.
     :param made_by: the run or user that makes it.
@@ -148,10 +160,17 @@ def create_backup(
     :param engine: who carries out the copies; by default ``workers`` threads of this process.
     :param skip_if_unchanged: take none where nothing was committed since the newest one, and return that one: see
         :func:`~airflow_ckpt_provider.backup.unchanged.unchanged_backup`. Its tags and its reason stay its own.
+    :param immutable_for: lock the backup, so that nobody can delete it for so long; also the one that is returned because nothing
+        was committed since. It takes S3 Object Lock, and a request for each file; ``None``: nothing is locked.
+    :param new_life: the checkpoint continues the stream of this name under another query id, or at another place.
+    :raises OtherStreamError: the backups of this name are of another query, or of another place, and nothing explains that; see
+        :mod:`~airflow_ckpt_provider.backup.identity`.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: nothing was committed yet; the name cannot be one; the repository lies inside the checkpoint or
-        the checkpoint inside the repository.
+        the checkpoint inside the repository; backups here cannot be made immutable.
     :raises BackupRunningError: another backup of this stream is running.
+    :raises LeaseLostError: this process stood still, or could not reach the repository, for so long that another backup may have
+        begun; run again, it uses what was copied.
     :raises MissingFileError: a file that Spark needs is not there, and the checkpoint does not move: it is damaged.
     :raises UnreadableLogError: a log file cannot be parsed.
     :raises HistoryRewrittenError: the checkpoint was rewound or replaced meanwhile, again and again.
@@ -160,44 +179,126 @@ def create_backup(
     began = time.monotonic()
     if restorable_batches < 1:
         raise RefusedError(f"restorable_batches is {restorable_batches}", hint="use 1 or more")
-    name = _named(checkpoint, repository.location, name)
-    if skip_if_unchanged and (
-        same := unchanged_backup(
+    _check_places(checkpoint.location, repository.location)
+    repository.refuse_unsigned()
+    immutability = Immutability(repository, immutable_for, workers)
+    immutability.check()
+    given = checked_name(name) if name else None
+    request = _Request(
+        tags=dict(tags or {}),
+        reason=reason,
+        made_by=made_by,
+        batches=restorable_batches,
+        engine=engine or Threads(workers),
+        on_progress=on_progress,
+        observe=observe,
+        new_life=new_life,
+        is_given=given is not None,
+        immutability=immutability,
+    )
+
+    def skipped(name: str) -> BackupResult | None:
+        same = skip_if_unchanged and unchanged_backup(
             checkpoint, repository, name, restorable_batches=restorable_batches, with_sources=observe is not None
         )
+        if not same:
+            return None
+        immutability.lock_objects(same)
+        until = immutability.lock_manifest(same)
+        return BackupResult(same, 0, 0, time.monotonic() - began, unchanged=True, immutable_until=until)
+
+    first = given or checked_name(checkpoint.location.name)
+    if done := skipped(first):
+        return done
+    query_id, chosen = side_by_side(
+        lambda: _check_progress(checkpoint), lambda: given or likely_name(repository, checkpoint.location)
+    )
+    if chosen != first and (done := skipped(chosen)):
+        return done
+    try:
+        manifest, copied, until = _backed_up(checkpoint, repository, chosen, query_id, request)
+    except (OtherStreamError, BackupRunningError) as e:
+        name = chosen if given else stream_name(repository, checkpoint.location, query_id=query_id)
+        if name == chosen:
+            raise
+        log.info("%s", e.message)
+        manifest, copied, until = _backed_up(checkpoint, repository, name, query_id, request)
+    return BackupResult(manifest, len(copied), sum(copied), time.monotonic() - began, immutable_until=until)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was asked of a backup, see :func:`create_backup`.
+
+    :param is_given: whether somebody gave the name.
+    """
+
+    tags: Mapping[str, str]
+    reason: str
+    made_by: str
+    batches: int
+    engine: Engine
+    on_progress: OnProgress | None
+    observe: ObserveSources | None
+    new_life: bool
+    is_given: bool
+    immutability: Immutability
+
+
+def _backed_up(
+    checkpoint: Checkpoint, repository: Repository, name: str, query_id: str | None, request: _Request
+) -> tuple[Manifest, tuple[int, ...], datetime | None]:
+    """Take a backup under a name: its manifest, the sizes of what was not there before, and until when it is locked."""
+    _check_length(repository, name)
+    place, by = repository.location, request.made_by
+    with (
+        lease(place, name, made_by=by) as guarded,
+        claimed(place, name, what="backup", made_by=by, guarded=guarded) as claim,
     ):
-        return BackupResult(same, 0, 0, time.monotonic() - began, unchanged=True)
-    _check_progress(checkpoint)
-    place = repository.location
-    with lease(place, name, made_by=made_by), claimed(place, name, what="backup", made_by=made_by) as claim:
-        manifest, copied, taken = _taken(
-            checkpoint, repository, name, restorable_batches, engine or Threads(workers), on_progress, observe
-        )
-        manifest = replace(manifest, tags=dict(tags or {}), reason=reason, made_by=made_by)
+        repository = Repository(guarded, repository.repository_id)
+        manifest, copied, taken = _taken(checkpoint, repository, name, query_id, request)
+        manifest = replace(manifest, tags=request.tags, reason=request.reason, made_by=by)
+        request.immutability.lock_objects(manifest)
         manifest = write_manifest(repository, manifest, claim, taken=taken)
-    return BackupResult(manifest, len(copied), sum(copied), time.monotonic() - began)
+        return manifest, copied, request.immutability.lock_manifest(manifest)
 
 
 def _taken(
-    checkpoint: Checkpoint,
-    repository: Repository,
-    name: str,
-    batches: int,
-    engine: Engine,
-    on_progress: OnProgress | None,
-    observe: ObserveSources | None,
+    checkpoint: Checkpoint, repository: Repository, name: str, query_id: str | None, request: _Request
 ) -> tuple[Manifest, tuple[int, ...], frozenset[str]]:
-    """Copy what is needed: the manifest to write, sizes of what was not there before, ids that the backup cannot have."""
-    seen, (objects, taken) = side_by_side(lambda: _see(checkpoint), lambda: _objects(repository, name))
-    tree, closures, files, copied = _copy(checkpoint, seen, objects, batches, engine, on_progress)
-    manifest = _manifest(checkpoint, name, tree, closures, files, batches)
-    if observe is not None:
-        manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(observe, closures[0])})
+    """Copy what is needed: the manifest to write, sizes of what was not there before, ids that the backup cannot have.
+
+    :param query_id: the query's id as it was read before; ``None``: ``metadata`` is missing.
+    """
+    seen, (objects, newest, taken) = side_by_side(lambda: _see(checkpoint), lambda: _objects(repository, name))
+
+    def chain(query_id: str) -> tuple[str, ...]:
+        return chain_of_ids(
+            repository,
+            newest,
+            checkpoint.location,
+            query_id,
+            new_life=request.new_life and (request.is_given or _may_continue(newest, checkpoint, query_id)),
+            place_is_explained=request.is_given,
+        )
+
+    query_ids = chain(query_id) if query_id else ()  # before anything is copied
+    tree, closures, files, copied = _copy(
+        checkpoint, seen, objects, request.batches, request.engine, request.on_progress
+    )
+    manifest = _manifest(checkpoint, name, tree, closures, files, request.batches)
+    manifest = replace(
+        manifest,
+        query_ids=query_ids if manifest.query_id == query_id else chain(manifest.query_id),
+        sequence=newest.sequence + 1 if newest else 1,
+    )
+    if request.observe is not None:
+        manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(request.observe, closures[0])})
     return manifest, copied, taken
 
 
-def open_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None = None) -> Repository:
-    """Open the repository for a backup; make one only where the backup would not be refused.
+def make_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None = None) -> Repository:
+    """Open the repository for a backup, or make it; only where the backup would not be refused.
 
     :param place: where the repository is, or is to be.
     :param checkpoint: the checkpoint that will be backed up.
@@ -207,22 +308,32 @@ def open_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None
     try:
         return Repository.open(place)
     except RepositoryError:
-        _named(checkpoint, place, name)
+        checked_name(name or checkpoint.location.name)
+        _check_places(checkpoint.location, place)
         _check_progress(checkpoint)
         return Repository.open_or_create(place)
 
 
-def _named(checkpoint: Checkpoint, repository: Location, name: str | None) -> str:
-    """The name of the stream; refuse what can be refused without asking a store."""
-    name = checked_name(name or checkpoint.location.name)
-    _check_places(checkpoint.location, repository)
-    return name
+def _check_length(repository: Repository, name: str) -> None:
+    """See that a new name fits on every store, with all that is put before and behind it; older streams keep theirs."""
+    if len(name) > LONGEST_NAME and not repository.taken_ids(name):
+        raise RefusedError(
+            f"the name {name[:20]}… of a stream has {len(name)} characters, and at most {LONGEST_NAME} fit",
+            hint="give a shorter name (--name, or name=)",
+        )
 
 
-def _check_progress(checkpoint: Checkpoint) -> None:
+def _check_progress(checkpoint: Checkpoint) -> str | None:
+    """Refuse what has nothing to back up; return the query's id, ``None`` where ``metadata`` is missing."""
     progress = checkpoint.progress()  # an empty place, an unreadable newest entry
     if progress.latest_committed is None:
         raise _nothing_committed(checkpoint)
+    return progress.query_id
+
+
+def _may_continue(newest: Manifest | None, checkpoint: Checkpoint, query_id: str) -> bool:
+    """Whether a checkpoint whose name nobody gave has at least the query or the place of the newest backup."""
+    return newest is not None and (newest.query_id == query_id or is_place(checkpoint.location, newest.checkpoint))
 
 
 def _nothing_committed(checkpoint: Checkpoint) -> NotACheckpointError:
@@ -241,25 +352,33 @@ def _check_places(checkpoint: Location, repository: Location) -> None:
             raise RefusedError(f"{what}: {inner} in {outer}", hint="keep backups in a place of their own")
 
 
-def _objects(repository: Repository, name: str) -> tuple[Objects, frozenset[str]]:
-    """What the repository has of a stream, and the ids that no new backup can have; the claim has been written."""
+def _objects(repository: Repository, name: str) -> tuple[Objects, Manifest | None, frozenset[str]]:
+    """What the repository has of a stream, its newest backup, and the ids that no new backup can have.
+
+    The claim has been written.
+    """
     place = repository.location
     marks = read_marks(place, name)  # before anything is looked at that they may name
-    listed, (vouched, taken) = side_by_side(lambda: list_objects(place, name), lambda: _vouched(repository, name))
-    return Objects(place, name, vouched=vouched, marks=marks, listed=listed), taken
+    listed, ((newest, taken), known) = side_by_side(
+        lambda: list_objects(place, name),
+        lambda: side_by_side(lambda: _newest(repository, name), lambda: read_damaged(place, name)),
+    )
+    vouched = newest.files if newest else ()
+    objects = Objects(place, name, vouched=vouched, marks=marks, listed=listed, damaged=known.objects.keys())
+    return objects, replace(newest, files=()) if newest else None, taken
 
 
-def _vouched(repository: Repository, name: str) -> tuple[Sequence[FileEntry], frozenset[str]]:
-    """Files of the newest readable backup: nearly all of what does not change is in it. And the ids that are taken."""
+def _newest(repository: Repository, name: str) -> tuple[Manifest | None, frozenset[str]]:
+    """The newest readable backup: nearly all of what does not change is in it. And the ids that are taken."""
     ids, taken = repository.ids(name)
     for backup_id in reversed(ids):
         try:
-            return repository.read_manifest(name, backup_id).files, taken
+            return repository.read_manifest(name, backup_id), taken
         except NoSuchBackupError:
             continue  # expired since it was listed
         except DamagedBackupError as e:
             log.warning("%s", e)
-    return (), taken
+    return None, taken
 
 
 def _see(checkpoint: Checkpoint, tree: Tree | None = None) -> tuple[int, Tree]:
@@ -475,27 +594,21 @@ def _start_offsets(tree: Tree, closure: Closure) -> list[dict[str, Any]]:
 
 
 def write_manifest(repository: Repository, manifest: Manifest, claim: Claim, *, taken: frozenset[str]) -> Manifest:
-    """Write the manifest under an id that is free and sorts after those of the same minute: the latest has the last one.
+    """Write the manifest under an id that sorts after all others: the latest has the last one, whatever the clocks say.
 
     :param taken: ids that are not free, as listed since the claim was written.
     :raises BackupRunningError: another backup took the id at this moment, or a prune has given this one up.
+    :raises RefusedError: no id sorts after the last one.
     """
-    soon = new_backup_id(manifest.created + timedelta(minutes=1), 0)  # what is later is of a clock that is wrong
-    last = max((backup_id for backup_id in taken if backup_id < soon), default="")
-    for second in range(60):
-        created = manifest.created + timedelta(seconds=second)
-        backup_id = new_backup_id(created, manifest.batch_id)
-        if backup_id <= last:
-            continue
-        made = replace(manifest, backup_id=backup_id, claim=claim.claim_id)
-        claim.bind(made.path)
-        try:
-            repository.location.create(made.path, made.to_document())
-            return made
-        except FileExistsError:
-            if repository.location.read(made.path) == GIVEN_UP:
-                raise given_up() from None
-            raise BackupRunningError(
-                f"another backup of {made.name} wrote {backup_id} at this moment", hint="run it again"
-            ) from None
-    raise RefusedError(f"too many backups of batch {manifest.batch_id} at once", hint="try again in a minute")
+    backup_id = next_backup_id(manifest, last=max(taken, default=""), repository=repository.location)
+    made = replace(manifest, backup_id=backup_id, claim=claim.claim_id)
+    claim.bind(made.path)
+    try:
+        repository.location.create(made.path, made.to_document())
+    except FileExistsError:
+        if repository.location.read(made.path) == GIVEN_UP:
+            raise given_up() from None
+        raise BackupRunningError(
+            f"another backup of {made.name} wrote {backup_id} at this moment", hint="run it again"
+        ) from None
+    return made

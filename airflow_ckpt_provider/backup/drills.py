@@ -15,6 +15,7 @@ from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import LARGE
 
 _DRILLS = "drills"
 _TIME = "%Y%m%dT%H%M%SZ"
@@ -59,6 +60,10 @@ def record_drill(repository: Repository, report: dict[str, Any]) -> Drill:
         raise RefusedError(
             "the report proves nothing: no code went on from a backup", hint="record only a rehearsal that ran batches"
         )
+    if "/" in backup_id:
+        raise RefusedError(
+            f"the report names {backup_id!r} as its backup", hint="take the report that a rehearsal wrote"
+        )
     now = datetime.now(UTC).replace(microsecond=0)
     path = f"{_DRILLS}/{checked_name(name)}/{backup_id}/{now.strftime(_TIME)}.json"
     content = {"format": "airflow-ckpt-drill", "version": 1, "proven_at": now.isoformat(), "report": report}
@@ -82,7 +87,7 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
         return None
     _, newest, path = max(found)
     try:
-        content = load_json(repository.location.read(path))
+        content = load_json(repository.location.read_document(path, most=LARGE))
         return Drill(name, newest, datetime.fromisoformat(content["proven_at"]), dict(content["report"]))
     except (ValueError, KeyError, TypeError) as e:
         raise RefusedError(

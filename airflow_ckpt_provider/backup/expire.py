@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import tidy_claims
-from airflow_ckpt_provider.backup.expire_plan import Decision, ExpirePlan
+from airflow_ckpt_provider.backup.expire_plan import Decision, ExpirePlan, check_damage
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, forget_notes, holds, write_event
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
@@ -50,8 +50,11 @@ def apply_expire(repository: Repository, plan: ExpirePlan, *, made_by: str = "",
     :param plan: from :func:`~airflow_ckpt_provider.backup.expire_plan.plan_expire`.
     :param made_by: the run or user that does it.
     :param reason: why, for the audit record.
+    :raises RefusedError: backups were found damaged since the plan was made, and no whole one would be left of a stream.
     :raises StorageError: reading or writing failed; the same command again goes on.
     """
+    check_damage(repository, plan)
+    repository.refuse_unsigned()
     plan_id = new_plan_id()
     removed: list[tuple[str, str]] = []
     spared: list[tuple[str, str]] = []
@@ -72,7 +75,9 @@ def apply_expire(repository: Repository, plan: ExpirePlan, *, made_by: str = "",
     outcome = ExpireOutcome(plan_id, tuple(removed), tuple(spared))
     if removed:
         facts = {"kind": "expire", "made_by": made_by, "reason": reason, "policy": plan.policy.to_json()}
-        repository.record(plan_id, {**facts, **outcome.to_json()})
+        numbers = {(d.backup.name, d.backup.backup_id): d.backup.sequence for d in plan.going}
+        sequences = {n: sorted(numbers[key] for key in removed if key[0] == n) for n in {n for n, _ in removed}}
+        repository.record(plan_id, {**facts, **outcome.to_json(), "sequences": sequences})
     return outcome
 
 

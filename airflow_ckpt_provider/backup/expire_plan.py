@@ -2,26 +2,33 @@
 
 The rules (:mod:`~airflow_ckpt_provider.backup.retention`) say what they want to keep. Beyond that these always stay, of each
 stream: held backups; the newest that passed a verify, and the newest whose contents were all read; the last that a drill
-restored and ran on; the newest whose sources still have what it would read next; the safety backup of a restore that has not
-ended; and whatever is dated in the future, for somebody's clock is wrong there. Future ones take no place in the rules
-either, or a clock that once went ahead would push all good backups out.
+restored and ran on; those that Object Lock protects; the newest whose sources still have what it would read next; the safety
+backup of a restore that has not ended; and whatever is dated in the future, for somebody's clock is wrong there. Future ones
+take no place in the rules either, or a clock that once went ahead would push all good backups out.
+
+Nor do backups that are known to be damaged: the rules are applied to the others as if these were not there. What they would keep
+were it whole stays as well, for it may be repaired; it keeps no other one from staying. An expire after which no whole backup of
+a stream would be left is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.drills import last_drill
-from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest
+from airflow_ckpt_provider.backup.immutability import locks_on
+from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest, manifest_path
 from airflow_ckpt_provider.backup.notes import Hold, Verified, holds, verifications
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.retention import Policy, reasons_to_keep
+from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
 
 #: Given the facts of manifests, says what their sources still have.
@@ -42,6 +49,11 @@ class Backup:
     sources: Usefulness = Usefulness.UNKNOWN
     verified: Verified | None = None
     hold: Hold | None = None
+    checkpoint: str = ""
+    lives: tuple[str, ...] = ()
+    sequence: int = 0
+    #: What is known to be damaged of it, a line for each file.
+    damage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +92,17 @@ class ExpirePlan:
     :param repository: URI of the repository.
     :param policy: the rules.
     :param decisions: each backup that could be read, newest first within its stream.
-    :param findings: what is odd: clocks, manifests that cannot be read.
+    :param findings: what is odd: clocks, damaged backups, manifests that cannot be read.
+    :param remarks: what is no fault, but good to know: that it is not known what Object Lock protects.
+    :param damage_known: stream -> number of the record of damaged objects that the plan goes by.
     """
 
     repository: str
     policy: Policy
     decisions: tuple[Decision, ...]
     findings: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    damage_known: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kept(self) -> tuple[Decision, ...]:
@@ -105,9 +121,9 @@ class ExpirePlan:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with what goes."""
+        """Changes with the backups to remove."""
         going = sorted(f"{d.backup.name}/{d.backup.backup_id}" for d in self.going)
-        return hashlib.sha256("\n".join([self.repository, *going]).encode()).hexdigest()[:16]
+        return fingerprint_of("\n".join([self.repository, *going]))
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -116,7 +132,7 @@ class ExpirePlan:
         if not going:
             return ()
         return (
-            "look at holds again: one that was set meanwhile counts",
+            "look at holds and at what is damaged again: a hold that was set meanwhile counts",
             f"remove {len(going)} manifest{'s' if len(going) > 1 else ''}, oldest first",
             "write the audit record",
         )
@@ -131,6 +147,7 @@ class ExpirePlan:
             "kept": [d.to_json() for d in self.kept],
             "going": [d.to_json() for d in self.going],
             "findings": list(self.findings),
+            "remarks": list(self.remarks),
             "steps": list(self.steps),
             "fingerprint": self.fingerprint,
         }
@@ -152,8 +169,8 @@ class ExpirePlan:
                 if d.backup.name == name
             ]
             parts.append(f"#### {name}\n\n| backup | | why |\n|---|---|---|\n" + "\n".join(rows) + "\n")
-        if self.findings:
-            parts.append("\n".join(f"* {finding}" for finding in self.findings) + "\n")
+        if self.findings or self.remarks:
+            parts.append("\n".join(f"* {each}" for each in (*self.findings, *self.remarks)) + "\n")
         if self.steps:
             parts.append("\n".join(f"{n}. {step}" for n, step in enumerate(self.steps, 1)) + "\n")
         return "\n".join(parts)
@@ -173,7 +190,7 @@ def plan_expire(
     :param name: only this stream; ``None`` for all, safety backups included.
     :param ask_sources: says what backups' sources still have; ``None``: nothing is known of them.
     :param now: our clock.
-    :raises RefusedError: the policy is empty, or its rules would keep nothing of a stream.
+    :raises RefusedError: the policy is empty, its rules would keep nothing of a stream, or no whole backup of one would be left.
     :raises NoSuchBackupError: there is no backup of this name.
     """
     if policy.is_empty:
@@ -184,28 +201,114 @@ def plan_expire(
     names = repository.names() if name is None else (name,)
     findings: list[str] = []
     decisions: list[Decision] = []
+    damage_known: dict[str, int] = {}
     for each in names:
-        backups = _read(repository, each, ask_sources, findings)
-        decisions += _decided(repository, each, backups, policy, now, findings)
+        damaged = read_damaged(repository.location, each)
+        damage_known[each] = damaged.number
+        backups = _read(repository, each, ask_sources, findings, damaged)
+        streams = streams_among(backups)
+        if len(streams) > 1:
+            words = "; ".join(stream_in_words(stream[0]) for stream in streams)
+            findings.append(
+                f"the backups named {each} are of {len(streams)} streams, and the rules are for each: {words}"
+            )
+        for stream in streams:
+            decisions += _last_of_lives(_decided(repository, each, stream, policy, now, findings), findings)
+    remarks: list[str] = []
+    decisions = _unlocked(repository, decisions, now, remarks)
+    for each in names:
+        decided = {d.backup.backup_id: d for d in decisions if d.backup.name == each}
+        for stream in streams_among([d.backup for d in decided.values()]):
+            _refuse_to_leave_none(repository, each, [decided[backup.backup_id] for backup in stream])
     if name is not None and not decisions and not findings:
         raise NoSuchBackupError(
             f"{repository.location} holds no backup of {name}",
             hint="`airflow-ckpt backups REPOSITORY` lists what there is",
         )
-    return ExpirePlan(repository.location.uri, policy, tuple(decisions), tuple(findings))
+    return ExpirePlan(repository.location.uri, policy, tuple(decisions), tuple(findings), tuple(remarks), damage_known)
 
 
-def _read(repository: Repository, name: str, ask_sources: AskSources | None, findings: list[str]) -> list[Backup]:
+def _unlocked(repository: Repository, decisions: list[Decision], now: datetime, remarks: list[str]) -> list[Decision]:
+    """What Object Lock protects stays: its deletion would only hide it."""
+
+    def path_of(decision: Decision) -> str:
+        return manifest_path(decision.backup.name, decision.backup.backup_id)
+
+    locks, unknown = locks_on(repository.location, [path_of(d) for d in decisions if not d.keep], now=now)
+    if unknown:
+        remarks.append(unknown)
+
+    def decided(decision: Decision) -> Decision:
+        until = locks.get(path_of(decision))
+        if decision.keep or until is None:
+            return decision
+        return replace(decision, keep=True, reasons=(f"locked until {until:%Y-%m-%d %H:%M:%S} UTC",))
+
+    return [decided(each) for each in decisions]
+
+
+def check_damage(repository: Repository, plan: ExpirePlan) -> None:
+    """See that of each stream of which something goes a whole backup stays, by what is known now.
+
+    :raises RefusedError: backups were found damaged since the plan was made, and none that stays is whole.
+    """
+    for name in {d.backup.name for d in plan.going}:
+        damaged = read_damaged(repository.location, name)
+        if damaged.number == plan.damage_known.get(name):
+            continue
+        stay = [d.backup for d in plan.kept if d.backup.name == name and not d.backup.damage]
+        if not any(_is_whole(repository, backup, damaged) for backup in stay):
+            raise RefusedError(
+                f"the backups of {name} that would stay were found damaged since the plan was made; nothing was removed",
+                hint="make a new plan: run it again",
+            )
+
+
+def _is_whole(repository: Repository, backup: Backup, damaged: DamagedObjects) -> bool:
+    try:
+        return not damaged.of(repository.read_manifest(backup.name, backup.backup_id, with_files=False))
+    except (NoSuchBackupError, DamagedBackupError):
+        return False
+
+
+def _refuse_to_leave_none(repository: Repository, name: str, decided: Sequence[Decision]) -> None:
+    """Refuse to remove anything of a stream of which no whole backup would be left."""
+    going = [d.backup for d in decided if not d.keep]
+    if not going or any(d.keep and not d.backup.damage for d in decided):
+        return
+    if whole := next((backup for backup in going if not backup.damage), None):
+        raise RefusedError(
+            f"no whole backup of {name} would be left: those that would stay are damaged, and {whole.backup_id} would go; "
+            "nothing was removed",
+            hint="widen the policy, for example by --keep-last 1",
+        )
+    newest = decided[0].backup
+    raise RefusedError(
+        f"no backup of {name} is known to be whole, and {len(going)} would go; nothing was removed. Of the newest, "
+        f"{newest.backup_id}: {newest.damage[0]}",
+        hint=f"take a new backup first, or rebuild what is damaged: `airflow-ckpt repair {repository.location} CHECKPOINT`",
+    )
+
+
+def _read(
+    repository: Repository,
+    name: str,
+    ask_sources: AskSources | None,
+    findings: list[str],
+    damaged: DamagedObjects,
+) -> list[Backup]:
     """The backups of a stream, newest first."""
 
     def read(backup_id: str) -> tuple[Backup, Mapping[str, Any]] | str | None:
         try:
             m: Manifest = repository.read_manifest(name, backup_id, with_files=False)
+            damage = tuple(each.message for each in damaged.of(m).values())
         except NoSuchBackupError:
             return None  # removed since it was listed
         except CkptError as e:
             return e.message
-        return Backup(name, m.backup_id, m.created, m.batch_id, m.bytes, m.tags, m.claim), m.facts
+        return Backup(name, m.backup_id, m.created, m.batch_id, m.bytes, m.tags, m.claim,
+                      checkpoint=m.checkpoint, lives=m.lives, sequence=m.sequence, damage=damage), m.facts  # fmt: skip
 
     read_all = in_parallel(read, repository.backup_ids(name))
     findings += [f"{r}; it stays" for r in read_all if isinstance(r, str)]
@@ -214,11 +317,16 @@ def _read(repository: Repository, name: str, ask_sources: AskSources | None, fin
     looked = verifications(repository, name)
     held = holds(repository, name)
     backups = [
-        Backup(b.name, b.backup_id, b.created, b.batch_id, b.bytes, b.tags, b.claim, word,
-               looked.get(b.backup_id), held.get(b.backup_id))
+        replace(
+            b,
+            sources=word,
+            verified=Verified.DAMAGED if b.damage else looked.get(b.backup_id),
+            hold=held.get(b.backup_id),
+        )
         for (b, _), word in zip(found, words, strict=True)
-    ]  # fmt: skip
-    return sorted(backups, key=lambda b: (b.created, b.backup_id), reverse=True)
+    ]
+    # By the id, as `latest` goes: a clock that was ahead makes the time of an older one the later time.
+    return sorted(backups, key=lambda b: b.backup_id, reverse=True)
 
 
 def _decided(
@@ -231,22 +339,51 @@ def _decided(
         "here: a clock is wrong; it stays, and the rules go by the others"
         for b in future
     ]
-    why: dict[str, list[str]] = {b.backup_id: ["dated in the future"] for b in future}
-    for backup, reasons in zip(past, reasons_to_keep(past, policy), strict=True):
-        why[backup.backup_id] = list(reasons)
-    for backup, reason in _replayable(past, policy.replayable):
+    findings += [f"backup {b.backup_id} of {name} is damaged: {_first(b.damage)}" for b in backups if b.damage]
+    whole = [b for b in past if not b.damage]
+    why: dict[str, list[str]] = {b.backup_id: ["dated in the future"] if b in future else [] for b in backups}
+    for backup, reason in _by_rules(whole, policy):
         why[backup.backup_id].append(reason)
-    if past and not any(why[b.backup_id] for b in past):
+    for backup, reason in _by_rules(past, policy):
+        if backup.damage:
+            why[backup.backup_id].append(f"damaged, may be repaired: {reason}")
+    judged, kind = (whole, "whole backups" if len(whole) < len(past) else "backups") if whole else (past, "backups")
+    if judged and not any(why[b.backup_id] for b in judged):
         raise RefusedError(
-            f"the policy ({policy}) would keep none of the {len(past)} backups of {name}; nothing was removed",
+            f"the policy ({policy}) would keep none of the {len(judged)} {kind} of {name}; nothing was removed",
             hint="widen it, for example by --keep-last 1, or expire streams one by one with --name",
         )
     drill = last_drill(repository, name)
     drilled = [(b, "the last that a drill has proven") for b in backups if drill and b.backup_id == drill.backup_id]
-    protected = (*_protected(past), *drilled, *_unfinished(repository, name, backups), *_held(backups))
+    protected = (*_protected(whole), *drilled, *_unfinished(repository, name, backups), *_held(backups))
     for backup, reason in protected:
         why[backup.backup_id].append(reason)
     return [Decision(b, bool(why[b.backup_id]), tuple(why[b.backup_id]) or ("no rule keeps it",)) for b in backups]
+
+
+def _last_of_lives(decisions: list[Decision], findings: list[str]) -> list[Decision]:
+    """Say of which of the stream's earlier query ids no backup stays."""
+    staying = {d.backup.lives[-1] for d in decisions if d.keep}
+    found = []
+    for decision in decisions:
+        b = decision.backup
+        if not decision.keep and b.lives[-1] not in staying:
+            staying.add(b.lives[-1])  # said once, of the newest
+            findings.append(f"no backup of {stream_in_words(b)} stays: {b.backup_id} of {b.name} is the last")
+            decision = replace(decision, reasons=(*decision.reasons, f"the last of query {b.lives[-1]}"))
+        found.append(decision)
+    return found
+
+
+def _by_rules(backups: list[Backup], policy: Policy) -> Iterator[tuple[Backup, str]]:
+    """What the rules keep of some backups, newest first, as if there were no others."""
+    for backup, reasons in zip(backups, reasons_to_keep(backups, policy), strict=True):
+        yield from ((backup, reason) for reason in reasons)
+    yield from _replayable(backups, policy.replayable)
+
+
+def _first(damage: Sequence[str]) -> str:
+    return damage[0] + (f" (and {len(damage) - 1} more)" if len(damage) > 1 else "")
 
 
 def _replayable(backups: list[Backup], count: int) -> list[tuple[Backup, str]]:

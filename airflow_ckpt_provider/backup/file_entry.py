@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.storage.location import safe_relative
+
+#: Where all objects of a repository lie.
+OBJECTS = "objects"
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -43,7 +48,10 @@ class FileEntry:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FileEntry:
-        """Read an entry; unknown keys are ignored."""
+        """Read an entry; unknown keys are ignored.
+
+        :raises ValueError: its path leads out of a checkpoint, its object is none of a repository, or a size is none.
+        """
         get = value.get
         batches = get("batches")
         return cls(
@@ -54,4 +62,19 @@ class FileEntry:
             get("checksum"),
             get("identity"),
             None if batches is None else tuple(batches),
-        )
+        ).checked()
+
+    def checked(self, objects: str = OBJECTS) -> FileEntry:
+        """Return the entry if it can be believed.
+
+        :param objects: the directory of the repository in which its object has to lie.
+        :raises ValueError: its path leads out of a checkpoint, its object lies elsewhere, or a size is none.
+        """
+        for path, below in ((self.path, ""), (self.object, objects)):
+            try:
+                safe_relative(path, below=below)
+            except ValueError as e:
+                raise ValueError(f"it lists {path!r}: {e}") from None
+        if type(self.size) is not int or self.size < 0:
+            raise ValueError(f"{self.path!r} has a size of {self.size!r}")
+        return self

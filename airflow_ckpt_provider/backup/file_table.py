@@ -25,6 +25,10 @@ from airflow_ckpt_provider.storage.file_set import order
 
 _ROWS = 500
 _PIECE = 64 * 1024
+#: Bytes that are inflated at once, and of the longest line that is read: 500 rows of 8 KiB, more than paths can have.
+_INFLATED, _LONGEST_LINE = 256 * 1024, 4 * 1024**2
+#: Of the texts in the rows of a line: it ends earlier where they are long.
+_LONG_LINE = 256 * 1024
 #: Of a document. Higher levels take several times as long for a few percent.
 _LEVEL = 3
 #: In memory.
@@ -54,6 +58,7 @@ class FileTable(Sequence[FileEntry]):
         #: How many files come before the end of each block.
         self._ends: list[int] = []
         self._rows: list[list[Any]] = []
+        self._long = 0
         self._last: tuple[int, list[list[Any]]] | None = None
         self._is_ordered = True
         self._newest = order("")
@@ -63,19 +68,23 @@ class FileTable(Sequence[FileEntry]):
             self.append(file)
 
     @classmethod
-    def read(cls, table: bytes | memoryview, *, name: str) -> FileTable:
+    def read(cls, table: bytes | memoryview, *, name: str, length: int | None = None) -> FileTable:
         """Read what :meth:`write` wrote.
 
         :param table: the text.
         :param name: name of the stream.
-        :raises ValueError: it is no table.
+        :param length: how many files there may be; by default any number.
+        :raises ValueError: it is no table, or one that names a place outside a checkpoint or the objects of the stream.
         """
         self = cls(name)
+        objects = self._prefix.rstrip("/")
         try:
             for line in _lines(table):
                 rows = load_json(line)
+                if not rows or (length is not None and len(self) + len(rows) > length):
+                    raise ValueError(f"it has a line of no files, or more than {length} files")
                 for row in rows:
-                    entry = _entry(row, self._prefix)
+                    entry = _entry(row, self._prefix).checked(objects)
                     self._count(entry.path, entry.size)
                 self._blocks.append(zlib.compress(line, _LEVEL_IN_MEMORY))
                 self._ends.append((self._ends[-1] if self._ends else 0) + len(rows))
@@ -126,10 +135,12 @@ class FileTable(Sequence[FileEntry]):
         """Add a file."""
         self.read_now()
         self._rows.append(_row(file, self._prefix))
+        self._long += len(file.path) + len(file.object)
         self._count(file.path, file.size)
-        if len(self._rows) == _ROWS:
+        if len(self._rows) == _ROWS or self._long > _LONG_LINE:
+            self._long = 0
             self._blocks.append(zlib.compress(_text(self._rows), _LEVEL_IN_MEMORY))
-            self._ends.append((self._ends[-1] if self._ends else 0) + _ROWS)
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(self._rows))
             self._rows = []
 
     def _count(self, path: str, size: int) -> None:
@@ -196,8 +207,12 @@ def _lines(table: bytes | memoryview) -> Iterator[bytes]:
     rest = b""
     for start in range(0, len(table), _PIECE):
         piece = base64.b64decode(table[start : start + _PIECE], validate=True)
-        *whole, rest = (rest + inflating.decompress(piece)).split(b"\n")
-        yield from whole
+        while piece:  # a piece can become a thousand times as long
+            *whole, rest = (rest + inflating.decompress(piece, _INFLATED)).split(b"\n")
+            yield from whole
+            if len(rest) > _LONGEST_LINE:
+                raise ValueError(f"a line of it has more than {_LONGEST_LINE} bytes")
+            piece = inflating.unconsumed_tail
     if rest or not inflating.eof:
         raise ValueError("it is cut off")
 

@@ -1,8 +1,9 @@
 """Who is making a backup of a stream at the moment.
 
-A courtesy, not a lock: two backups at once would both be right, for objects are named by their content and manifests are
-put-if-absent. It keeps schedulers from doing the work twice, and says so to whoever asks. It is taken over at once
-where its process is known to be dead (same host), else when it has not been renewed for a while.
+Not what makes two backups at once right: objects are never written over, and manifests are put-if-absent. It keeps schedulers
+from doing the work twice, and says so to whoever asks. It is taken over at once where its process is known to be dead (same
+host), else when it has not been renewed for a while. Its holder writes no more once it could have been taken over, by its own
+clocks: see :mod:`~airflow_ckpt_provider.backup.term`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,34 +18,52 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_ckpt_provider.errors import BackupRunningError, StorageError
+from airflow_ckpt_provider.backup.term import Term
+from airflow_ckpt_provider.errors import BackupRunningError, LeaseLostError, StorageError, TooLargeError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 
 #: Seconds between two renewals, and without one until a lease counts as abandoned.
 _RENEW_EVERY = 15.0
 _ABANDONED_AFTER = 90.0
+_KINDS: dict[str, Any] = {
+    "holder": str,
+    "host": str,
+    "pid": int,
+    "made_by": str,
+    "renewed": int | float,
+    "released": bool,
+}
+#: Seconds by which the clock of a holder may be ahead of ours. What is later was never written by a backup.
+_CLOCKS_DIFFER = 86_400.0
+#: Seconds after a renewal for which its holder writes: it ends well before somebody else may take it over.
+_LASTS = 75.0
 
 
 @contextmanager
-def lease(repository: Location, name: str, *, made_by: str) -> Iterator[None]:
+def lease(repository: Location, name: str, *, made_by: str) -> Iterator[Location]:
     """Hold the lease of a stream's backups for the time of a ``with`` block.
 
+    :return: the repository's place, in which every write sees first that the lease still lasts.
     :raises BackupRunningError: somebody else holds it.
+    :raises LeaseLostError: from within: it could not be renewed in time, or somebody else took it over.
     """
     path = f"running/{name}.json"
     mine = {"holder": str(uuid.uuid4()), "host": socket.gethostname(), "pid": os.getpid(), "made_by": made_by}
+    since = Clocks()
     _take(repository, path, mine)
-    done = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(repository, path, mine, done), daemon=True)
-    renewing.start()
+    term = Term(f"the backup of {name} (process {mine['pid']} on {mine['host']})", _LASTS, since, every=_RENEW_EVERY)
+    # A request that is under way when the lease ends may arrive: it writes nothing but what is not there yet.
+    guarded = repository.fenced(term.check, request_timeout=None)
+    term.keep(lambda: _renew(guarded, path, mine, term), name=f"lease of {name}")
     try:
-        yield
+        yield guarded
     finally:
-        done.set()
-        renewing.join()
+        term.end()
         # Replaced, not deleted: in an append-only repository a backup needs no right to delete.
-        repository.replace(path, _document(mine, released=True))
+        with suppress(LeaseLostError):  # it may be somebody else's by now
+            guarded.replace(path, _document(mine, released=True))
 
 
 def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
@@ -55,6 +73,8 @@ def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
     try:
         if held is None:
             repository.create(path, _document(mine))
+            if repository.store.creates_if_absent:
+                return  # nobody else has
     except FileExistsError:  # taken at this moment, or damaged
         held = _read(repository, path) or {"released": True}
     if held is not None:
@@ -67,17 +87,22 @@ def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
 
 
 def _read(repository: Location, path: str) -> dict[str, Any] | None:
-    """Who holds it; ``None`` where that cannot be read: a damaged lease is nobody's."""
+    """Who holds it; ``None`` where that cannot be read: a damaged or forged lease is nobody's."""
     try:
-        held: dict[str, Any] = load_json(repository.read(path))
-        return held if held.keys() >= {"holder", "host", "pid", "made_by", "renewed", "released"} else None
-    except (ValueError, AttributeError, FileNotFoundError):
+        held: dict[str, Any] = load_json(repository.read_document(path))
+    except (ValueError, FileNotFoundError, TooLargeError):
         return None
+    if not (isinstance(held, dict) and all(isinstance(held.get(key), kind) for key, kind in _KINDS.items())):
+        return None
+    is_possible = 0 < held["pid"] < 2**31 and 0 < held["renewed"] < time.time() + _CLOCKS_DIFFER
+    return held if is_possible else None
 
 
-def _renew(repository: Location, path: str, mine: dict[str, Any], done: threading.Event) -> None:
-    while not done.wait(_RENEW_EVERY):
-        repository.replace(path, _document(mine))
+def _renew(repository: Location, path: str, mine: dict[str, Any], term: Term) -> None:
+    held = _read(repository, path)
+    if held is not None and held["holder"] != mine["holder"]:
+        term.lose(f"process {held['pid']} on {held['host']} took it over")
+    repository.replace(path, _document(mine))
 
 
 def _document(mine: dict[str, Any], *, released: bool = False) -> bytes:

@@ -12,11 +12,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable, ReadLater
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.json_text import load_json
@@ -35,6 +36,16 @@ _HASH_LENGTH = 77
 _TABLE, _END_OF_TABLE = b',"file_table":"', b'"}'
 #: By how much the clock of whoever took a backup may be ahead of ours.
 CLOCKS_DIFFER = timedelta(minutes=5)
+#: Of names of streams, so that every name that is made of one fits on disks and HDFS (255 bytes).
+LONGEST_NAME = 240
+#: Of what is used in a document without a further look.
+_TYPES: dict[str, type] = {
+    "batch_id": int,
+    "restorable_batches": list,
+    "facts": dict,
+    "tags": dict,
+    **dict.fromkeys(("backup_id", "checkpoint", "query_id", "reason", "made_by", "tool_version"), str),
+}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 
 
@@ -42,7 +53,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 class Manifest:
     """Everything known of a backup without reading its objects.
 
-    :param backup_id: sorts by time and names the batch, such as ``20261121T083000Z-b000223``.
+    :param backup_id: sorts after those of all earlier backups of the stream, and names the batch, such as
+        ``20261121T083000Z-b000223``. Its time is that of the backup, unless an earlier one has a later id.
     :param name: name of the stream.
     :param created: when the backup was finished, in UTC.
     :param checkpoint: URI of the checkpoint it was taken from.
@@ -56,6 +68,10 @@ class Manifest:
     :param made_by: the run or user that made it.
     :param tool_version: version of this package.
     :param claim: id of the claim it was made under; see :mod:`~airflow_ckpt_provider.backup.claims`.
+    :param query_ids: the ids that the stream's query has had, oldest first; the last is ``query_id``. Empty in manifests of
+        version 0.1.0, which knew no chain.
+    :param sequence: one more than that of the newest backup that could be read; 1 in the first. 0 in manifests of version 0.1.0,
+        which knew none.
     """
 
     backup_id: str
@@ -72,6 +88,13 @@ class Manifest:
     made_by: str = ""
     tool_version: str = ""
     claim: str = ""
+    query_ids: tuple[str, ...] = ()
+    sequence: int = 0
+
+    @property
+    def lives(self) -> tuple[str, ...]:
+        """The ids that the stream's query has had as far as this backup knows, oldest first; the last is its own."""
+        return self.query_ids or (self.query_id,)
 
     @property
     def bytes(self) -> int:
@@ -113,6 +136,7 @@ class Manifest:
             "tags": dict(self.tags),
             "reason": self.reason,
             "made_by": self.made_by,
+            "sequence": self.sequence,
         }
 
     def to_document(self) -> builtins.bytes:
@@ -125,7 +149,10 @@ class Manifest:
             "facts": dict(self.facts),
             "tool_version": self.tool_version,
             "claim": self.claim,
+            **({"query_ids": list(self.query_ids)} if self.query_ids else {}),
         }
+        if not self.sequence:
+            del content["sequence"]
         if not compact:
             content["file_list"] = [file.to_json() for file in self.files]
         document = bytearray(json.dumps(content, separators=(",", ":")).encode())
@@ -149,14 +176,19 @@ def parse_manifest(data: bytes, *, path: str, read_later: ReadLater | None = Non
     :param path: where it is, for messages.
     :param read_later: leave a table of files alone; this is asked for them when somebody wants one. Only then can it turn
         out damaged, which takes a wrong table under the right hash.
-    :raises DamagedBackupError: it is cut off or was changed since it was written.
+    :raises DamagedBackupError: it is cut off or was changed since it was written; or it was forged: it is that of another backup,
+        or names a place outside a checkpoint or the objects of its stream.
     :raises RepositoryError: a newer version of this package wrote it.
     """
-    damaged = DamagedBackupError(
-        f"manifest {path} is damaged: it is not what was written",
-        findings=(path,),
-        hint="this backup cannot be used; choose another one (`airflow-ckpt backups REPOSITORY`)",
-    )
+
+    def wrong(what: str) -> DamagedBackupError:
+        return DamagedBackupError(
+            f"manifest {path} is damaged{what}",
+            findings=(path,),
+            hint="this backup cannot be used; choose another one (`airflow-ckpt backups REPOSITORY`)",
+        )
+
+    damaged = wrong(": it is not what was written")
     length = max(0, len(data) - _HASH_LENGTH)
     end = _HASH.fullmatch(data, length)
     sha256 = hashlib.sha256(memoryview(data)[:length])
@@ -175,25 +207,60 @@ def parse_manifest(data: bytes, *, path: str, read_later: ReadLater | None = Non
             hint="upgrade airflow-ckpt-provider",
         )
     try:
-        files = _files(content, table, read_later)
-    except (ValueError, KeyError, TypeError) as e:
-        raise damaged from e
+        return _manifest(content, table, path, read_later)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        why = str(e) if type(e) is ValueError else f"{type(e).__name__}: {e}"
+        raise wrong(f" or forged, though its hash is right: {why}") from e
+
+
+def _manifest(content: dict[str, Any], table: memoryview | None, path: str, read_later: ReadLater | None) -> Manifest:
+    """Make the manifest of a document; whatever is wrong with it is one of Python's own errors."""
+    if (whose := manifest_path(content["name"], content["backup_id"])) != path:
+        raise ValueError(f"it is the manifest of {whose!r}")
+    for key, kind in _TYPES.items():
+        if type(content[key]) is not kind:
+            raise ValueError(f"its {key} is {content[key]!r}")
+    created = datetime.fromisoformat(content["created"])
+    if created.tzinfo is None:
+        raise ValueError(f"its time {content['created']!r} has no time zone")
+    if not all(type(batch) is int for batch in content["restorable_batches"]):
+        raise ValueError(f"its restorable_batches are {content['restorable_batches']!r}")
     return Manifest(
         backup_id=content["backup_id"],
         name=content["name"],
-        created=datetime.fromisoformat(content["created"]),
+        created=created,
         checkpoint=content["checkpoint"],
         query_id=content["query_id"],
         batch_id=content["batch_id"],
         restorable=tuple(content["restorable_batches"]),
-        files=files,
+        files=_files(content, table, read_later),
         facts=content["facts"],
         tags=content["tags"],
         reason=content["reason"],
         made_by=content["made_by"],
         tool_version=content["tool_version"],
         claim=content.get("claim", ""),
+        query_ids=_query_ids(content),
+        sequence=_sequence(content),
     )
+
+
+def _query_ids(content: dict[str, Any]) -> tuple[str, ...]:
+    """The chain of ids; empty where the document says none, as those of version 0.1.0."""
+    ids = tuple(content.get("query_ids", ()))
+    if ids and (
+        not all(isinstance(i, str) and i for i in ids) or len({*ids}) < len(ids) or ids[-1] != content["query_id"]
+    ):
+        raise ValueError("the chain of query ids does not end with the query's id")
+    return ids
+
+
+def _sequence(content: dict[str, Any]) -> int:
+    """The sequence number; 0 where the document says none, as those of version 0.1.0."""
+    sequence = content.get("sequence", 0)
+    if type(sequence) is not int or ("sequence" in content and not 0 < sequence < 2**53):
+        raise ValueError(f"its sequence is {sequence!r}")
+    return sequence
 
 
 def _taken_apart(data: bytes, length: int) -> tuple[Any, memoryview | None]:
@@ -208,11 +275,12 @@ def _taken_apart(data: bytes, length: int) -> tuple[Any, memoryview | None]:
 
 def _files(content: dict[str, Any], table: memoryview | None, read_later: ReadLater | None) -> Sequence[FileEntry]:
     if content["version"] == 1:
-        return tuple(FileEntry.from_json(value) for value in content["file_list"])
+        objects = f"{OBJECTS}/{content['name']}"
+        return tuple(FileEntry.from_json(value).checked(objects) for value in content["file_list"])
     name, length, size = content["name"], content["files"], content["bytes"]
     if read_later:
         return FileTable.later(read_later, name=name, length=length, size=size)
-    files = FileTable.read(table if table is not None else content["file_table"].encode(), name=name)
+    files = FileTable.read(table if table is not None else content["file_table"].encode(), name=name, length=length)
     if (len(files), files.bytes) != (length, size):
         raise ValueError("the table does not hold what the manifest says")
     return files
@@ -223,9 +291,37 @@ def new_backup_id(now: datetime, batch_id: int) -> str:
     return f"{now.astimezone(UTC).strftime(_ID_TIME)}-b{batch_id:06d}"
 
 
+def next_backup_id(manifest: Manifest, *, last: str, repository: object) -> str:
+    """Make the id of a new backup, which sorts after the last one: its time is moved where that id is of a clock that is ahead.
+
+    :param manifest: of the new backup.
+    :param last: the last id of the stream; empty where it has none.
+    :param repository: where that is, for messages.
+    :raises RefusedError: no id sorts after that one.
+    """
+    time = manifest.created.astimezone(UTC)
+    with suppress(ValueError, OverflowError):
+        there = datetime.strptime(last.partition("-")[0], _ID_TIME).replace(tzinfo=UTC)
+        time = max(time, there)
+        if new_backup_id(time, manifest.batch_id) <= last:
+            time = there + timedelta(seconds=1)
+    if (made := new_backup_id(time, manifest.batch_id)) <= last:
+        raise RefusedError(
+            f"no new backup can follow {manifest_path(manifest.name, last)} in {repository}: nothing sorts after its id, so the "
+            "new backup would not be the latest",
+            hint="no backup has made that file: find out who wrote it, then move it out of the repository",
+        )
+    return made
+
+
 def manifest_path(name: str, backup_id: str) -> str:
     """Path of a manifest in a repository."""
     return f"backups/{name}/{backup_id}.json"
+
+
+def is_name(name: str) -> bool:
+    """Whether a stream can have a name: it cannot leave its directory, and can be typed."""
+    return _NAME.fullmatch(name) is not None and ".." not in name
 
 
 def checked_name(name: str) -> str:
@@ -233,7 +329,7 @@ def checked_name(name: str) -> str:
 
     :raises RefusedError: it could leave its directory, or is hard to type.
     """
-    if not _NAME.fullmatch(name) or ".." in name:
+    if not is_name(name):
         raise RefusedError(
             f"{name!r} cannot be the name of a stream",
             hint="use letters, digits, '.', '_', '-' and '=', beginning with a letter, a digit or '_', without '..' or '/'",

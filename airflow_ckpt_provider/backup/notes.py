@@ -4,30 +4,34 @@ Manifests are immutable. So each fact is a new file beside them, numbered in the
 clocks say; a repository that only takes new files can keep them::
 
     holds/<name>/<backup id>/<nnnnnn>.json               {"event": "held" | "released" | "going", …}
-    verified/<name>/<backup id>/<nnnnnn>-<outcome>.json  outcome: contents, structure or damaged
+    verified/<name>/<backup id>/<nnnnnn>-<outcome>.json  outcome: contents, structure, damaged or unread
+
+Notes of what was verified say which backups are good ones. Which are damaged follows from the objects that they list: see
+:mod:`~airflow_ckpt_provider.backup.damaged`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
+from airflow_ckpt_provider.backup.damaged import VERIFIED, Damage, learn_damaged
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
+from airflow_ckpt_provider.backup.reads import note_reads
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.backup.verify import VerifyReport
-from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.backup.verify import Learned, VerifyReport
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 
 log = logging.getLogger(__name__)
 
 _HOLDS = "holds"
-_VERIFIED = "verified"
 
 
 class HoldEvent(StrEnum):
@@ -70,6 +74,8 @@ class Verified(StrEnum):
     #: All contents were read as well.
     CONTENTS = "contents"
     DAMAGED = "damaged"
+    #: Something could not be read: that makes it neither a good backup nor a damaged one.
+    UNREAD = "unread"
 
 
 def hold(repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "") -> Hold:
@@ -126,33 +132,47 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
 
     :raises RepositoryError: a hold cannot be read. Nothing may be removed then.
     """
-    newest = {path.split("/")[-2]: path for path in sorted(repository.whole_files(f"{_HOLDS}/{checked_name(name)}"))}
+    events: dict[str, list[str]] = {}
+    for path in sorted(repository.whole_files(f"{_HOLDS}/{checked_name(name)}"), reverse=True):
+        events.setdefault(path.split("/")[-2], []).append(path)
 
-    def read(item: tuple[str, str]) -> tuple[str, Hold] | None:
-        backup_id, path = item
-        try:
-            value = load_json(repository.location.read(path))
-            number = int(path.rpartition("/")[2].removesuffix(".json"))
-            event = HoldEvent(value["event"])
-            return backup_id, Hold(event, number, value["reason"], value["made_by"], value["at"])
-        except FileNotFoundError:
-            return None  # another expire has removed the backup since, and forgotten its notes
-        except (ValueError, KeyError, TypeError) as e:
-            raise RepositoryError(
-                f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or mend it by hand"
-            ) from e
+    def read(item: tuple[str, list[str]]) -> tuple[str, Hold] | None:
+        backup_id, paths = item
+        number = 0
+        for path in paths:
+            trusted = True
+            try:
+                number = number or int(path.rpartition("/")[2].removesuffix(".json"))
+                try:
+                    data = repository.location.read_document(path)
+                except UntrustedError as e:
+                    data, trusted = e.data, False
+                value = load_json(data)
+                found = Hold(HoldEvent(value["event"]), number, value["reason"], value["made_by"], value["at"])
+            except FileNotFoundError:
+                return None  # another expire has removed the backup since, and forgotten its notes
+            except (ValueError, KeyError, TypeError) as e:
+                if trusted:
+                    raise RepositoryError(
+                        f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or mend it by hand"
+                    ) from e
+                found = Hold(HoldEvent.RELEASED, number, "", "", "")
+            if trusted or found.is_held:  # somebody may hold a backup, and only who can sign may release one
+                return backup_id, found
+            log.warning("%s is not signed by a trusted key: it releases nothing", path)
+        return backup_id, Hold(HoldEvent.RELEASED, number, "", "", "")
 
-    return dict(filter(None, in_parallel(read, newest.items())))
+    return dict(filter(None, in_parallel(read, events.items())))
 
 
 def note_verification(repository: Repository, report: VerifyReport) -> bool:
     """Note what verifying a backup found, where these credentials may write; return whether it was noted.
 
-    Without the note an expire does not know that this backup is a good one.
+    Without the note an expire does not know that this backup is a good one, and nobody that it is a damaged one.
     """
     try:
         record_verification(repository, report)
-    except StorageError as e:
+    except (StorageError, RefusedError) as e:
         log.warning("that backup %s was verified is not noted: %s", report.backup_id, e.message)
         return False
     return True
@@ -163,11 +183,45 @@ def record_verification(repository: Repository, report: VerifyReport) -> None:
 
     :raises StorageError: these credentials may not write.
     """
-    outcome = Verified.DAMAGED if not report.ok else Verified.STRUCTURE
-    if report.ok and report.read_files == report.files:
+    if report.learned:
+        record_learned(repository, report.name, report.learned)
+    else:  # made by hand: all that is known is what it says
+        path = manifest_path(report.name, report.backup_id)
+        damaged = {finding.object or path: finding.problem for finding in report.findings if finding.is_damage}
+        learn_damaged(repository.location, report.name, damaged=damaged, whole=(), since=0)
+    outcome = Verified.STRUCTURE
+    if report.damaged:
+        outcome = Verified.DAMAGED
+    elif not report.ok:
+        outcome = Verified.UNREAD
+    elif report.contents_read:
         outcome = Verified.CONTENTS
-    directory = f"{_VERIFIED}/{report.name}/{report.backup_id}"
-    document = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **report.to_json()}
+    record_outcome(repository, report.name, report.backup_id, outcome, report.to_json())
+
+
+def record_learned(repository: Repository, name: str, learned: Learned) -> None:
+    """Note which objects are damaged, which no longer are, and which were read.
+
+    :param name: name of the stream.
+    :raises StorageError: these credentials may not write.
+    """
+    place, before = repository.location, learned.before
+    # First: who is stopped behind this has lost no damage.
+    learn_damaged(place, name, damaged=learned.damaged, whole=learned.whole, since=before.damaged.number)
+    read = (entry.object for entry in learned.contents.read())
+    note_reads(place, name, before.reads, read, at=before.at, there=learned.there)
+
+
+def record_outcome(
+    repository: Repository, name: str, backup_id: str, outcome: Verified, report: Mapping[str, Any]
+) -> None:
+    """Note what a verify found of one backup.
+
+    :param report: what it found, as plain JSON.
+    :raises StorageError: these credentials may not write.
+    """
+    directory = f"{VERIFIED}/{name}/{backup_id}"
+    document = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **report}
     number = max((_number(f.path) for f in repository.location.list(directory).files), default=0)
     while True:
         number += 1
@@ -179,32 +233,48 @@ def record_verification(repository: Repository, report: VerifyReport) -> None:
             continue
 
 
+def note_damage(repository: Repository, name: str, findings: Iterable[Damage]) -> None:
+    """Note the damage that somebody else than a verify has come upon, where these credentials may write.
+
+    :param name: name of the stream.
+    :param findings: what was found, from reading it.
+    """
+    damaged = {damage.object: damage.problem for damage in findings if damage.is_damage and damage.object}
+    if not damaged:
+        return
+    try:
+        learn_damaged(repository.location, name, damaged=damaged, whole=(), since=0)
+    except (StorageError, RefusedError) as e:
+        log.warning("that objects of %s are damaged is not noted: %s", name, e.message)
+
+
 def verifications(repository: Repository, name: str, *, backup_id: str | None = None) -> dict[str, Verified]:
     """The most that is known since the last damage was found, from the names of the notes: backup id -> what.
+
+    That it is not ``DAMAGED`` does not say that it is not damaged: other backups may list the same objects. See
+    :meth:`~airflow_ckpt_provider.backup.damaged.DamagedObjects.of`.
 
     :param backup_id: the only one to ask about; ``None``: all of the stream's.
     """
     found: dict[str, Verified] = {}
-    directory = f"{_VERIFIED}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
-    for path in sorted(repository.whole_files(directory)):
+    directory = f"{VERIFIED}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
+    paths = sorted(repository.whole_files(directory))
+    place = repository.location
+    trusted = in_parallel(place.is_trusted, paths) if place.checks_signatures else [True] * len(paths)
+    for path, is_trusted in zip(paths, trusted, strict=True):
         backup_id = path.split("/")[-2]
         outcome = path.rpartition("-")[2].removesuffix(".json")
-        if outcome not in set(Verified):
+        if outcome not in set(Verified) - {Verified.UNREAD} or not (is_trusted or outcome == Verified.DAMAGED):
             continue
         if found.get(backup_id) is not Verified.CONTENTS or outcome == Verified.DAMAGED:
             found[backup_id] = Verified(outcome)
     return found
 
 
-def verified_names(repository: Repository) -> frozenset[str]:
-    """Names of the streams of which a backup was ever verified."""
-    return frozenset(repository.location.list(_VERIFIED).directories)
-
-
 def forget_notes(repository: Repository, name: str, backup_ids: Iterable[str]) -> None:
     """Delete the notes about backups that are gone."""
     gone = set(backup_ids)
-    for kind in (_HOLDS, _VERIFIED):
+    for kind in (_HOLDS, VERIFIED):
         paths = [p for p in repository.location.walk(f"{kind}/{checked_name(name)}") if p.split("/")[-2] in gone]
         in_parallel(repository.location.delete, paths)
 
@@ -212,10 +282,10 @@ def forget_notes(repository: Repository, name: str, backup_ids: Iterable[str]) -
 def noted_ids(repository: Repository, name: str) -> set[str]:
     """Ids of backups that there are notes about."""
     return {
-        i for kind in (_HOLDS, _VERIFIED) for i in repository.location.list(f"{kind}/{checked_name(name)}").directories
+        i for kind in (_HOLDS, VERIFIED) for i in repository.location.list(f"{kind}/{checked_name(name)}").directories
     }
 
 
 def _number(path: str) -> int:
     digits = path.rpartition("/")[2].partition("-")[0]
-    return int(digits) if digits.isdigit() else 0
+    return int(digits) if digits.isdecimal() else 0

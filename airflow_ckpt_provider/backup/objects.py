@@ -1,9 +1,11 @@
 """Objects: the contents of a stream's files in the repository, immutable and shared by its backups.
 
 An object is named by its content: by the SHA-256 of what passed through this program, or by the checksum of the
-store that copied it. It is never overwritten, and never trusted because of its name alone: one that no manifest vouches
+store that copied it. Where the store would copy over what is there, each backup has names of its own besides. An object is never
+overwritten, and never trusted because of its name alone: one that no manifest vouches
 for (left by a backup that was killed) is read and hashed before it is used; one that is not what its name says is
-left alone, and the content gets another name. Nor is one used that a prune may be deleting: see
+left alone, and the content gets another name. So does the content of one that was found damaged, also where nothing is left of
+it: see :mod:`~airflow_ckpt_provider.backup.damaged`. Nor is one used that a prune may be deleting: see
 :mod:`~airflow_ckpt_provider.backup.prune_marks`.
 """
 
@@ -11,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -20,7 +23,7 @@ from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.prune_marks import Marks
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -53,6 +56,7 @@ class Objects:
     :param vouched: files of earlier backups.
     :param marks: what prunes are about to delete; read after the claim was written, and before this is made.
     :param listed: what is there, where that was listed already.
+    :param damaged: paths of objects that are known to be damaged.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Objects:
         vouched: Sequence[FileEntry],
         marks: Marks | None = None,
         listed: FileSet | Iterable[StoredFile] | None = None,
+        damaged: Collection[str] = (),
     ) -> None:
         self.repository = repository
         self.name = name
@@ -70,6 +75,10 @@ class Objects:
         self._entries = vouched
         self._by_content: dict[tuple[str, int], FileEntry] | None = None
         self._marks = marks or Marks()
+        self._damaged = frozenset(damaged)
+        self._condemned = self._marks.condemned | self._damaged
+        #: In names that nobody else gives: where the store copies over what is there, each backup, and each task, has its own.
+        self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
         if listed is None:
             listed = list_objects(repository, name)
@@ -90,7 +99,7 @@ class Objects:
         """For each group of files what :meth:`store` may want to know of them, for objects like these in another process.
 
         Contents are only ever compared with contents of the same size. What is in the way of a content that was read shows
-        when it is created; a copy within the store writes over what it is not told of, so all that bears its name is told.
+        when it is created. So it does where a store copies by itself; it is told all the same, for that spares a request.
         """
         wanted = {file.size for group in groups for file in group}
         vouched: defaultdict[int, list[FileEntry]] = defaultdict(list)
@@ -110,7 +119,8 @@ class Objects:
             yield Known(
                 tuple(here.values()),
                 tuple(entry for size in sizes for entry in vouched.get(size, ())),
-                Marks(self._marks.generation, self._marks.condemned & here.keys()),
+                # What is damaged may be missing, and is told to all: that is little.
+                Marks(self._marks.generation, self._marks.condemned & here.keys() | self._damaged),
             )
 
     def held(self, files: FileSet) -> Iterator[tuple[StoredFile, FileEntry | None]]:
@@ -145,7 +155,7 @@ class Objects:
             sizes.add(file.size)
             checksums.add(file.checksum)
         for entry in self._entries:
-            if entry.size in sizes:
+            if entry.size in sizes and entry.object not in self._condemned:
                 if entry.sha256 is not None:
                     self._by_content[entry.sha256, entry.size] = entry
                 if entry.checksum is not None and entry.checksum in checksums:
@@ -191,7 +201,7 @@ class Objects:
 
     def _is_whole(self, entry: FileEntry) -> bool:
         listed = self._there(entry.object)
-        if listed is None or listed.size != entry.size or entry.object in self._marks.condemned:
+        if listed is None or listed.size != entry.size or entry.object in self._condemned:
             return False
         return entry.checksum is None or listed.checksum == entry.checksum
 
@@ -207,21 +217,35 @@ class Objects:
         with self._lock:
             if self._by_content is None:
                 self._by_content = {
-                    (mark, e.size): e for e in self._entries for mark in (e.sha256, e.checksum) if mark is not None
+                    (mark, e.size): e
+                    for e in self._entries
+                    for mark in (e.sha256, e.checksum)
+                    if mark is not None and e.object not in self._condemned
                 }
             return self._by_content
 
     def _copy_within(self, source: Location, file: StoredFile, checksum: str) -> Stored:
         if known := self._vouched_copy(checksum, file):
             return known
-        path = self._copy_path(file, checksum)
-        entry = FileEntry(file.path, file.size, path, checksum=checksum, identity=file.identity)
-        if self._is_whole(entry):
-            return Stored(entry, copied=False)
-        path = self._free(path)
-        target = self.repository / path
-        self.repository.store.copy((source / file.path).root, target.root, file.size)
-        return Stored(replace(entry, object=path), copied=True, unproven=True)
+        store, name = self.repository.store, self._copy_path(file, checksum)
+        if not store.copies_if_absent(file.size):
+            name = f"{name}.{self._own}"  # a copy would write over what another backup lists
+        for path in self._names(name):
+            entry = FileEntry(file.path, file.size, path, checksum=checksum, identity=file.identity)
+            if self._is_whole(entry):
+                return Stored(entry, copied=False)
+            if self._there(path) is not None:
+                continue
+            try:
+                store.copy((source / file.path).root, (self.repository / path).root, file.size)
+            except FileExistsError:  # written since the listing
+                if found := self.repository.find(path):
+                    self._written.add(found)
+                if self._is_whole(entry):
+                    return Stored(entry, copied=False)
+                continue
+            return Stored(entry, copied=True, unproven=True)
+        raise _too_many(name)
 
     def _proven(self, tree: Tree, entry: FileEntry, file: StoredFile) -> FileEntry:
         listed = self._listed.get(entry.object)
@@ -244,9 +268,9 @@ class Objects:
             return known
         path = self._path(sha256)
         listed = self._there(path)
-        if listed is None or listed.size != file.size or path in self._marks.condemned:
+        if listed is None or listed.size != file.size or path in self._condemned:
             return None
-        if hashlib.sha256(self.repository.read(path)).hexdigest() != sha256:
+        if hashlib.sha256(self._content(path) or b"").hexdigest() != sha256:
             return None
         return Stored(FileEntry(file.path, file.size, path, sha256=sha256, identity=file.identity), copied=False)
 
@@ -258,20 +282,26 @@ class Objects:
         digest = hashlib.sha256(content).hexdigest()
         if known := self._vouched_copy(digest, file):
             return known
-        path = self._path(digest)
-        entry = FileEntry(file.path, file.size, path, sha256=digest, identity=file.identity)
-        while True:
-            if self._there(path):
-                if path not in self._marks.condemned and self.repository.read(path) == content:
-                    return Stored(replace(entry, object=path), copied=False)
-                path = self._free(path)
-            try:
-                self.repository.create(path, content)
-            except FileExistsError:  # written since the listing
-                self._written.add(StoredFile(path, len(content)))
-                continue
-            self._written.add(StoredFile(path, len(content)))
-            return Stored(replace(entry, object=path), copied=True)
+        entry = FileEntry(file.path, file.size, "", sha256=digest, identity=file.identity)
+        for path in self._names(self._path(digest)):
+            if not self._there(path):
+                try:
+                    self.repository.create(path, content)
+                except FileExistsError:  # written since the listing
+                    self._written.add(StoredFile(path, len(content)))
+                else:
+                    self._written.add(StoredFile(path, len(content)))
+                    return Stored(replace(entry, object=path), copied=True)
+            if self._content(path) == content:
+                return Stored(replace(entry, object=path), copied=False)
+        raise _too_many(self._path(digest))
+
+    def _content(self, path: str) -> bytes | None:
+        """The content of an object that nobody vouches for; ``None`` where it is none."""
+        try:
+            return self.repository.read(path)
+        except DamagedFileError:
+            return None
 
     def _path(self, key: str) -> str:
         shard = hashlib.sha256(key.encode()).hexdigest()[:2]
@@ -284,20 +314,19 @@ class Objects:
     def _taken(self, path: str) -> Iterator[StoredFile]:
         """What bears this name, and the ones after it that are taken as well."""
         for candidate in _names(path):
-            if (listed := self._there(candidate)) is None:
+            listed = self._there(candidate)
+            if listed is None and candidate not in self._damaged:
                 return
-            yield listed
+            if listed is not None:
+                yield listed
 
     def _there(self, path: str) -> StoredFile | None:
         written = self._written.get(path) if self._written else None
         return written or self._listed.get(path)
 
-    def _free(self, path: str) -> str:
-        """A name for a content: its own, or another one where that is taken by something else."""
-        for candidate in _names(path):
-            if self._there(candidate) is None:
-                return candidate
-        raise StorageError(f"{path}: a hundred damaged objects of this name", hint="use another repository")
+    def _names(self, path: str) -> Iterator[str]:
+        """The names that a content can have, its own first; not those of damaged objects, also where they are missing."""
+        return (each for each in _names(path) if each not in self._condemned)
 
 
 def _ordered(entries: Sequence[FileEntry]) -> Iterable[FileEntry]:
@@ -310,6 +339,10 @@ def _ordered(entries: Sequence[FileEntry]) -> Iterable[FileEntry]:
 def list_objects(repository: Location, name: str) -> FileSet:
     """List the objects of a stream, by path."""
     return repository.walk(f"objects/{name}")
+
+
+def _too_many(path: str) -> StorageError:
+    return StorageError(f"{path}: a hundred damaged objects of this name", hint="use another repository")
 
 
 def _names(path: str) -> Iterator[str]:

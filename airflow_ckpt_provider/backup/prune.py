@@ -2,7 +2,8 @@
 
 1. Name what will be deleted in a mark. Backups that begin from now on leave it alone.
 2. See who began before: while one of them is at work, nothing of this stream is deleted. The mark stays; the next prune goes on.
-3. Read all manifests again: what one of those backups has listed meanwhile stays.
+3. Read all manifests again: what one of those backups has listed meanwhile stays. List the objects again: nothing is deleted that
+   is not among them, and nothing that the plan does not show.
 4. See that the mark is still there; delete; take the mark away.
 
 No step asks a clock, but for how long a backup without an end counts as alive, and that is the store's own: the time of
@@ -13,21 +14,27 @@ which the next prune goes on. Why nothing can go wrong where processes stand sti
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER, OpenClaim, give_up, open_claims, tidy_claims
 from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there, stream_names
+from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, read_damaged
+from airflow_ckpt_provider.backup.file_entry import OBJECTS
+from airflow_ckpt_provider.backup.immutability import locks_on
+from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import forget_notes, noted_ids
 from airflow_ckpt_provider.backup.prune_marks import finish, read_marks, write_mark, written_at
+from airflow_ckpt_provider.backup.reads import tidy_reads
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.storage.location import safe_relative
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -70,11 +77,13 @@ class MaxUnused:
 class StreamPrune:
     """What a prune does to one stream.
 
-    :param objects: path -> bytes of what goes.
+    :param objects: path -> bytes of each object to delete.
     :param unused_objects: how many objects no backup lists.
     :param unused_bytes: their bytes.
     :param total_bytes: bytes of all objects.
     :param left_alone: why nothing of this stream goes, or ``None``.
+    :param locked: path -> until when Object Lock protects it, of what would go otherwise.
+    :param locks_unknown: why it is not known what is locked, or ``None``.
     """
 
     name: str
@@ -83,6 +92,19 @@ class StreamPrune:
     unused_bytes: int
     total_bytes: int
     left_alone: str | None = None
+    locked: Mapping[str, datetime] = field(default_factory=dict)
+    locks_unknown: str | None = None
+
+    @property
+    def lock_remarks(self) -> tuple[str, ...]:
+        """What is locked, in words, or that it is not known."""
+        found = [self.locks_unknown] if self.locks_unknown else []
+        if self.locked:
+            last = max(self.locked.values())
+            found.append(
+                f"{len(self.locked)} objects are locked, the last until {last:%Y-%m-%d %H:%M:%S} UTC: they stay"
+            )
+        return tuple(found)
 
     @property
     def bytes(self) -> int:
@@ -99,6 +121,8 @@ class StreamPrune:
             "unused_bytes": self.unused_bytes,
             "total_bytes": self.total_bytes,
             "left_alone": self.left_alone,
+            "locked_objects": len(self.locked),
+            "locked_until": max(self.locked.values()).isoformat() if self.locked else None,
         }
 
 
@@ -125,7 +149,7 @@ class PrunePlan:
 
     @property
     def verdict(self) -> Verdict:
-        """Always ``SAFE``: no backup lists what goes."""
+        """Always ``SAFE``: no backup lists the objects to delete."""
         return Verdict.SAFE
 
     @property
@@ -134,10 +158,15 @@ class PrunePlan:
         return tuple(f"{s.name}: {s.left_alone}" for s in self.streams if s.left_alone)
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What Object Lock protects, or that it is not known."""
+        return tuple(f"{s.name}: {remark}" for s in self.streams for remark in s.lock_remarks)
+
+    @property
     def fingerprint(self) -> str:
-        """Changes with what goes."""
+        """Changes with the objects to delete."""
         going = sorted(path for s in self.streams for path in s.objects)
-        return hashlib.sha256("\n".join([self.repository, *going]).encode()).hexdigest()[:16]
+        return fingerprint_of("\n".join([self.repository, *going]))
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -145,7 +174,7 @@ class PrunePlan:
         if not self.objects:
             return ()
         return (
-            "name what goes in a mark, which backups that begin now leave alone",
+            "write a mark with the objects to delete: backups that begin now do not use them",
             "leave a stream for the next prune where a backup or restore is at work that began before",
             "read all manifests again",
             f"delete {self.objects} objects, {self.bytes} bytes, but for what is listed by then",
@@ -162,16 +191,19 @@ class PrunePlan:
             "bytes": self.bytes,
             "streams": [s.to_json() for s in self.streams],
             "findings": list(self.findings),
+            "remarks": list(self.remarks),
             "steps": list(self.steps),
             "fingerprint": self.fingerprint,
         }
 
     def to_markdown(self) -> str:
         """The plan for people."""
-        rows = "\n".join(
-            f"| {s.name} | {len(s.objects):,} | {s.bytes:,} | {s.unused_bytes:,} of {s.total_bytes:,} | {s.left_alone or ''} |"
-            for s in self.streams
-        )
+
+        def row(s: StreamPrune) -> str:
+            why = "; ".join(filter(None, [s.left_alone, *s.lock_remarks]))
+            return f"| {s.name} | {len(s.objects):,} | {s.bytes:,} | {s.unused_bytes:,} of {s.total_bytes:,} | {why} |"
+
+        rows = "\n".join(map(row, self.streams))
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         return (
             f"### Prune\n\n`{self.repository}`: {self.objects:,} objects go, {self.bytes:,} bytes\n\n"
@@ -234,12 +266,16 @@ def _of_stream(repository: Repository, name: str, limit: MaxUnused, without: Col
     if there and not listed.backup_ids:
         why = "it has objects and no backup: its first one runs or was stopped, or this repository was copied in part"
         return replace(found, objects={}, left_alone=why)
-    return replace(found, objects=_chosen(repository, name, unused, limit.of(found.total_bytes)))
+    chosen = _chosen(repository, name, unused, limit.of(found.total_bytes))
+    locked, unknown = locks_on(repository.location, chosen, now=datetime.now(UTC))
+    going = {path: size for path, size in chosen.items() if path not in locked}
+    return replace(found, objects=going, locked=locked, locks_unknown=unknown)
 
 
 def _chosen(repository: Repository, name: str, unused: Mapping[str, int], may_stay: float) -> dict[str, int]:
-    """What an unfinished prune has named, and then the biggest, until no more is left than may stay."""
-    named = read_marks(repository.location, name).condemned
+    """What an unfinished prune has named, what is damaged, and then the biggest, until no more is left than may stay."""
+    marks, damaged = read_marks(repository.location, name, for_prune=True), read_damaged(repository.location, name)
+    named = marks.condemned | damaged.objects.keys()
     left = sum(unused.values())
     going: dict[str, int] = {}
     for path in sorted(unused, key=lambda p: (p not in named, -unused[p], p)):
@@ -267,6 +303,7 @@ def apply_prune(
     :param workers: requests under way at once.
     :raises StorageError: reading or writing failed; the same command again goes on.
     """
+    repository.refuse_unsigned()
     plan_id = new_plan_id()
     objects = size = 0
     waits_for: dict[str, tuple[str, ...]] = {}
@@ -289,11 +326,14 @@ def _prune(
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return what was deleted, and who has to be waited for."""
     place, name = repository.location, stream.name
-    marks = read_marks(place, name)
-    # What an unfinished prune has named goes with the rest, for its mark will go too.
-    named = {*stream.objects, *marks.condemned}
+    damaged = read_damaged(place, name)  # before the mark: who begins behind it lists none of these
+    marks = read_marks(place, name, for_prune=True)
+    # Nothing but what the plan shows: that has what an earlier prune had named. What a later one has named may stay, for its mark
+    # goes and it deletes nothing without that; and no backup takes up what is of an older generation and listed nowhere.
+    named = set(stream.objects)
+    _check_objects(name, named)
     if not named and not marks.unfinished:
-        _tidy(repository, name, listed_by(repository, name))
+        _tidy(repository, name, listed_by(repository, name), DamagedObjects())
         return [], ()
     number = write_mark(place, name, marks, named, made_by=made_by)
     waiting = _at_work(repository, name, number, abandoned_after)
@@ -302,14 +342,28 @@ def _prune(
     listed = listed_by(repository, name)
     if listed.unreadable:
         return [], listed.unreadable
-    if number not in read_marks(place, name).unfinished:
+    if number not in read_marks(place, name, for_prune=True).unfinished:
         # This process stood still, and another prune has carried the mark to its end: what it named may be in use again.
         return [], ("another prune, which has done this one's work",)
-    going = sorted(named - listed.objects)
+    going = sorted(named & objects_there(repository, name).keys() - listed.objects)
     in_parallel(place.delete, going, workers=workers)
     finish(place, name, number, [n for n in {*marks.unfinished, *marks.done} if n < number])
-    _tidy(repository, name, listed)
+    _tidy(repository, name, listed, damaged)
     return going, ()
+
+
+def _check_objects(name: str, named: Collection[str]) -> None:
+    """See that a plan names objects of its stream and nothing else.
+
+    :raises RefusedError: it does not.
+    """
+    for path in named:
+        try:
+            safe_relative(path, below=f"{OBJECTS}/{name}")
+        except ValueError as e:
+            raise RefusedError(
+                f"the plan of the prune names {path!r}: {e}; nothing was deleted", hint="make a new plan: run it again"
+            ) from None
 
 
 def _at_work(repository: Repository, name: str, number: int, abandoned_after: timedelta) -> list[OpenClaim]:
@@ -331,8 +385,17 @@ def _is_abandoned(claim: OpenClaim, now: datetime | None, after: timedelta) -> b
     return claim.since is not None and now is not None and now - claim.since >= after
 
 
-def _tidy(repository: Repository, name: str, listed: Listed) -> None:
-    """Claims of backups that are there, and notes about backups that are gone, have nothing left to say."""
+def _tidy(repository: Repository, name: str, listed: Listed, damaged: DamagedObjects) -> None:
+    """Claims of backups that are there, and notes about backups and objects that are gone, have nothing left to say.
+
+    :param damaged: what was known to be damaged before it was seen that nobody is at work who might list it.
+    """
     tidy_claims(repository, name, finished=listed.claims)
     noted = noted_ids(repository, name)  # before the look at what is there: nothing is noted of a backup that is not
     forget_notes(repository, name, noted - set(repository.backup_ids(name)))
+    try:
+        manifests = {manifest_path(name, backup_id) for backup_id in listed.backup_ids}
+        forget_damaged(repository.location, name, damaged, listed=listed.objects | manifests)
+        tidy_reads(repository.location, name)
+    except StorageError as e:
+        log.warning("what is known of objects of %s is not tidied up: %s", name, e.message)

@@ -13,14 +13,19 @@ names is of an older generation.
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.errors import RepositoryError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative
+
+log = logging.getLogger(__name__)
 
 _DONE = ".done.json"
 
@@ -41,18 +46,56 @@ class Marks:
     done: tuple[int, ...] = ()
 
 
-def read_marks(repository: Location, name: str) -> Marks:
-    """Read the marks: one listing, and one read for each unfinished prune."""
+def read_marks(repository: Location, name: str, *, for_prune: bool = False) -> Marks:
+    """Read the marks: one listing, and one read for each unfinished prune.
+
+    :param for_prune: whether a mark may be cut off, or not signed by a trusted key. Its prune was killed as it wrote it, or it is
+        forged; the next prune takes the mark away. Whoever has to know what may be deleted cannot go by it.
+    :raises RepositoryError: a mark names anything but objects of the stream; or it is cut off, or not signed by a trusted key.
+    """
     names = {file.path.rpartition("/")[2] for file in repository.list(f"prune/{checked_name(name)}").files}
-    done = {int(n.removesuffix(_DONE)) for n in names if n.endswith(_DONE) and n.removesuffix(_DONE).isdigit()}
-    marks = {int(n.removesuffix(".json")) for n in names if n.removesuffix(".json").isdigit()}
+    done = {int(n.removesuffix(_DONE)) for n in names if n.endswith(_DONE) and n.removesuffix(_DONE).isdecimal()}
+    marks = {int(n.removesuffix(".json")) for n in names if n.removesuffix(".json").isdecimal()}
     condemned: set[str] = set()
     for number in sorted(marks):
         try:
-            condemned.update(load_json(repository.read(_path(name, number)))["objects"])
+            named = _named(repository, name, number)
         except FileNotFoundError:  # finished since it was listed: what it named is gone
             continue
+        if named is None and not for_prune:
+            raise RepositoryError(
+                f"{repository}/{_path(name, number)} is cut off or not signed by a trusted key: what the prune that wrote it may "
+                "delete is not known",
+                hint=f"run `airflow-ckpt prune {repository} --apply`, which takes it away; then run this again",
+            )
+        condemned.update(named or ())
     return Marks(max((*done, *marks), default=0), frozenset(condemned), tuple(sorted(marks)), tuple(sorted(done)))
+
+
+def _named(repository: Location, name: str, number: int) -> list[str] | None:
+    """What a mark names; ``None`` where it is cut off, or not signed by a trusted key.
+
+    :raises FileNotFoundError: it is not there any more.
+    :raises RepositoryError: it names anything but objects of the stream.
+    """
+    try:
+        named = load_json(repository.read_document(_path(name, number), most=LARGE))["objects"]
+    except UntrustedError as e:
+        log.warning("%s: what it names is not deleted", e.message)
+        return None
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(named, list):
+        return None
+    for path in named:
+        try:
+            safe_relative(path, below=f"{OBJECTS}/{name}")
+        except ValueError as e:
+            raise RepositoryError(
+                f"{repository}/{_path(name, number)} names {path!r} as what a prune may delete: {e}; nothing was deleted",
+                hint="no prune has written that: find out who did, then delete this file",
+            ) from None
+    return named
 
 
 def write_mark(repository: Location, name: str, marks: Marks, objects: Collection[str], *, made_by: str) -> int:

@@ -3,12 +3,15 @@
 ::
 
     repository.json                        what this is: {"format": "airflow-ckpt-repository", "version": 1, "id": …}
+    keys/<nnnnnn>.json                     wrapped keys of an encrypted repository, once one was added or removed
     backups/<name>/<backup id>.json        manifests, put-if-absent, written last
     objects/<name>/<xx>/<key>              immutable contents, shared by the backups of a stream
     claims/<name>/<claim id>.json          who is at work with the objects of a stream, for prunes to know
     prune/<name>/<nnnnnn>.json             what a prune is about to delete, for backups to know
     holds/<name>/<backup id>/…             which backups must stay, and why
     verified/<name>/<backup id>/…          what verifying backups found
+    damaged/<name>/<nnnnnn>.json           which objects are known to be damaged
+    read/<name>/<nnnnnn>.json              when objects were read
     running/<name>.json                    who is making a backup at the moment
     plans/<plan id>.json                   a plan that was begun, with all that going on with it needs
     set-aside/<name>/<plan id>/…           what a change of a checkpoint removed or wrote over
@@ -16,25 +19,44 @@
     audit/<time>-<plan id>.json            what was changed, by whom, why
     upgrades/<name>/<nnnnnn>.json          what an upgrade of a stream has done so far
     drills/<name>/<backup id>/…            when a backup was last restored and run on
+    signatures/<path of a document>/…      who has written it
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path, parse_manifest
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.backup.damaged import read_damaged
+from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, is_name, manifest_path, parse_manifest
+from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
+from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
+from airflow_ckpt_provider.errors import (
+    DamagedBackupError,
+    DamagedFileError,
+    NoSuchBackupError,
+    RefusedError,
+    RepositoryError,
+    StorageError,
+    TooLargeError,
+    UntrustedError,
+)
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.hidden_name import is_hidden_name_of
+from airflow_ckpt_provider.storage.location import LARGE, Location
 from airflow_ckpt_provider.storage.store import Listing, StoredFile
+
+log = logging.getLogger(__name__)
 
 LATEST = "latest"
 #: In the place of a manifest: a prune has given up the backup that was going to write it. See
@@ -42,7 +64,11 @@ LATEST = "latest"
 GIVEN_UP = b'{"format":"airflow-ckpt-given-up"}\n'
 #: Restores of version 0.1.0 made safety backups, under a name with this at its end; ``latest`` never means one of them.
 SAFETY_SUFFIX = ".before-restore"
+#: Where what a change sets aside is kept when no repository is named.
+_BESIDE = ".rewinds"
 _MARKER = "repository.json"
+#: Next step where a backup is not found.
+_LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
 _FORMAT = "airflow-ckpt-repository"
 _VERSION = 1
 #: Ids of plans name files.
@@ -50,7 +76,7 @@ _PLAN_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._=+-]*")
 
 
 class Repository:
-    """An open repository. Use :meth:`open` or :meth:`open_or_create`.
+    """An open repository. Use :meth:`open`, or :meth:`open_or_create` to make one on purpose.
 
     :param location: where it is.
     :param repository_id: its id, made when it was created.
@@ -67,15 +93,18 @@ class Repository:
     def open(cls, location: Location) -> Repository:
         """Open an existing repository.
 
-        :param location: where it is, with the key if it is encrypted.
-        :raises RepositoryError: there is none, or of a format that is not known here; or the key is missing or wrong.
+        :param location: where it is, with the key if it is encrypted, and with its id where that is known.
+        :raises RepositoryError: there is none, or another one, or of a format that is not known here; or the key is missing or
+            wrong.
         """
         try:
-            data = location.read(_MARKER)
+            data = location.read_document(_MARKER)
         except FileNotFoundError:
+            wanted = f"; repository {location.repository_id} is expected there" if location.repository_id else ""
             raise RepositoryError(
-                f"{location} is not a repository: it has no {_MARKER}",
-                hint="the first `airflow-ckpt backup` into an empty place makes one",
+                f"{location} is not a repository: it has no {_MARKER}{wanted}",
+                hint="check the address, and that its disk or bucket is mounted; a new repository is made on purpose: "
+                f"`airflow-ckpt init {location}` (in a DAG create=True)",
             ) from None
         try:
             marker = load_json(data)
@@ -91,18 +120,25 @@ class Repository:
                 f"{_FORMAT} version {_VERSION}",
                 hint="upgrade airflow-ckpt-provider, or use another repository",
             )
-        return cls(decrypted(location, marker.get("encryption")), repository_id)
+        if location.repository_id not in (None, repository_id):
+            raise RepositoryError(
+                f"{location} is repository {repository_id}, and repository {location.repository_id} is expected there",
+                hint="check the address and what is mounted there; to expect this one, correct ckpt_repository_id of the "
+                "connection, or --repository-id",
+            )
+        signing = location.signing and replace(location.signing, repository_id=repository_id)
+        return cls(replace(decrypted(location, marker.get("encryption")), signing=signing), repository_id)
 
     @classmethod
     def open_if_there(cls, location: Location) -> Repository | None:
-        """Open a repository; ``None`` where the place is empty and one may still be made.
+        """Open a repository; ``None`` if the place is empty. For places that nobody named, such as the one beside a checkpoint.
 
         :raises RepositoryError: the place holds something else, or a repository of a format not known here.
         """
         try:
             return cls.open(location)
         except RepositoryError:
-            if location.list().files:
+            if any(not is_hidden_name_of(file.path, _MARKER) for file in location.list().files):
                 raise
             return None
 
@@ -110,14 +146,17 @@ class Repository:
     def open_or_create(cls, location: Location) -> Repository:
         """Open a repository, or make one in an empty place.
 
-        :raises RepositoryError: the place holds something else, or a repository of a format not known here.
+        :raises RepositoryError: the place holds something else, or a repository of a format not known here; it is empty, and a
+            repository with a certain id is expected there.
         """
         try:
             return cls.open(location)
         except RepositoryError:
             top = location.list()
-            names = [*(file.path for file in top.files), *top.directories]
-            if _MARKER in names:
+            # A process that is killed while it makes the repository may leave a part of the marker under a hidden name.
+            files = [file.path for file in top.files if not is_hidden_name_of(file.path, _MARKER)]
+            names = [*files, *top.directories]
+            if _MARKER in names or location.repository_id is not None:
                 raise
         if names:
             what = "a checkpoint" if {"offsets", "commits"} & set(names) else f"other files ({', '.join(names[:3])}, …)"
@@ -131,13 +170,31 @@ class Repository:
             location.create(_MARKER, json.dumps(marker).encode())
         return cls.open(location)
 
+    def refuse_unsigned(self) -> None:
+        """See that what will be written can be signed; before anything is done.
+
+        :raises RefusedError: only signed documents are trusted, and there is no signing key.
+        """
+        if self.location.signing:
+            self.location.signing.refuse_unsigned()
+
     def whole_files(self, directory: str) -> dict[str, StoredFile]:
         """The files below a directory by their path; half a file that a killed process left has a hidden name, and is none."""
         return {path: file for path, file in self.location.walk(directory).items() if "/." not in path}
 
     def names(self) -> tuple[str, ...]:
         """Names of the streams that have backups."""
-        return self.location.list("backups").directories
+        return self.names_in("backups")
+
+    def names_in(self, directory: str) -> tuple[str, ...]:
+        """Names of the streams that have something in a directory of the repository. What can be no name is logged and left out.
+
+        :param directory: such as ``backups`` or ``objects``.
+        """
+        found = self.location.list(directory).directories
+        for name in (name for name in found if not is_name(name)):
+            log.warning("%r in %s/%s is no stream: no backup has made it", name, self.location, directory)
+        return tuple(filter(is_name, found))
 
     def backup_ids(self, name: str) -> tuple[str, ...]:
         """Ids of a stream's backups, oldest first."""
@@ -174,24 +231,32 @@ class Repository:
         names = self.names() if name is None else (name,)
         return [self.read_manifest(n, backup_id, with_files=False) for n in names for backup_id in self.backup_ids(n)]
 
-    def manifest(self, backup_id: str = LATEST, *, name: str | None = None) -> Manifest:
+    def manifest(self, backup_id: str = LATEST, *, name: str | None = None, whole: bool = True) -> Manifest:
         """Find a backup by its id, or the newest one.
 
-        :param backup_id: an id, or ``"latest"``.
+        :param backup_id: an id, or ``"latest"``: the newest that is not known to be damaged. It is logged which newer ones
+            were passed over, and why.
         :param name: name of the stream; needed for ``latest`` where the repository holds several.
+        :param whole: ``False``: ``latest`` is the newest, damaged or not.
         :raises NoSuchBackupError: there is none such, or more than one stream to choose from.
+        :raises DamagedBackupError: its manifest is damaged; or all are known to be damaged.
         """
         names = self.names() if name is None else (checked_name(name),)
-        found = [(n, i) for n in names for i in self.backup_ids(n)]
         if backup_id == LATEST:
             if name is None:
-                found = [(n, i) for n, i in found if not n.endswith(SAFETY_SUFFIX)]
+                names = tuple(n for n in names if not n.endswith(SAFETY_SUFFIX))
+            if whole and len(names) == 1 and (newest := self._newest_whole(names[0])):
+                return self._of_one_stream(newest)
+        found = [(n, i) for n in names for i in self.backup_ids(n)]
+        if backup_id == LATEST:
             streams = sorted({n for n, _ in found})
             if len(streams) > 1:
                 raise NoSuchBackupError(
                     f"{self.location} holds backups of {len(streams)} streams: {', '.join(streams)}",
                     hint="say which one with the name option",
                 )
+            if whole and streams and (newest := self._newest_whole(streams[0])):
+                return self._of_one_stream(newest)
             matches = found[-1:]
         else:
             matches = [(n, i) for n, i in found if i == backup_id]
@@ -199,13 +264,87 @@ class Repository:
             of = f" of {name}" if name else ""
             raise NoSuchBackupError(
                 f"{self.location} holds no backup {backup_id}{of}" if found else f"{self.location} holds no backup{of}",
-                hint="`airflow-ckpt backups REPOSITORY` lists what there is",
+                hint=_LISTS,
             )
         if len(matches) > 1:
             raise NoSuchBackupError(
                 f"backup {backup_id} exists for {', '.join(n for n, _ in matches)}", hint="say which name"
             )
-        return self.read_manifest(*matches[0])
+        manifest = self.read_manifest(*matches[0])
+        return self._of_one_stream(manifest) if backup_id == LATEST else manifest
+
+    def _of_one_stream(self, newest: Manifest) -> Manifest:
+        """See that all backups of a name are of one stream, where an earlier version of this package made the newest one.
+
+        Since then, a backup of another stream under the name is refused.
+
+        :param newest: the newest one that can be used.
+        :return: that one.
+        :raises NoSuchBackupError: they are of several streams.
+        """
+        if newest.query_ids:
+            return newest
+
+        def read(backup_id: str) -> Manifest | None:
+            try:
+                return self.read_manifest(newest.name, backup_id, with_files=False)
+            except (NoSuchBackupError, DamagedBackupError):
+                return None  # it is not the latest that is asked for
+
+        others = [i for i in reversed(self.backup_ids(newest.name)) if i != newest.backup_id]
+        streams = streams_among([newest, *filter(None, in_parallel(read, others))])
+        if len(streams) > 1:
+            each = "; ".join(f"{stream_in_words(stream[0])} (newest: {stream[0].backup_id})" for stream in streams)
+            raise NoSuchBackupError(
+                f"the backups named {newest.name!r} in {self.location} are of {len(streams)} streams: {each}",
+                hint="give the id of the backup, and back each stream up under a name of its own",
+            )
+        return newest
+
+    def _newest_whole(self, name: str) -> Manifest | None:
+        """The newest backup of a stream that is not known to be damaged; ``None``: there is no backup.
+
+        :raises DamagedBackupError: all are.
+        """
+
+        def read(backup_id: str) -> Manifest | DamagedBackupError | None:
+            try:
+                return self.read_manifest(name, backup_id)
+            except NoSuchBackupError:
+                return None  # expired since it was listed
+            except DamagedBackupError as e:
+                return e
+
+        def begin() -> tuple[tuple[str, ...], Manifest | DamagedBackupError | None]:
+            ids = self.backup_ids(name)
+            return ids, read(ids[-1]) if ids else None
+
+        known, (ids, newest) = side_by_side(lambda: read_damaged(self.location, name), begin)
+        passed_over: dict[str, str] = {}
+        for backup_id in reversed(ids):
+            found = newest if backup_id == ids[-1] else read(backup_id)
+            if isinstance(found, Manifest):
+                damage = known.of(found)
+                if not damage:
+                    for passed, why in passed_over.items():
+                        log.warning("backup %s of %s is passed over: it is damaged: %s", passed, name, why)
+                    return found
+                passed_over[backup_id] = next(iter(damage.values())).message
+            elif found is not None:
+                passed_over[backup_id] = found.message
+        if not passed_over:
+            return None
+        if len(passed_over) == 1 and isinstance(newest, DamagedBackupError):
+            raise newest
+        which = (
+            f"all {len(passed_over)} backups of {name} are" if len(passed_over) > 1 else f"the only backup of {name} is"
+        )
+        raise DamagedBackupError(
+            f"{which} damaged: {next(iter(passed_over.values()))}",
+            findings=tuple(f"{passed}: {why}" for passed, why in passed_over.items()),
+            hint=f"`airflow-ckpt repair {self.location} CHECKPOINT` rebuilds what is left elsewhere; or take a new backup. "
+            "A backup that is named by its id is taken in any case",
+        )
 
     def read_manifest(self, name: str, backup_id: str, *, with_files: bool = True) -> Manifest:
         """Read one manifest.
@@ -219,12 +358,20 @@ class Repository:
         """
         path = manifest_path(checked_name(name), backup_id)
         try:
-            data = self.location.read(path)
+            data = self.location.read_document(path, most=LARGE)
         except FileNotFoundError:
             raise NoSuchBackupError(
                 f"{self.location} holds no backup {backup_id} of {name}",
-                hint="`airflow-ckpt backups REPOSITORY` lists what there is",
+                hint=_LISTS,
             ) from None
+        except UntrustedError as e:
+            raise DamagedBackupError(f"manifest {e.message}", findings=(path,), hint=e.hint) from e
+        except DamagedFileError as e:
+            raise DamagedBackupError(
+                f"manifest {path} is damaged: {e.message}", findings=(path,), hint=f"choose another backup; {_LISTS}"
+            ) from e
+        except TooLargeError as e:
+            raise DamagedBackupError(e.message, findings=(path,), hint=e.hint) from e
         later = None if with_files else lambda: self.read_manifest(name, backup_id).files
         return parse_manifest(data, path=path, read_later=later)
 
@@ -243,8 +390,7 @@ class Repository:
 
         :raises RefusedError: the id could leave the directory of plans.
         """
-        if not _PLAN_ID.fullmatch(plan_id):
-            raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use letters, digits, '.', '_' and '-'")
+        checked_plan_id(plan_id)
         content = json.dumps({"plan_id": plan_id, **document}).encode()
         try:
             self.location.create(_plan_path(plan_id), content)
@@ -260,7 +406,7 @@ class Repository:
             return None
         path = _plan_path(plan_id)
         try:
-            document = self._read_object(path, "plan_id")
+            document = self.read_object(path, "plan_id")
         except FileNotFoundError:
             return None
         if document["plan_id"] != plan_id:
@@ -276,11 +422,28 @@ class Repository:
         :param path: its path in the repository.
         :raises RepositoryError: it is damaged.
         """
-        return self._read_object(path, "plan_id", "at")
+        return self.read_object(path, "plan_id", "at")
 
-    def _read_object(self, path: str, *keys: str) -> dict[str, Any]:
-        """Read a JSON object with these texts in it."""
-        data = self.location.read(path)
+    def read_records(self, paths: Iterable[str]) -> list[dict[str, Any]]:
+        """Read audit records, see :meth:`read_record`; one that is not signed by a trusted key is logged and left out."""
+
+        def read(path: str) -> dict[str, Any] | None:
+            try:
+                return self.read_record(path)
+            except UntrustedError as e:
+                log.warning("%s: it is ignored", e.message)
+                return None
+
+        return list(filter(None, in_parallel(read, paths)))
+
+    def read_object(self, path: str, *keys: str) -> dict[str, Any]:
+        """Read a JSON object with these texts in it.
+
+        :param path: its path in the repository.
+        :raises FileNotFoundError: it is not there.
+        :raises RepositoryError: it is damaged.
+        """
+        data = self.location.read_document(path, most=LARGE)
         try:
             value = load_json(data)
             if not all(isinstance(value[key], str) for key in keys):
@@ -295,11 +458,21 @@ class Repository:
         return found
 
     def record(self, plan_id: str, facts: dict[str, Any]) -> None:
-        """Write an audit record: who changed what, and why."""
+        """Write an audit record: who changed what, and why. It names the one before, so that one that is gone is noticed."""
         now = datetime.now(UTC)
         path = f"audit/{now.strftime('%Y%m%dT%H%M%SZ')}-{plan_id}.json"
+        earlier = (self._hash(each) for each in sorted(self.whole_files("audit"), reverse=True))
+        previous = next(filter(None, earlier), "")
+        document = {"at": now.isoformat(), "plan_id": plan_id, "previous": previous, **facts}
         with suppress(FileExistsError):  # the same plan, carried to its end a second time within this second
-            self.location.create(path, json.dumps({"at": now.isoformat(), "plan_id": plan_id, **facts}).encode())
+            self.location.create(path, json.dumps(document).encode())
+
+    def _hash(self, path: str) -> str | None:
+        """SHA-256 of an audit record; ``None``: it is not signed by a trusted key, or cannot be read."""
+        try:
+            return hashlib.sha256(self.location.read_document(path, most=LARGE)).hexdigest()
+        except (DamagedFileError, TooLargeError, FileNotFoundError):
+            return None
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Audit records, newest first."""
@@ -308,7 +481,7 @@ class Repository:
             return path.partition("-")[0]
 
         for _, of_one_second in groupby(sorted(self.whole_files("audit"), reverse=True), key=second):
-            records: list[dict[str, Any]] = [self.read_record(path) for path in of_one_second]
+            records = self.read_records(of_one_second)
             # The name has seconds, the record has microseconds.
             yield from sorted(records, key=lambda record: str(record["at"]), reverse=True)
 
@@ -317,9 +490,43 @@ class Repository:
         return next((record for record in self.records() if record.get("made_by") == made_by), None)
 
 
+def checked_plan_id(plan_id: str) -> str:
+    """Return the id of a plan if it can be one: a seal, a record or a plan may name another.
+
+    :raises RefusedError: it could leave its directory.
+    """
+    if not _PLAN_ID.fullmatch(plan_id):
+        raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use letters, digits, '.', '_' and '-'")
+    return plan_id
+
+
 def new_plan_id() -> str:
     """Make an id for a plan: short enough to be read out on the telephone."""
     return uuid.uuid4().hex[:8]
+
+
+def default_repository(checkpoint: Location) -> Location:
+    """Where changes of a checkpoint are kept when no repository is named: beside it."""
+    return Location(checkpoint.store, checkpoint.root.rstrip("/") + _BESIDE)
+
+
+def repository_at(place: Location | None, checkpoint: Location) -> Repository | None:
+    """Open the repository that somebody named, else the one beside a checkpoint; ``None`` if that is not made yet.
+
+    :param place: the repository; ``None``: nobody named one.
+    :raises RepositoryError: the place that was named holds no repository.
+    """
+    beside = default_repository(checkpoint)
+    if place is None or place.uri == beside.uri:
+        return Repository.open_if_there(place or beside)
+    return Repository.open(place)
+
+
+def repository_for_change(place: Location | None, checkpoint: Location) -> Repository:
+    """As :func:`repository_at`, for a change that is carried out: the one beside a checkpoint is made."""
+    found = repository_at(place, checkpoint) or Repository.open_or_create(place or default_repository(checkpoint))
+    found.refuse_unsigned()
+    return found
 
 
 def is_repository(location: Location, listing: Listing) -> bool:
@@ -331,7 +538,7 @@ def is_repository(location: Location, listing: Listing) -> bool:
     if all(file.path != _MARKER for file in listing.files):
         return False
     try:
-        return _FORMAT.encode() in location.read(_MARKER)
+        return _FORMAT.encode() in location.read_document(_MARKER)
     except FileNotFoundError:
         return False
 

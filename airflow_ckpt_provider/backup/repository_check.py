@@ -1,4 +1,4 @@
-"""Is a repository what its manifests say? Listings only; what objects hold is for ``verify`` to read."""
+"""Is a repository what its manifests say? Listings, and what verifies have found; what objects hold is for these to read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.claims import open_claims
 from airflow_ckpt_provider.backup.contents import objects_there, stream_names
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure
-from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RepositoryError
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +22,13 @@ class DamagedBackup:
     """A backup that cannot be restored as it is.
 
     :param problems: what is wrong with it, a line for each file; or the one that its manifest cannot be read.
+    :param is_unread: its manifest could not be read, and may be whole.
     """
 
     name: str
     backup_id: str
     problems: tuple[str, ...]
+    is_unread: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The finding as plain JSON."""
@@ -81,7 +84,9 @@ class RepositoryReport:
 
 
 def check_repository(repository: Repository, *, name: str | None = None) -> RepositoryReport:
-    """Compare all manifests with the objects that are there: for each stream one listing, and each manifest once.
+    """Compare all manifests with the objects that are there, and with what is known to be damaged.
+
+    That takes for each stream a few listings, and a read of each manifest.
 
     :param name: only this stream.
     """
@@ -92,6 +97,7 @@ def check_repository(repository: Repository, *, name: str | None = None) -> Repo
 def _checked(repository: Repository, name: str) -> CheckedStream:
     # The other way round, an object that a backup adds between the two looks would be missed.
     ids = repository.backup_ids(name)
+    known = read_damaged(repository.location, name)
     damaged: list[DamagedBackup] = []
     listed: set[str] = set()
     claims: set[str] = set()
@@ -103,8 +109,10 @@ def _checked(repository: Repository, name: str) -> CheckedStream:
         there = objects_there(repository, name) if there is None else there
         claims.add(found.claim)
         listed.update(entry.object for entry in found.files)
-        if problems := check_structure(repository, found, list(found.files), listed=there):
-            damaged.append(DamagedBackup(name, found.backup_id, tuple(p.message for p in problems)))
+        files = list(found.files)
+        problems = {**known.of(found), **{d.path: d for d in check_structure(repository, found, files, listed=there)}}
+        if problems:
+            damaged.append(DamagedBackup(name, found.backup_id, tuple(d.message for d in problems.values())))
     there = objects_there(repository, name) if there is None else there
     unused = [file.size for path, file in there.items() if path not in listed]
     return CheckedStream(
@@ -116,7 +124,7 @@ def _checked(repository: Repository, name: str) -> CheckedStream:
         unused_bytes=sum(unused),
         damaged=tuple(damaged),
         at_work=tuple(claim.words(repository.location) for claim in open_claims(repository, name, finished=claims)),
-        unfinished_prunes=len(read_marks(repository.location, name).unfinished),
+        unfinished_prunes=len(read_marks(repository.location, name, for_prune=True).unfinished),
     )
 
 
@@ -136,8 +144,8 @@ def readable(
             return repository.read_manifest(name, backup_id, with_files=with_files)
         except NoSuchBackupError:
             return None  # removed since it was listed
-        except (RepositoryError, CkptError) as e:
-            return DamagedBackup(name, backup_id, (e.message,))
+        except CkptError as e:
+            return DamagedBackup(name, backup_id, (e.message,), is_unread=isinstance(e, StorageError))
 
     for start in range(0, len(ids), 64):
         yield from (found for found in in_parallel(read, ids[start : start + 64]) if found is not None)

@@ -1,29 +1,30 @@
-"""Rebuilding objects that are missing or cut off, where their content is still to be had.
+"""Rebuilding objects that are missing, cut off or known to be damaged, where their content is still to be had.
 
-From the live checkpoint, at the path it was backed up from; or from another object of the repository that holds the same. A
-content is taken only if it is proven to be the one that was backed up, by its SHA-256 or by a store's MD5.
+From another object of the repository that holds the same; from the live checkpoint, at the path it was backed up from; or from
+a second repository, such as one that backups are copied to. A content is taken only if it is proven to be the one that was backed
+up, by its SHA-256 or by a store's MD5. What was found damaged is read first: it may have come back with its disk.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.backup.contents import objects_there, stream_names
+from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
-from airflow_ckpt_provider.backup.verify import check_structure, content_damage
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.backup.verify import check_structure, content_damage, is_computable
+from airflow_ckpt_provider.errors import DamagedFileError, StorageError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
-#: ETags that are the MD5 of what was written.
-_MD5 = re.compile(r"(etag|md5):[0-9a-f]{32}")
+#: Where a content is taken from.
+_CHECKPOINT, _REPOSITORY, _SECOND = "checkpoint", "repository", "second repository"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,22 @@ class Rebuilt:
     """An object that can be rebuilt.
 
     :param entry: a manifest's entry of it.
-    :param source: where its content is: path in the checkpoint or in the repository.
-    :param from_checkpoint: which of the two.
+    :param source: where its content is: path in the checkpoint or in a repository.
+    :param origin: ``checkpoint``, ``repository`` or ``second repository``.
     """
 
     entry: FileEntry
     source: str
-    from_checkpoint: bool
+    origin: str
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether it is rebuilt from the live checkpoint."""
+        return self.origin == _CHECKPOINT
 
     def to_json(self) -> dict[str, Any]:
         """The object as plain JSON."""
-        where = "checkpoint" if self.from_checkpoint else "repository"
-        return {"object": self.entry.object, "path": self.entry.path, "from": where, "source": self.source}
+        return {"object": self.entry.object, "path": self.entry.path, "from": self.origin, "source": self.source}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class ObjectsRepairPlan:
 
     :param rebuilt: objects that will be written.
     :param lost: objects whose content is nowhere, with the backups that list them.
+    :param whole_again: objects that were found damaged before, and are whole when they are read now.
     """
 
     plan_id: str
@@ -58,6 +64,7 @@ class ObjectsRepairPlan:
     checkpoint: str
     rebuilt: tuple[Rebuilt, ...]
     lost: tuple[tuple[str, tuple[str, ...]], ...]
+    whole_again: tuple[FileEntry, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -67,18 +74,21 @@ class ObjectsRepairPlan:
     @property
     def fingerprint(self) -> str:
         """Changes with what is written."""
-        parts = sorted(f"{r.entry.object} {r.source}" for r in self.rebuilt)
-        return hashlib.sha256("\n".join([self.repository, *parts]).encode()).hexdigest()[:16]
+        parts = sorted([*(f"{r.entry.object} {r.source}" for r in self.rebuilt), *(e.object for e in self.whole_again)])
+        return fingerprint_of("\n".join([self.repository, *parts]))
 
     @property
     def steps(self) -> tuple[str, ...]:
         """What ``apply`` does, in order."""
-        if not self.rebuilt:
+        steps = []
+        if self.rebuilt:
+            write = f"read {len(self.rebuilt)} contents again, compare them with what was backed up, and write them"
+            steps.append(f"{write}; read back what was written")
+        if self.whole_again:
+            steps.append(f"read {len(self.whole_again)} objects again that are whole now")
+        if not steps:
             return ()
-        return (
-            f"read {len(self.rebuilt)} contents once more, compare them with what was backed up, and write them",
-            "write the audit record",
-        )
+        return (*steps, "note that these objects are whole", "write the audit record")
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""
@@ -90,99 +100,179 @@ class ObjectsRepairPlan:
             "verdict": self.verdict.value,
             "rebuilt": [r.to_json() for r in self.rebuilt],
             "lost": [{"object": path, "backups": list(backups)} for path, backups in self.lost],
+            "whole_again": [entry.object for entry in self.whole_again],
             "steps": list(self.steps),
             "fingerprint": self.fingerprint,
         }
 
     def to_markdown(self) -> str:
         """The plan for people."""
-        rebuilt = "\n".join(f"* `{r.entry.object}` from `{r.source}`" for r in self.rebuilt)
+        rebuilt = "\n".join(f"* `{r.entry.object}` from the {r.origin}: `{r.source}`" for r in self.rebuilt)
+        again = "\n".join(f"* `{e.object}` was found damaged and is whole now" for e in self.whole_again)
         lost = "\n".join(f"* `{path}` is lost; needed by {', '.join(backups)}" for path, backups in self.lost)
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         parts = (
             f"### Repair of the repository, plan {self.plan_id}",
             f"{len(self.rebuilt)} objects can be rebuilt, {len(self.lost)} are lost: **{self.verdict.value}**",
             rebuilt,
+            again,
             lost,
             steps,
         )
         return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def plan_objects_repair(repository: Repository, checkpoint: Location, *, name: str | None = None) -> ObjectsRepairPlan:
-    """Look for the contents of missing objects; reads only.
+def plan_objects_repair(
+    repository: Repository, checkpoint: Location, *, name: str | None = None, second: Repository | None = None
+) -> ObjectsRepairPlan:
+    """Look for the contents of missing and damaged objects; reads only.
 
     :param checkpoint: a live checkpoint of the streams' backups; other checkpoints prove nothing and do no harm.
     :param name: only this stream.
+    :param second: another repository that may hold the same contents.
     """
-    names = stream_names(repository) if name is None else (name,)
-    rebuilt: dict[str, Rebuilt] = {}
-    lost: dict[str, list[str]] = {}
-    for each in names:
-        there = objects_there(repository, each)
-        wrong: dict[str, FileEntry] = {}
-        whole: dict[tuple[str, int], str] = {}
-        needed_by: dict[str, list[str]] = {}
-        for manifest in readable(repository, each, repository.backup_ids(each)):
-            if not isinstance(manifest, Manifest):
+    places = _places(repository, checkpoint, second)
+    rebuilt: list[Rebuilt] = []
+    lost: list[tuple[str, tuple[str, ...]]] = []
+    whole_again: list[FileEntry] = []
+    for each in stream_names(repository) if name is None else (name,):
+        wrong = _wrong(repository, each)
+        elsewhere = _in_second(second, each, wrong) if second is not None and wrong.entries else {}
+        for path, entry in wrong.entries.items():
+            if path not in wrong.structure and _is_whole(repository, entry):
+                whole_again.append(entry)
                 continue
-            damaged = {d.object for d in check_structure(repository, manifest, list(manifest.files), listed=there)}
-            for entry in manifest.files:
-                if entry.object in damaged:
-                    wrong[entry.object] = entry
-                    needed_by.setdefault(entry.object, []).append(manifest.backup_id)
-                elif entry.sha256:
-                    whole[entry.sha256, entry.size] = entry.object
-        for path, entry in wrong.items():
-            sources = _sources(entry, whole)
-            found = next((s for s in sources if _content(repository, checkpoint, s) is not None), None)
-            if found:
-                rebuilt[path] = found
+            sources = [Rebuilt(entry, twin, _REPOSITORY) for m in _marks(entry) if (twin := wrong.whole.get(m))]
+            sources.append(Rebuilt(entry, entry.path, _CHECKPOINT))
+            sources += [Rebuilt(entry, found, _SECOND) for found in elsewhere.get(path, ())]
+            if source := next((s for s in sources if _content(places, s) is not None), None):
+                rebuilt.append(source)
             else:
-                lost[path] = needed_by[path]
+                lost.append((path, tuple(dict.fromkeys(wrong.needed_by[path]))))
     return ObjectsRepairPlan(
-        new_plan_id(),
-        repository.location.uri,
-        checkpoint.uri,
-        tuple(rebuilt.values()),
-        tuple((path, tuple(dict.fromkeys(backups))) for path, backups in lost.items()),
+        new_plan_id(), repository.location.uri, checkpoint.uri, tuple(rebuilt), tuple(lost), tuple(whole_again)
     )
 
 
-def _sources(entry: FileEntry, whole: dict[tuple[str, int], str]) -> Iterator[Rebuilt]:
-    if entry.sha256 and (twin := whole.get((entry.sha256, entry.size))):
-        yield Rebuilt(entry, twin, False)
-    yield Rebuilt(entry, entry.path, True)
+def _places(repository: Repository, checkpoint: Location, second: Repository | None) -> dict[str, Location]:
+    places = {_CHECKPOINT: checkpoint, _REPOSITORY: repository.location}
+    return {**places, _SECOND: second.location} if second is not None else places
 
 
-def _content(repository: Repository, checkpoint: Location, rebuilt: Rebuilt) -> bytes | None:
+@dataclass(slots=True)
+class _Wrong:
+    """What is wrong with the objects of a stream.
+
+    :param entries: those that are wrong, each with a manifest's entry of it.
+    :param structure: of these, the ones that are missing or of another size or checksum than they were.
+    :param needed_by: backups that list them.
+    :param whole: content -> an object that holds it, of those that are not wrong.
+    """
+
+    entries: dict[str, FileEntry] = field(default_factory=dict)
+    structure: set[str] = field(default_factory=set)
+    needed_by: dict[str, list[str]] = field(default_factory=dict)
+    whole: dict[tuple[str, int], str] = field(default_factory=dict)
+
+
+def _wrong(repository: Repository, name: str) -> _Wrong:
+    there = objects_there(repository, name)
+    known = read_damaged(repository.location, name).objects
+    wrong = _Wrong()
+    for manifest in readable(repository, name, repository.backup_ids(name)):
+        if not isinstance(manifest, Manifest):
+            continue
+        damaged = {d.object for d in check_structure(repository, manifest, list(manifest.files), listed=there)}
+        wrong.structure |= damaged
+        for entry in manifest.files:
+            if entry.object in damaged or entry.object in known:
+                wrong.entries[entry.object] = entry
+                wrong.needed_by.setdefault(entry.object, []).append(manifest.backup_id)
+            else:
+                wrong.whole |= dict.fromkeys(_marks(entry), entry.object)
+    return wrong
+
+
+def _in_second(second: Repository, name: str, wrong: _Wrong) -> dict[str, list[str]]:
+    """Objects of a second repository that may hold the contents of wrong ones: they are of the same file, with its size."""
+    known = read_damaged(second.location, name).objects
+    wanted: dict[tuple[str, int], list[str]] = {}
+    for path, entry in wrong.entries.items():
+        wanted.setdefault((entry.path, entry.size), []).append(path)
+    found: dict[str, list[str]] = {}
+    for manifest in readable(second, name, second.backup_ids(name)):
+        for entry in manifest.files if isinstance(manifest, Manifest) else ():
+            for path in wanted.get((entry.path, entry.size), ()) if entry.object not in known else ():
+                if entry.object not in found.setdefault(path, []):
+                    found[path].append(entry.object)
+    return found
+
+
+def _marks(entry: FileEntry) -> list[tuple[str, int]]:
+    """By what a content is known, where that can be computed."""
+    checksum = entry.checksum if entry.sha256 is None and is_computable(entry) else None
+    return [(mark, entry.size) for mark in (entry.sha256, checksum) if mark is not None]
+
+
+def _is_whole(repository: Repository, entry: FileEntry) -> bool:
+    """Whether an object can be read, and is proven to be what was backed up."""
+    try:
+        return is_computable(entry) and content_damage(entry, repository.location.read(entry.object)) is None
+    except (FileNotFoundError, StorageError):
+        return False
+
+
+def _content(places: Mapping[str, Location], rebuilt: Rebuilt) -> bytes | None:
     """The content, if it is there and proven."""
-    entry = rebuilt.entry
-    if not entry.sha256 and not _MD5.fullmatch(entry.checksum or ""):
+    if not is_computable(rebuilt.entry):
         return None  # nothing that could be computed here says what it was
     try:
-        content = (checkpoint if rebuilt.from_checkpoint else repository.location).read(rebuilt.source)
-    except FileNotFoundError:
+        content = places[rebuilt.origin].read(rebuilt.source)
+    except (FileNotFoundError, DamagedFileError):
         return None
-    return content if content_damage(entry, content) is None else None
+    return content if content_damage(rebuilt.entry, content) is None else None
 
 
 def apply_objects_repair(
-    repository: Repository, checkpoint: Location, plan: ObjectsRepairPlan, *, made_by: str = "", reason: str = ""
+    repository: Repository,
+    checkpoint: Location,
+    plan: ObjectsRepairPlan,
+    *,
+    second: Repository | None = None,
+    made_by: str = "",
+    reason: str = "",
 ) -> dict[str, Any]:
-    """Write the objects, and return how many there were. One that is cut off is replaced: nothing can need it as it is.
+    """Write the objects, and return how many there were. One that is wrong is replaced: nothing can need it as it is.
 
     :raises StorageError: a content is gone since the plan was made, or cannot be written; the same command again goes on.
     """
+    places = _places(repository, checkpoint, second)
+    names = {
+        path.split("/")[1] for path in (*(r.entry.object for r in plan.rebuilt), *(e.object for e in plan.whole_again))
+    }
+    known = {name: read_damaged(repository.location, name) for name in names}
+    whole: list[str] = []
     for each in plan.rebuilt:
-        content = _content(repository, checkpoint, each)
+        content = _content(places, each)
         if content is None:
             raise StorageError(
                 f"{each.source} is not any more what {each.entry.object} was", hint="make a new plan: run it again"
             )
         repository.location.replace(each.entry.object, content)
-    outcome = {"plan_id": plan.plan_id, "rebuilt": len(plan.rebuilt), "lost": len(plan.lost)}
-    if plan.rebuilt:
+        if not _is_whole(repository, each.entry):
+            raise StorageError(
+                f"{each.entry.object} was written, and does not read back as what was written",
+                hint="check the store: it does not keep what it is given",
+            )
+        whole.append(each.entry.object)
+    whole += [entry.object for entry in plan.whole_again if _is_whole(repository, entry)]
+    for name, before in known.items():
+        if cleared := before.objects.keys() & whole:
+            learn_damaged(repository.location, name, damaged={}, whole=cleared, since=before.number)
+    outcome = {
+        "plan_id": plan.plan_id, "rebuilt": len(plan.rebuilt), "lost": len(plan.lost), "whole_again": len(plan.whole_again)
+    }  # fmt: skip
+    if whole:
         record = {"kind": "repository repair", "made_by": made_by, "reason": reason, "plan": plan.to_json()}
         repository.record(plan.plan_id, record)
     return outcome

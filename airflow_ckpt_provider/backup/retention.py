@@ -184,17 +184,17 @@ class _Bucket:
         self._left = count
         self._since = since
         self._part = part
-        self._filled: tuple[int, ...] | None = None
+        self._filled: set[tuple[int, ...]] = set()  # all: after a clock that was wrong, times are not in order
 
     def keeps(self, time: datetime, number: int, *, oldest: bool) -> str | None:
         """``""`` or ``"oldest "`` where this rule keeps a backup, to begin its reason with; else ``None``."""
         if self._left == 0 or (self._since is not None and time <= self._since):
             return None
         part = self._part(time) if self._part else (number,)
-        if part == self._filled and not oldest:
+        again = part in self._filled
+        if again and not oldest:
             return None
-        again = part == self._filled
-        self._filled = part
+        self._filled.add(part)
         if self._left > 0:
             self._left -= 1
         return "oldest " if again else ""

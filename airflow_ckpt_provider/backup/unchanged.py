@@ -1,8 +1,13 @@
 """Whether a new backup could hold anything that the newest one does not.
 
 A batch is committed or it is not: as long as the newest committed batch, its entries in the logs and the query are those that a
-backup was taken of, a new one would hold the same position of the same stream. That takes three listings and a few small reads,
+backup was taken of, a new one would hold the same position of the same stream. That takes four listings and a few small reads,
 however big the checkpoint is; a backup has to list all of it.
+
+The entries can be the same to the letter though the batch ran again: an exact replay with corrected code writes the same commit
+and another state. So the commit has to be the very file that was backed up, by what its store says of each writing: inode, id or
+generation, or the time. Where that is the time in whole seconds, and the backup was taken within the second, the files of the
+backup are compared with those in the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,10 +15,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.notes import Verified, verifications
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -25,10 +31,13 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
-_LOGS, _ASKED = "log_sha256", "restorable_asked"
+_LOGS, _ASKED, _COMMIT = "log_sha256", "restorable_asked", "commit_file"
+#: A time in whole seconds tells two writings apart that are this far apart, also where two clocks are not quite the same.
+_RESOLUTION = timedelta(seconds=2)
 
 
 def position_facts(tree: Tree, newest: Closure, restorable_batches: int) -> dict[str, Any]:
@@ -42,7 +51,7 @@ def position_facts(tree: Tree, newest: Closure, restorable_batches: int) -> dict
     for file in filter(None, map(tree.get, _paths(newest.batch_id))):
         with suppress(FileNotFoundError):  # purged since it was listed, and not in hand: it is not known again then
             found[file.path] = _hash(tree.read_once(file))
-    return {_LOGS: found, _ASKED: restorable_batches}
+    return {_LOGS: found, _ASKED: restorable_batches, _COMMIT: _written(tree.get(f"{COMMITS}/{newest.batch_id}"))}
 
 
 def unchanged_backup(
@@ -55,9 +64,9 @@ def unchanged_backup(
 ) -> Manifest | None:
     """The newest backup of a stream, if nothing was committed since it was taken, and it can do what a new one could.
 
-    ``None`` where a new one has to be taken: something was committed, rewound or replaced; there is no backup, or verifying found
-    it damaged, or it is of another place; it was to have fewer restorable batches; an earlier version of this package took it.
-    Its objects are not looked at here, and nor is the checkpoint's state: verifying and the doctor do that.
+    ``None`` where a new one has to be taken: something was committed, committed again, rewound or replaced, or that cannot be
+    known; there is no backup, or it is known to be damaged, or it is of another place; it was to have fewer restorable batches;
+    an earlier version of this package took it. Its objects are not looked at here: verifying does that.
 
     :param checkpoint: the checkpoint; its stream may run.
     :param repository: where the backups are.
@@ -67,26 +76,57 @@ def unchanged_backup(
     :raises StorageError: reading failed.
     """
     place = checkpoint.location
-    newest, committed = side_by_side(lambda: _newest(repository, name), lambda: list_log(place, COMMITS))
-    if newest is None or newest.batch_id != max(committed, default=None):
+    ids, committed = side_by_side(lambda: repository.backup_ids(name), lambda: list_log(place, COMMITS))
+    # Ids of backups name their batch: where it is another one, nothing more need be asked.
+    if not ids or not committed or not ids[-1].endswith(f"-b{max(committed):06d}"):
         return None
-    if not _is_of(checkpoint, newest) or newest.facts.get(_ASKED, 0) < restorable_batches:
-        return None
-    if with_sources and "sources" not in newest.facts:
-        return None
-    hashes, verified = side_by_side(
-        lambda: _hashes(place, newest.batch_id),
-        lambda: verifications(repository, name, backup_id=newest.backup_id).get(newest.backup_id),
-    )
-    return newest if hashes == newest.facts.get(_LOGS) and verified is not Verified.DAMAGED else None
+    commit = committed[max(committed)]
+
+    def same() -> Manifest | None:
+        newest = _read(repository, name, ids[-1])
+        if newest is None or newest.batch_id != max(committed) or not _is_of(checkpoint, newest):
+            return None
+        if newest.facts.get(_ASKED, 0) < restorable_batches or (with_sources and "sources" not in newest.facts):
+            return None
+        hashes, is_same = side_by_side(
+            lambda: _hashes(place, newest.batch_id), lambda: _is_same_commit(place, newest, commit)
+        )
+        return newest if is_same and hashes == newest.facts.get(_LOGS) else None
+
+    found, damaged = side_by_side(same, lambda: read_damaged(repository.location, name))
+    return None if found is None or damaged.of(found) else found
 
 
-def _newest(repository: Repository, name: str) -> Manifest | None:
-    ids = repository.backup_ids(name)
-    if not ids:
-        return None
+def _written(commit: StoredFile | None) -> dict[str, str] | None:
+    """What a store says of a writing of a commit; ``None``: nothing."""
+    said = {}
+    if commit and commit.identity:
+        said["identity"] = commit.identity
+    if commit and commit.modified:
+        said["modified"] = commit.modified.isoformat()
+    return said or None
+
+
+def _is_same_commit(place: Location, backup: Manifest, commit: StoredFile) -> bool:
+    """Whether the commit was not written again since it was backed up."""
+    before = backup.facts.get(_COMMIT)
+    if before is None or before != _written(commit):
+        return False
+    if commit.identity is not None and commit.identity != commit.checksum:
+        return True
+    # An identity that is made of the content is the same for the same content, whenever it was written.
+    if commit.modified is None:
+        return False
+    if commit.modified.microsecond or backup.created - commit.modified >= _RESOLUTION:
+        return True
+    there = place.walk()
+    files = ((entry, there.get(entry.path)) for entry in backup.files)
+    return all(file and file.identity and (file.size, file.identity) == (e.size, e.identity) for e, file in files)
+
+
+def _read(repository: Repository, name: str, backup_id: str) -> Manifest | None:
     try:
-        return repository.read_manifest(name, ids[-1], with_files=False)
+        return repository.read_manifest(name, backup_id, with_files=False)
     except NoSuchBackupError:
         return None  # expired since it was listed
     except DamagedBackupError as e:

@@ -1,31 +1,42 @@
-"""Is a backup what its manifest says? Structure always; contents whole, in turn, or by sample."""
+"""Is a backup what its manifest says? Structure always; contents whole, in turn, the oldest reads first, or by sample."""
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_ckpt_provider.backup.damaged import UNREADABLE, Damage, DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.reads import Reads, read_reads
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel, side_by_side
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, DamagedFileError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.store import StoredFile
+
+#: ETags and other checksums of a store that are hashes of the content, and can be computed here.
+_COMPUTABLE = re.compile(r"(etag|md5):[0-9a-f]{32}|sha256:[0-9a-f]{64}")
+
+#: Says when an object was last read, or else written: seconds since the epoch, 0 where neither is known.
+LastRead = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadData:
     """Which part of the contents to read.
 
-    :param part: 1-based number of a part, of ``parts``; each object is always in the same part, so that n runs read all.
+    :param part: 1-based number of a part, of ``parts``. Each object is always in the same part, so that n runs read all; but
+        the first of several parts is, as soon as anything was read, the part that was read longest ago.
     :param percent: share of a random sample; ``None`` for a part.
     """
 
@@ -35,7 +46,8 @@ class ReadData:
 
     @classmethod
     def parse(cls, text: str) -> ReadData:
-        """Understand ``all``, ``n/t`` (the n-th of t parts) or ``x%`` (a random sample).
+        """Understand ``all``, ``1/t`` (the t-th part that was read longest ago), ``n/t`` (the n-th of t parts) or ``x%``
+        (a random sample).
 
         :raises RefusedError: it is none of them.
         """
@@ -49,36 +61,179 @@ class ReadData:
             return cls(percent=float(match[1]))
         raise RefusedError(f"cannot read {text!r} of the data", hint="use all, n/t with 1 <= n <= t, or x%")
 
+    @property
+    def days(self) -> int | None:
+        """In how many runs, one a day, everything is read; ``None`` where it does not go by what was read before."""
+        return self.parts if self.percent is None and self.part == 1 < self.parts else None
+
     def choose(self, entries: Sequence[FileEntry]) -> Iterable[FileEntry]:
-        """The entries to read; of a backup with files, at least one."""
+        """The entries to read, where it is not known what was read before."""
         if self.percent is not None:
             count = max(1, round(len(entries) * self.percent / 100)) if entries else 0
             return (entries[at] for at in sorted(random.sample(range(len(entries)), count)))
-        return (
-            e
-            for e in entries
-            if self.parts == 1 or int(hashlib.sha256(e.object.encode()).hexdigest(), 16) % self.parts == self.part - 1
-        )
+        return (e for e in entries if self.parts == 1 or self._part_of(e.object) == self.part)
+
+    def oldest(self, entries: Sequence[FileEntry], last_read: LastRead) -> Iterable[FileEntry]:
+        """The part of the entries whose objects were read longest ago: of a backup with files, at least one.
+
+        :param entries: all of them.
+        :param last_read: when each object was last read.
+        """
+        objects = {entry.object for entry in entries}
+        count = -(-len(objects) // self.parts)
+        # Where many were read at once, as by another part, the ones of this part come first.
+        chosen = set(heapq.nsmallest(count, objects, key=lambda path: (last_read(path), self._part_of(path), path)))
+        return (entry for entry in entries if entry.object in chosen)
+
+    def _part_of(self, path: str) -> int:
+        return int(hashlib.sha256(path.encode()).hexdigest(), 16) % self.parts + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """What is wrong with one file of a backup.
+class Coverage:
+    """How much of what there is was read within some days.
 
-    :param path: its path in the checkpoint.
-    :param object: its path in the repository.
-    :param problem: ``missing``, ``size``, ``content`` or ``unreadable``.
-    :param message: the same in words.
+    :param days: the days.
+    :param objects: objects that backups list.
+    :param read: of these, the ones that were read within the days.
+    :param new: others that were written within the days, and not read yet.
+    :param never_read: those of which it is not known that they ever were read.
+    :param oldest_read: when that was read which was read longest ago; ``None``: nothing was.
     """
 
-    path: str
-    object: str
-    problem: str
-    message: str
+    days: int
+    objects: int
+    read: int
+    new: int
+    never_read: int
+    oldest_read: datetime | None
 
-    def to_json(self) -> dict[str, str]:
-        """The finding as plain JSON."""
-        return {"path": self.path, "object": self.object, "problem": self.problem, "message": self.message}
+    def to_json(self) -> dict[str, Any]:
+        """The coverage as plain JSON."""
+        oldest = self.oldest_read.isoformat() if self.oldest_read else None
+        return {
+            "days": self.days, "objects": self.objects, "read": self.read, "new": self.new,
+            "never_read": self.never_read, "oldest_read": oldest,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        oldest = f"oldest read {self.oldest_read:%Y-%m-%d %H:%M} UTC" if self.oldest_read else "none was ever read"
+        new = f", {self.new} others were written since" if self.new else ""
+        never = f"; {self.never_read} never read" if self.never_read and self.oldest_read else ""
+        return f"{self.read} of {self.objects} objects read within {self.days} days{new}; {oldest}{never}"
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was known of a stream before a verify began.
+
+    :param damaged: its damaged objects.
+    :param reads: when objects were read; empty where nothing is to be read now.
+    :param at: when it began.
+    """
+
+    damaged: DamagedObjects
+    reads: Reads
+    at: datetime
+
+    @classmethod
+    def of(cls, repository: Repository, name: str, read_data: ReadData | None) -> Before:
+        """Read it."""
+        at, place = datetime.now(UTC), repository.location
+        damaged, reads = side_by_side(
+            lambda: read_damaged(place, name), lambda: read_reads(place, name) if read_data else Reads()
+        )
+        return cls(damaged, reads, at)
+
+    def last_read(self, there: Mapping[str, StoredFile]) -> LastRead:
+        """When objects were last read, or else when they were written: a new one is as good as one that was read then.
+
+        :param there: the objects that are there.
+        """
+
+        def last(path: str) -> float:
+            if (read := self.reads.last(path)) is not None:
+                return read
+            file = there.get(path)
+            # Reads are known to the second. What was written in the same one and not read comes first.
+            return int(file.modified.timestamp()) - 0.5 if file and file.modified else 0.0
+
+        return last
+
+    def choose(
+        self, read_data: ReadData, entries: Sequence[FileEntry], there: Mapping[str, StoredFile]
+    ) -> Iterable[FileEntry]:
+        """The entries to read."""
+        if read_data.days is None:
+            return read_data.choose(entries)
+        return read_data.oldest(entries, self.last_read(there))
+
+    def coverage(
+        self, read_data: ReadData, objects: Collection[str], now: Collection[str], there: Mapping[str, StoredFile]
+    ) -> Coverage | None:
+        """How much was read within the days of a verify that goes by what was read before; else ``None``.
+
+        :param objects: objects that backups list.
+        :param now: of these, the ones that were read just now.
+        :param there: the objects that are there.
+        """
+        if read_data.days is None:
+            return None
+        since, last_read = (self.at - timedelta(days=read_data.days)).timestamp(), self.last_read(there)
+        known = {path: self.at.timestamp() if path in now else self.reads.last(path) for path in objects}
+        times = [time for time in known.values() if time is not None]
+        return Coverage(
+            days=read_data.days,
+            objects=len(known),
+            read=sum(time >= since for time in times),
+            new=sum(time is None and last_read(path) >= since for path, time in known.items()),
+            never_read=len(known) - len(times),
+            oldest_read=datetime.fromtimestamp(min(times), UTC) if times else None,
+        )
+
+
+class Contents:
+    """What reading objects has shown.
+
+    :param entries: what was to be read.
+    :param findings: what was found.
+    """
+
+    def __init__(self, entries: Sequence[FileEntry], findings: Sequence[Damage]) -> None:
+        self.entries = entries
+        self.findings = findings
+        self._not_whole = {damage.object for damage in findings}
+        self._unread = {d.object for d in findings if d.problem in (UNREADABLE, "missing")}
+
+    def read(self) -> Iterator[FileEntry]:
+        """Those that were read."""
+        return (entry for entry in self.entries if entry.object not in self._unread)
+
+    def compared(self) -> Iterator[FileEntry]:
+        """Those that were read and compared with a hash."""
+        return filter(is_computable, self.read())
+
+    def whole(self) -> Iterator[FileEntry]:
+        """Those that were read, compared, and are what was backed up."""
+        return (entry for entry in self.compared() if entry.object not in self._not_whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What one verify has to tell the next one.
+
+    :param before: what was known before.
+    :param damaged: path in the repository -> problem.
+    :param whole: objects that were known to be damaged, were read, and are whole.
+    :param contents: what was read.
+    :param there: the objects that are there.
+    """
+
+    before: Before
+    damaged: Mapping[str, str]
+    whole: frozenset[str]
+    contents: Contents
+    there: Iterable[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +241,13 @@ class VerifyReport:
     """What verifying found.
 
     :param files: files of the backup, all of whose presence and size was checked.
-    :param read_files: files whose content was read.
+    :param read_files: files whose content was read and compared with what was backed up.
+    :param findings: what is damaged, what could not be read, and what an earlier verify found damaged.
+    :param uncompared_files: files whose content was read with nothing to compare it with: the store has only an ETag that
+        is no hash of it.
+    :param contents_read: whether all contents were read and compared, by this verify or by those before.
+    :param coverage: how much was read within some days, where the verify goes by what was read before.
+    :param learned: what the next one has to know; :func:`~airflow_ckpt_provider.backup.notes.record_verification` notes it.
     """
 
     backup_id: str
@@ -96,11 +257,20 @@ class VerifyReport:
     read_files: int
     read_bytes: int
     findings: tuple[Damage, ...]
+    uncompared_files: int = 0
+    contents_read: bool = field(default=False, compare=False)
+    coverage: Coverage | None = field(default=None, compare=False)
+    learned: Learned | None = field(default=None, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether nothing was found, and all that was to be read could be read."""
         return not self.findings
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something is damaged; what could not be read may be whole."""
+        return any(finding.is_damage for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON."""
@@ -112,6 +282,8 @@ class VerifyReport:
             "bytes": self.bytes,
             "read_files": self.read_files,
             "read_bytes": self.read_bytes,
+            "uncompared_files": self.uncompared_files,
+            "coverage": self.coverage.to_json() if self.coverage else None,
             "findings": [finding.to_json() for finding in self.findings],
         }
 
@@ -124,29 +296,55 @@ def verify_backup(
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
 ) -> VerifyReport:
-    """Check a backup.
+    """Check a backup. What an earlier verify found damaged is a finding until it was read whole.
 
     :param repository: the repository.
     :param manifest: the backup; its own hash was checked when it was read.
-    :param read_data: which contents to read and hash; ``None`` for none.
+    :param read_data: which contents to read and hash; what is known to be damaged is read with them. ``None`` for none.
     :param workers: requests under way at once.
     :param on_progress: called after each file that was read.
     """
-    entries = manifest.files
-    structure = check_structure(repository, manifest, entries)
-    damaged = {damage.path for damage in structure}
-    chosen = FileTable(
-        manifest.name, (e for e in (read_data.choose(entries) if read_data else ()) if e.path not in damaged)
+    name, entries = manifest.name, manifest.files
+    there, before = side_by_side(
+        lambda: repository.location.walk(f"objects/{name}"), lambda: Before.of(repository, name, read_data)
     )
-    content = check_contents(repository, chosen, workers=workers, on_progress=on_progress)
+    structure = check_structure(repository, manifest, entries, listed=there)
+    wrong = {damage.path for damage in structure}
+    known = before.damaged.of(manifest)
+    chosen: Iterable[FileEntry] = ()
+    if read_data == ReadData():
+        chosen = (e for e in entries if e.path not in wrong)
+    elif read_data:
+        # At first the part of this number: somebody may be reading the others at this moment.
+        first = list(read_data.choose(entries)) if not before.reads.times else ()
+        picked = {entry.path for entry in first or before.choose(read_data, entries, there)}
+        chosen = (e for e in entries if e.path not in wrong and (e.path in picked or e.path in known))
+    contents = read_contents(repository, FileTable(name, chosen), workers=workers, on_progress=on_progress)
+    whole = {entry.object for entry in contents.whole() if entry.path in known}
+    if not structure and sum(1 for _ in contents.whole()) == len(entries):
+        whole.add(manifest.path)
+    new = {damage.object or manifest.path: damage for damage in (*structure, *contents.findings) if damage.is_damage}
+    still = [damage for damage in known.values() if damage.object not in new and damage.object not in whole]
+    unsure = {damage.path for damage in still}
+    compared = FileTable(name, contents.compared())
+    all_read = len(compared) == len(entries)
+    coverage = None
+    if read_data and not all_read:
+        now = {entry.object for entry in contents.read()}
+        all_read = all(is_computable(e) and (e.object in now or before.reads.last(e.object)) for e in entries)
+        coverage = before.coverage(read_data, {entry.object for entry in entries}, now, there)
     return VerifyReport(
         backup_id=manifest.backup_id,
-        name=manifest.name,
+        name=name,
         files=len(entries),
         bytes=manifest.bytes,
-        read_files=len(chosen),
-        read_bytes=chosen.bytes,
-        findings=(*structure, *content),
+        read_files=len(compared),
+        read_bytes=compared.bytes,
+        findings=(*structure, *(d for d in contents.findings if d.path not in unsure), *still),
+        uncompared_files=sum(1 for _ in contents.read()) - len(compared),
+        contents_read=all_read,
+        coverage=coverage,
+        learned=Learned(before, {path: d.problem for path, d in new.items()}, frozenset(whole), contents, there),
     )
 
 
@@ -174,6 +372,17 @@ def check_structure(
     return [*(Damage(p, "", "missing", f"{p} is not in the backup at all") for p in logs if p in absent), *damaged]
 
 
+def read_contents(
+    repository: Repository,
+    entries: Sequence[FileEntry],
+    *,
+    workers: int = WORKERS,
+    on_progress: OnProgress | None = None,
+) -> Contents:
+    """Read objects and compare them with what was stored."""
+    return Contents(entries, check_contents(repository, entries, workers=workers, on_progress=on_progress))
+
+
 def check_contents(
     repository: Repository,
     entries: Sequence[FileEntry],
@@ -181,7 +390,10 @@ def check_contents(
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
 ) -> list[Damage]:
-    """Read objects and compare them with what was stored."""
+    """Read objects and compare them with what was stored.
+
+    :returns: what is damaged, and what could not be read.
+    """
     meter = Meter(on_progress, files=len(entries), size=sum(e.size for e in entries))
 
     def check(entry: FileEntry) -> Damage | None:
@@ -189,8 +401,10 @@ def check_contents(
             found = content_damage(entry, repository.location.read(entry.object))
         except FileNotFoundError:
             found = _damage(entry, "missing", "is missing")
+        except DamagedFileError as e:
+            found = _damage(entry, "content", f"has another content than was backed up: {e.message}")
         except StorageError as e:
-            found = _damage(entry, "unreadable", f"cannot be read: {e.message}")
+            found = _damage(entry, UNREADABLE, f"could not be read: {e.message}")
         meter.add(entry.size)
         return found
 
@@ -198,7 +412,7 @@ def check_contents(
 
 
 def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
-    """Compare a content with its entry; ``None`` if it is right."""
+    """Compare a content with its entry; ``None`` if it is right, as far as that can be computed here."""
     if len(content) != entry.size:
         return _damage(entry, "size", f"has {len(content)} bytes instead of {entry.size}")
     if entry.sha256 is not None:
@@ -223,21 +437,23 @@ def read_whole(repository: Repository, entry: FileEntry, *, right_when: str) -> 
     return content
 
 
-def _matches_store_checksum(checksum: str, content: bytes) -> bool:
-    """Compare with the store's checksum where that is a hash of the content.
+def is_computable(entry: FileEntry) -> bool:
+    """Whether a hash of its content is known that can be computed here.
 
     An ETag of 32 hexadecimal digits is the MD5 of an object written in one part and not encrypted with a key service. Other
-    ETags cannot be computed here; that they are unchanged was checked with the structure, and is the store's word.
+    ETags cannot be computed here; that they are unchanged is seen with the structure, and is the store's word.
     """
+    return entry.sha256 is not None or _COMPUTABLE.fullmatch(entry.checksum or "") is not None
+
+
+def _matches_store_checksum(checksum: str, content: bytes) -> bool:
+    """Compare with the store's checksum where that is a hash of the content, as :func:`is_computable` has it."""
+    if not _COMPUTABLE.fullmatch(checksum):
+        return True
     kind, _, value = checksum.partition(":")
-    md5 = hashlib.md5(content, usedforsecurity=False)
-    if kind == "etag" and re.fullmatch(r"[0-9a-f]{32}", value):
-        return md5.hexdigest() == value
-    if kind == "md5":
-        return md5.hexdigest() == value
     if kind == "sha256":
         return hashlib.sha256(content).hexdigest() == value
-    return True
+    return hashlib.md5(content, usedforsecurity=False).hexdigest() == value
 
 
 def _structure_of(entry: FileEntry, listed: Mapping[str, StoredFile]) -> Damage | None:
@@ -253,6 +469,20 @@ def _structure_of(entry: FileEntry, listed: Mapping[str, StoredFile]) -> Damage 
 
 def _damage(entry: FileEntry, problem: str, what: str) -> Damage:
     return Damage(entry.path, entry.object, problem, f"{entry.path}: its object {entry.object} {what}")
+
+
+def refuse_findings(manifest: Manifest, findings: Sequence[Damage]) -> None:
+    """Refuse a backup in which something is wrong, or of which something could not be read.
+
+    :raises DamagedBackupError: something is damaged.
+    :raises StorageError: nothing is known to be, and something could not be read.
+    """
+    refuse_damage(manifest, [finding.message for finding in findings if finding.is_damage])
+    if findings:
+        raise StorageError(
+            f"backup {manifest.backup_id} of {manifest.name} could not be read: {findings[0].message}; nothing was changed",
+            hint="run the same command again; where that does not help, choose another backup",
+        )
 
 
 def refuse_damage(manifest: Manifest, problems: list[str]) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged, streams_with_damage_known
 from airflow_ckpt_provider.backup.drills import Drill, drilled_names, last_drill
 from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest
-from airflow_ckpt_provider.backup.notes import Verified, verifications, verified_names
+from airflow_ckpt_provider.backup.notes import Verified, verifications
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
@@ -82,9 +83,10 @@ class LastBackup:
 class BackupsOfFleet:
     """Finds the backups of streams: by the name they were given, else by the checkpoint that manifests say they are of.
 
-    Three listings at the start. Each stream then costs a listing of its backups, a listing of what verifying the newest found
-    (where one was ever verified), and a read of its manifest; two more of each for a newer one that is damaged. Names that no
-    stream has are looked through the same way, once, when there is a stream without backups under its own.
+    Four listings at the start. Each stream then costs a listing of its backups and a read of its newest manifest; where one was
+    ever verified, two listings more, of what is damaged and of what verifying the newest found. A newer one that is damaged
+    costs two reads more. Names that no stream has are looked through the same way, once, when there is a stream without backups
+    under its own.
 
     :param repository: the repository.
     :param names: the names that streams were given.
@@ -93,7 +95,7 @@ class BackupsOfFleet:
     def __init__(self, repository: Repository, names: Collection[str]) -> None:
         self._repository = repository
         self._there = frozenset(repository.names())
-        self._verified = verified_names(repository)
+        self._verified = streams_with_damage_known(repository.location)
         self._drilled = drilled_names(repository)
         self.others = tuple(sorted(n for n in self._there - set(names) if not n.endswith(SAFETY_SUFFIX)))
         self._by_checkpoint: dict[str, LastBackup] | None = None
@@ -147,16 +149,13 @@ class BackupsOfFleet:
         if name not in self._there:
             return None
         ids = self._repository.backup_ids(name)
+        known = read_damaged(self._repository.location, name) if name in self._verified else DamagedObjects()
         damaged: list[str] = []
         for backup_id in reversed(ids[-_BACK:]):
             try:
-                verified = None
-                if name in self._verified:
-                    verified = verifications(self._repository, name, backup_id=backup_id).get(backup_id)
-                if verified is not Verified.DAMAGED:
-                    return LastBackup.of(
-                        self._repository.read_manifest(name, backup_id, with_files=False), verified, damaged
-                    )
+                manifest = self._repository.read_manifest(name, backup_id, with_files=False)
+                if not known.of(manifest):
+                    return LastBackup.of(manifest, self._verified_as(name, backup_id), damaged)
             except NoSuchBackupError:
                 continue  # expired since it was listed
             except DamagedBackupError:
@@ -170,3 +169,10 @@ class BackupsOfFleet:
                 hint=f"take a new one, and see `airflow-ckpt check {self._repository.location}`",
             )
         return None
+
+    def _verified_as(self, name: str, backup_id: str) -> Verified | None:
+        """What verifying a backup found that is not damaged; of one that was, and was repaired, nothing."""
+        if name not in self._verified:
+            return None
+        found = verifications(self._repository, name, backup_id=backup_id).get(backup_id)
+        return None if found is Verified.DAMAGED else found

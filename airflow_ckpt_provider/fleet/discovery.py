@@ -233,7 +233,7 @@ def inspect_target(place: Location, *, versions: tuple[int, ...] = ()) -> Found:
         return Found(place, State.TORN, message=e.message, versions=versions)
     except Exception as e:
         return Found(place, State.UNREADABLE, message=said(e), versions=versions)
-    missing = tuple(_missing(progress))
+    missing = tuple(_missing(progress, place))
     message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else ""
     if progress.seal:
         state = State.SEALED
@@ -300,7 +300,7 @@ def _is_flow_of_pipelines(path: str) -> bool:
     return len(segments) > FLOW_DEPTH and segments[-1 - FLOW_DEPTH] == CHECKPOINTS
 
 
-def _missing(progress: Progress) -> list[str]:
+def _missing(progress: Progress, place: Location) -> list[str]:
     logged, committed = progress.logged, progress.committed
     found = [] if progress.query_id else [METADATA_FILE]
     if not logged and committed:
@@ -313,9 +313,19 @@ def _missing(progress: Progress) -> list[str]:
         found.append(COMMITS)
     # Without the entry before it no Spark starts; asynchronous progress tracking leaves some out, and then others too.
     sparse = any(later - earlier > 1 for earlier, later in pairwise(logged[:-1]))
-    if logged[-1] > 0 and logged[-1] - 1 not in logged and not sparse:
+    if logged[-1] > 0 and logged[-1] - 1 not in logged and not sparse and not _is_young_asynchronous(progress, place):
         found.append(f"{OFFSETS}/{logged[-1] - 1}")
     return found
+
+
+def _is_young_asynchronous(progress: Progress, place: Location) -> bool:
+    """Whether a query with asynchronous progress tracking may have logged its first two entries, with batches left out between.
+
+    It begins with batch 0, leaves the same batches out of both logs, and keeps no state.
+    """
+    logged = progress.logged
+    in_step = len(logged) == 2 and logged[0] == 0 and set(progress.committed) <= set(logged)
+    return in_step and progress.committed[:1] == (0,) and STATE not in place.list().directories
 
 
 def named(found: Sequence[Found]) -> tuple[Found, ...]:

@@ -1,4 +1,4 @@
-"""Look at many streams at once, each for itself: what goes wrong with one is said in its row and hides no other."""
+"""Inspect many streams at once, each by itself: an error of one is in its row and hides no other stream."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
@@ -18,6 +16,7 @@ from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, whole_number
 from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-class DiscoverCheckpointsOperator(BaseOperator):
+class DiscoverCheckpointsOperator(MaskingOperator):
     """Find the checkpoints below some places, for mapped tasks: one backup for each.
 
     The result is a list of ``{"checkpoint": …, "name": …}``, for ``expand_kwargs``; with these names all go into one repository.

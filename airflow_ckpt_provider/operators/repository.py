@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -11,7 +12,9 @@ from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
-from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.backup.trust import check_trust
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.operators.fields import flag, required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -27,63 +30,96 @@ _SHOWN = 10
 
 
 class CheckpointRepositoryCheckOperator(StreamOperator):
-    """Compare all backups of a repository with the objects that are there; listings only.
+    """Compare all backups of a repository with the objects that are there; listings only, unless ``trust`` is true.
 
-    A damaged backup fails the task without retries; the report is the task's result in either case.
+    A damaged backup, and with ``trust`` whatever is not proven, fails the task without retries; the report is the task's result
+    in either case.
 
     Parameters: see :class:`~.place_operators.StreamOperator` (``name``: only this stream).
 
-    .. seealso:: :doc:`/howto/retention`
+    .. seealso:: :doc:`/howto/retention`, and :doc:`/howto/signing` for ``trust`` and ``pin``
+
+    :param trust: also report what is signed, and gaps in the audit records and in the numbers of backups. (templated)
+    :param pin: what an earlier run has pushed as the XCom ``pin``, as a dictionary or JSON: a newest backup that has disappeared
+        since is a finding. Empty or ``null``: there is none yet. A run with ``trust`` pushes the next one. (templated)
     """
 
+    template_fields: Sequence[str] = (*StreamOperator.template_fields, "trust", "pin")
     ui_color = "#dae8fc"
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, trust: bool | str = False, pin: Mapping[str, Any] | str | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("multiple_outputs", False)
         super().__init__(**kwargs)
+        self.trust = trust
+        self.pin = pin
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; fail where a backup is damaged."""
         with no_retry_when_refused():
             repository = self._open_repository()
             report = check_repository(repository, name=text(self.name))
-        result = report.to_json()
-        if report.ok:
+            trust = check_trust(repository, pin=_pin(self.pin)) if flag(self.trust, "trust") else None
+        result = report.to_json() | ({"trust": trust.to_json()} if trust else {})
+        if trust and "ti" in context:
+            context["ti"].xcom_push(key="pin", value=dict(trust.pin))
+        unproven = trust.findings if trust else ()
+        if report.ok and not unproven:
             self.log.info("All %d backups are whole", sum(s.backups for s in report.streams))
             return result
         if "ti" in context:
             # A task that fails has no result of its own accord, and this one is for whoever is told of the failure.
             context["ti"].xcom_push(key="return_value", value=result)
         found = [f"{d.name} {d.backup_id}: {d.problems[0]}" for d in report.damaged]
-        more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        raise AirflowFailException(
-            "\n".join(
-                [
-                    f"{repository.location} has {len(found)} damaged backups",
-                    *found[:_SHOWN],
-                    *more,
-                    "HINT: `airflow-ckpt repair REPOSITORY CHECKPOINT` rebuilds what the live checkpoint still has",
-                ]
+        lines = [
+            *_shown(f"{repository.location} has {len(found)} damaged backups", found),
+            *_shown(f"{repository.location}: {len(unproven)} findings on what is proven", unproven),
+        ]
+        if found:
+            lines.append(
+                "HINT: `airflow-ckpt repair REPOSITORY CHECKPOINT` rebuilds what the live checkpoint still has"
             )
-        )
+        raise AirflowFailException("\n".join(lines))
+
+
+def _shown(title: str, lines: Sequence[str]) -> list[str]:
+    """The title and the first lines; nothing where there are none."""
+    more = [f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return [title, *lines[:_SHOWN], *more] if lines else []
+
+
+def _pin(value: Mapping[str, Any] | str | None) -> object:
+    """The field ``pin``; a template makes a text of it."""
+    if not isinstance(value, str):
+        return value or None
+    try:
+        return json.loads(text(value) or "null")
+    except ValueError as e:
+        raise RefusedError(f"pin is no JSON: {e}", hint="use the filter tojson in the template") from e
 
 
 class CheckpointCopyOperator(StreamOperator):
     """Copy backups into another repository, as in a second region; every content is compared with its hash on the way.
 
-    What the target has already is not copied again, so a retry goes on where the attempt before was stopped.
+    What the target has already is not copied again, so a retry resumes where the previous attempt was stopped.
 
     Parameters of the repository that has them: see :class:`~.place_operators.StreamOperator`.
 
     .. seealso:: :doc:`/howto/copy`, and :doc:`/howto/permissions` for the rights it needs
 
-    :param target: URI of the repository that gets them; an empty place becomes one. (templated)
+    :param target: URI of the repository that gets them. (templated)
     :param target_conn_id: Airflow connection to reach the target; ``None``: the environment's own credentials. (templated)
     :param backup_id: id of a backup, ``"latest"`` or ``"all"``. (templated)
+    :param create: make the target if its place is empty. Without it, a place that holds no repository is refused. (templated)
     :param workers: files copied at the same time.
     """
 
-    template_fields: Sequence[str] = (*StreamOperator.template_fields, "target", "target_conn_id", "backup_id")
+    template_fields: Sequence[str] = (
+        *StreamOperator.template_fields,
+        "target",
+        "target_conn_id",
+        "backup_id",
+        "create",
+    )
     ui_color = "#d5e8d4"
 
     def __init__(
@@ -92,6 +128,7 @@ class CheckpointCopyOperator(StreamOperator):
         target: str,
         target_conn_id: str | None = None,
         backup_id: str = LATEST,
+        create: bool | str = False,
         workers: int = WORKERS,
         **kwargs: Any,
     ) -> None:
@@ -99,6 +136,7 @@ class CheckpointCopyOperator(StreamOperator):
         self.target = target
         self.target_conn_id = target_conn_id
         self.backup_id = backup_id
+        self.create = create
         self.workers = workers
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -107,7 +145,8 @@ class CheckpointCopyOperator(StreamOperator):
             source = self._open_repository()
             wanted, name = required(self.backup_id, "backup_id"), text(self.name)
             manifests = source.backups(name) if wanted == ALL else [source.manifest(wanted, name=name)]
-            target = Repository.open_or_create(open_place(required(self.target, "target"), text(self.target_conn_id)))
+            opened = Repository.open_or_create if flag(self.create, "create") else Repository.open
+            target = opened(open_place(required(self.target, "target"), text(self.target_conn_id)))
             copied = copy_backups(
                 source,
                 target,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import Finished, run
+from tests.command_line import Finished, new_repository, run
 from tests.fingerprints import NOTES, fingerprint
 from tests.s3_server import S3Server
 from tests.samples.archives import sample
@@ -110,6 +111,11 @@ class Taken:
     def objects(self) -> list[Path]:
         return sorted(p for p in (self.place / "objects").rglob("*") if p.is_file())
 
+    def forget(self) -> None:
+        """Remove what verifies and restores have noted, so that the damage has to be found again."""
+        for noted in ("damaged", "read", "verified"):
+            shutil.rmtree(self.place / noted, ignore_errors=True)
+
     def paths_of(self, object_: Path) -> set[str]:
         """The checkpoint's files that are stored as an object."""
         name = str(object_.relative_to(self.place))
@@ -120,7 +126,7 @@ class Taken:
 def taken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Taken:
     home = tmp_path_factory.mktemp("damage")
     checkpoint = sample("4.0.0", request.param).unpack(home / "orders")
-    assert run("backup", checkpoint, home / "backups").code == 0
+    assert run("backup", checkpoint, new_repository(home / "backups")).code == 0
     (manifest,) = (home / "backups" / "backups" / "orders").iterdir()
     entries = json.loads(manifest.read_text())["file_list"]
     # Another state of the stream, so that there would be something to restore.
@@ -131,6 +137,7 @@ def taken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def tries_to_restore(taken: Taken) -> Iterator[Finished]:
     for target in (taken.nowhere, taken.in_use):
+        taken.forget()
         yield run(
             *(
                 "restore",
@@ -174,6 +181,7 @@ def test_every_object_in_turn(how: str, taken: Taken):
 
         path.write_bytes(content)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        taken.forget()
     assert run("verify", taken.place, "--read-data").code == 0, "the test mends what it damages"
 
 
@@ -196,6 +204,7 @@ def test_structure_alone_finds_what_is_missing_or_of_another_size(taken: Taken):
             assert {finding["path"] for finding in verified.document["findings"]} == taken.paths_of(path)
             assert verified.document["findings"][0]["problem"] == ("missing" if how == "removed" else "size")
             path.write_bytes(content)
+            taken.forget()
 
 
 def test_two_objects_of_one_size_exchanged(taken: Taken):
@@ -215,6 +224,7 @@ def test_two_objects_of_one_size_exchanged(taken: Taken):
     finally:
         one.write_bytes(contents[0])
         other.write_bytes(contents[1])
+        taken.forget()
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -284,6 +294,7 @@ def test_damage_between_plan_and_apply(taken: Taken, tmp_path: Path):
         with pytest.raises(DamagedBackupError) as caught:
             apply_restore(plan, rest=STOPPED)
         path.write_bytes(content)
+        taken.forget()
         assert caught.value.findings
         assert not target.exists()
 
@@ -291,7 +302,7 @@ def test_damage_between_plan_and_apply(taken: Taken, tmp_path: Path):
 def test_a_new_backup_does_not_build_on_damage(tmp_path: Path):
     """An object is not trusted because its name is there: the next backup stores what is damaged once more, or says so."""
     checkpoint = sample("4.0.0", "rocks_changelog_agg").unpack(tmp_path / "orders")
-    place = tmp_path / "backups"
+    place = new_repository(tmp_path / "backups")
     run("backup", checkpoint, place)
     for path in sorted(p for p in (place / "objects").rglob("*") if p.is_file()):
         path.write_bytes(cut_in_half(path.read_bytes()))
@@ -312,7 +323,8 @@ def on_s3(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path_factory:
     for key, value in s3_server.options().items():
         text = json.dumps(value) if isinstance(value, dict) else value
         options += ["--storage-option", f"{key}={text}"]
-    assert run("backup", checkpoint, f"s3://{bucket}/backups", *options).code == 0
+    place = new_repository(f"s3://{bucket}/backups", *options)
+    assert run("backup", checkpoint, place, *options).code == 0
     return bucket
 
 
@@ -320,7 +332,7 @@ def on_s3(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path_factory:
 def test_every_object_on_s3(how: str, on_s3: str, s3_server: S3Server, tmp_path: Path):
     place = open_location(f"s3://{on_s3}", storage_options=s3_server.options())
     repository = Repository.open(place / "backups")
-    manifest = repository.manifest()
+    manifest = repository.manifest(whole=False)  # whatever was noted of it by the tests before
     objects = sorted({entry.object for entry in manifest.files})
     assert len(objects) > 5
     for name in objects:

@@ -24,10 +24,11 @@ from tests.s3_server import S3Server
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.checkpoint.stores import watched
 
-#: Requests that a stream may cost: its directory, two logs, query id and newest entry; then backups, verification, manifest.
-TO_FIND, TO_COMPARE = 5, 3
-#: And all of them together: the folders on the way; marker, names, verified, drills and plans of the repository.
-FOLDERS, OF_REPOSITORY = 3, 5
+#: Requests that a stream may cost: its directory, two logs, query id and newest entry; then backups, what is known to be damaged,
+#: verification, manifest.
+TO_FIND, TO_COMPARE = 5, 4
+#: And all of them together: the folders on the way; marker, names, damaged, verified, drills and plans of the repository.
+FOLDERS, OF_REPOSITORY = 3, 6
 
 
 @pytest.fixture

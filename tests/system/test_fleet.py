@@ -24,6 +24,7 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     unpack(place / "orders")
     plant(open_location(str(place / "payments")), logs(range(3)))
     plant(open_location(str(place / "fresh")), {k: v for k, v in logs(range(1)).items() if "commits" not in k})
+    Repository.open_or_create(open_location(str(tmp_path / "backups")))
     monkeypatch.setenv("AIRFLOW_VAR_CKPT_DIRECTORIES", f"{place},")
     monkeypatch.setenv("AIRFLOW_VAR_CKPT_REPOSITORY", str(tmp_path / "backups"))
     return place

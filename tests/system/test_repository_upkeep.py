@@ -26,6 +26,7 @@ def test_expire_check_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIRFLOW_VAR_CKPT_SECOND_REPOSITORY", str(tmp_path / "second"))
+    Repository.open_or_create(open_location(str(tmp_path / "second")))
     source = Repository.open_or_create(open_location(str(repository)))
     ids = [create_backup(Checkpoint.at(open_location(str(checkpoint))), source).backup_id for _ in range(3)]
     run = run_dag(example_dags["repository_upkeep"])

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.cli.options import (
     Option,
     deprecated,
     filled,
+    length_of_time,
     number_from,
     pair,
 )
@@ -27,14 +28,21 @@ from airflow_ckpt_provider.cli.verb import Verb
 
 VERBS = (
     Verb(
+        "init",
+        "Make a repository in an empty place",
+        (REPOSITORY,),
+        ("repository",),
+        "init",
+    ),
+    Verb(
         "backup",
         "Back up a checkpoint, while its stream runs or not",
         (
             CHECKPOINT,
-            Option(("REPOSITORY",), "where to: a path or a URI; an empty place becomes a repository", {"type": filled}),
+            REPOSITORY,
             Option(
                 ("--name",),
-                "name of the stream (default: last part of CHECKPOINT)",
+                "name of the stream (default: the one that CHECKPOINT has there, else an ending of its path)",
                 {"type": filled, "metavar": "NAME"},
             ),
             Option(
@@ -53,6 +61,16 @@ VERBS = (
                 "take none where nothing was committed since the newest one, and name that one",
                 FLAG,
             ),
+            Option(
+                ("--immutable-for",),
+                "lock it by S3 Object Lock: nobody can delete it before this time is over, such as 30d",
+                {"type": length_of_time, "metavar": "TIME"},
+            ),
+            Option(
+                ("--new-life",),
+                "CHECKPOINT continues the stream of this name under another query id or at another place",
+                FLAG,
+            ),
             KAFKA_CONFIG,
             WORKERS,
         ),
@@ -68,14 +86,15 @@ VERBS = (
     ),
     Verb(
         "verify",
-        "Check that a backup is whole",
+        "Check that a backup is whole, or that all are",
         (
             REPOSITORY,
-            Option(("BACKUP",), "id of the backup, or latest (default: latest)", {"type": filled, "nargs": "?"}),
+            Option(("BACKUP",), "id of the backup, latest, or all (default: latest)", {"type": filled, "nargs": "?"}),
             NAME,
             Option(
                 ("--read-data",),
-                "read contents too: all of them, or a part: =n/t (the n-th of t parts) or =x%% (a random sample)",
+                "read contents too: all of them, or a part: =1/t (what was read longest ago), =n/t (the n-th of t parts) or "
+                "=x%% (a random sample)",
                 {"nargs": "?", "action": AllUnlessToldOtherwise, "metavar": "PART"},
             ),
             WORKERS,

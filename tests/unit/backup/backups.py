@@ -61,3 +61,9 @@ def bury(place: Location) -> None:
     for path in backups.walk("running"):
         held = json.loads(backups.read(path))
         backups.replace(path, json.dumps({**held, "pid": dead_pid()}).encode())
+
+
+def closure_of(files: Files, place: Location, batch_id: int) -> Files:
+    """What a checkpoint of these files needs for a batch, resolved where nothing moves."""
+    still = plant(place / "still" / str(batch_id), files)
+    return {file.path: files[file.path] for file in Checkpoint.at(still).closure(batch_id).files}

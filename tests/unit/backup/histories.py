@@ -16,11 +16,16 @@ NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
 
 def dated(
-    place: Location, ages: Mapping[str, timedelta], *, tags: Mapping[str, Mapping[str, str]] | None = None
+    place: Location,
+    ages: Mapping[str, timedelta],
+    *,
+    tags: Mapping[str, Mapping[str, str]] | None = None,
+    after: Mapping[str, timedelta] | None = None,
 ) -> dict[str, Manifest]:
     """Make a backup for each age (a word of the test's for it -> how long before :data:`NOW`); all share their objects.
 
     :param tags: of some, by the same words.
+    :param after: by how much the id of some is later than the time, as after a backup of a clock that was ahead.
     """
     first = back_up(place, stream()).manifest
     place_of = place / "backups"
@@ -29,7 +34,7 @@ def dated(
         created = NOW - age
         made = replace(
             first,
-            backup_id=new_backup_id(created, first.batch_id),
+            backup_id=new_backup_id(created + (after or {}).get(word, timedelta(0)), first.batch_id),
             created=created,
             tags=(tags or {}).get(word, {}),
             claim="",

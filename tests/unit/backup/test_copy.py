@@ -61,6 +61,14 @@ def test_all(place: Location, manifests: list[Manifest]) -> None:
     }  # fmt: skip
 
 
+def test_the_numbers_of_copies_are_those_of_the_target(place: Location, manifests: list[Manifest]) -> None:
+    """A target that gets one of three has no gap; nor has one that gets an older one later."""
+    assert [m.sequence for m in manifests] == [1, 2, 3]
+    for number, manifest in enumerate([manifests[2], manifests[0]], 1):
+        copy(place, [manifest])
+        assert second(place).read_manifest(manifest.name, manifest.backup_id).sequence == number
+
+
 def test_twice_is_once(place: Location, manifests: list[Manifest]) -> None:
     copy(place, manifests)
     seen, asked = watched(place / "backups")
@@ -131,7 +139,7 @@ def test_refused(place: Location, manifests: list[Manifest]) -> None:
     with pytest.raises(RefusedError, match="would be copied to itself"):
         copy_backups(opened(place), opened(place), manifests)
     copy(place, manifests[:1])
-    other = replace(manifests[0], query_id="another")
+    other = replace(manifests[0], query_id="another", query_ids=("another",))
     (place / "second").replace(other.path, other.to_document())
     with pytest.raises(RefusedError, match="has another backup"):
         copy(place, manifests[:1])

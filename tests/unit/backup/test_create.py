@@ -1,20 +1,18 @@
-"""create: backups of checkpoints that stand still, that move, and that are broken."""
+"""create: what a backup of a checkpoint that stands still holds, what is refused, and how files are copied."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_ckpt_provider.backup import create as module
-from airflow_ckpt_provider.backup.create import BackupResult, create_backup
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import CopyProgress
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
@@ -22,46 +20,19 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
     CkptError,
-    HistoryRewrittenError,
-    MissingFileError,
     NotACheckpointError,
     RefusedError,
     RepositoryError,
-    StorageError,
     UnreadableLogError,
 )
-from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, bury, entry_of, files_in, repository, stream, visible
-from tests.unit.checkpoint.builders import (
-    BEGAN,
-    Files,
-    commit_log,
-    contents,
-    logs,
-    metadata,
-    plant,
-    rocksdb_aggregation,
-)
-from tests.unit.checkpoint.stores import WRITES, Killed, Life, watched
+from tests.unit.backup.backups import back_up, closure_of, files_in, repository, stream, visible
+from tests.unit.backup.moving_stream import moving
+from tests.unit.checkpoint.builders import BEGAN, contents, logs, plant
+from tests.unit.checkpoint.stores import WRITES, watched
 from tests.unit.checkpoint.test_progress import seal_at
 
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PAUSE", 0)
-
-
-def closure_of(files: Files, place: Location, batch_id: int) -> Files:
-    """What a checkpoint of these files needs for a batch, resolved where nothing moves."""
-    still = plant(place / "still" / str(batch_id), files)
-    return {file.path: files[file.path] for file in Checkpoint.at(still).closure(batch_id).files}
-
-
-def moving(place: Location, before: Callable[[str, str], None], **options: Any) -> BackupResult:
-    """Back up a checkpoint that is changed from outside before requests to it."""
-    location, _ = watched(place / "orders", before)
-    return create_backup(Checkpoint.at(location), repository(place), **options)
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 def test_a_first_backup(place: Location) -> None:
@@ -82,6 +53,9 @@ def test_a_first_backup(place: Location) -> None:
 
 def test_facts_answer_without_reading_objects(place: Location) -> None:
     facts = back_up(place, stream(), restorable_batches=2).manifest.facts
+    commit = (place / "orders").find("commits/4")
+    assert commit
+    assert commit.modified
     assert facts == {
         "offset_log_version": 1,
         "commit_log_version": 1,
@@ -102,6 +76,7 @@ def test_facts_answer_without_reading_objects(place: Location) -> None:
             for path in ("metadata", "offsets/4", "commits/4")
         },
         "restorable_asked": 2,
+        "commit_file": {"identity": commit.identity, "modified": commit.modified.isoformat()},
     }  # fmt: skip
 
 
@@ -128,7 +103,7 @@ def test_nothing_is_written_into_the_checkpoint(place: Location) -> None:
 
 
 def test_the_latest_has_the_last_id(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within one second too, and whatever the batch; not beside one that a wrong clock has dated far ahead."""
+    """Within one second too, whatever the batch, and also after a backup that a wrong clock has dated far ahead."""
 
     class Still(datetime):
         @classmethod
@@ -142,11 +117,35 @@ def test_the_latest_has_the_last_id(place: Location, monkeypatch: pytest.MonkeyP
     (place / "orders").delete("commits/4")
     older, same, newer = back_up(place), back_up(place), back_up(place, stream(5))
     assert [each.backup_id for each in (older, same, newer)] == [
-        "20261121T083100Z-b000003",
-        "20261121T083101Z-b000003",
-        "20261121T083101Z-b000005",
+        "20261121T083200Z-b000003",
+        "20261121T083201Z-b000003",
+        "20261121T083201Z-b000005",
     ]
+    assert repository(place).manifest() == newer.manifest
     assert {each.manifest.created for each in (older, same, newer)} == {ahead.created}, "the time is as it was"
+
+
+@pytest.mark.parametrize("last", ["99991231T235959Z-b999999", "zzz"])
+def test_no_id_sorts_after_a_forged_one(place: Location, last: str) -> None:
+    """A backup with an earlier id would not be the latest, so there is none."""
+    (place / "backups").create(f"backups/orders/{last}.json", b"{}") if back_up(place, stream()) else None
+    with pytest.raises(RefusedError, match=rf"no new backup can follow backups/orders/{last}\.json") as error:
+        back_up(place)
+    assert "move it out of the repository" in str(error.value.hint)
+    (place / "backups").delete(f"backups/orders/{last}.json")
+    assert back_up(place).manifest.sequence == 2
+
+
+def test_sequence_numbers(place: Location) -> None:
+    """One more than that of the newest backup that can be read; it is 0 in manifests of version 0.1."""
+    first, second = back_up(place, stream()).manifest, back_up(place).manifest
+    assert [first.sequence, second.sequence, second.summary()["sequence"]] == [1, 2, 2]
+    (place / "backups").replace(second.path, b"rubbish")
+    assert back_up(place).manifest.sequence == 2
+    assert back_up(place).manifest.sequence == 3
+    old = replace(first, name="old", sequence=0, files=())
+    (place / "backups").create(old.path, old.to_document())
+    assert back_up(place, name="old").manifest.sequence == 1
 
 
 def test_a_second_backup_copies_only_what_is_new(place: Location) -> None:
@@ -346,414 +345,6 @@ def test_files_are_copied_at_once(place: Location) -> None:
             barrier.wait()
 
     moving(place, meet, workers=8)
-
-
-class Spark:
-    """A stream and its maintenance, as seen from a reader: moves on before requests to its checkpoint.
-
-    :param newest: newest batch at the beginning.
-    :param keep: how many batches are kept; state before the newest snapshot that serves them is deleted.
-    """
-
-    def __init__(self, place: Location, newest: int, *, keep: int = 2) -> None:
-        self.location = place / "orders"
-        self.newest = newest
-        self.keep = keep
-        self.lock = threading.Lock()
-        plant(self.location, self.files())
-
-    def files(self) -> Files:
-        """The checkpoint as it would be if nothing ever failed: a snapshot every third version."""
-        oldest = max(0, self.newest + 1 - self.keep)
-        whole = all_of(self.newest)
-        base = max((v for v in range(3, oldest + 2, 3)), default=0)
-        return {path: data for path, data in whole.items() if not self._purged(path, oldest, base)}
-
-    def _purged(self, path: str, oldest: int, base: int) -> bool:
-        directory, _, name = path.rpartition("/")
-        if directory in ("offsets", "commits"):
-            return int(name) < oldest - 1
-        number = name.partition(".")[0].partition("-")[0]
-        return directory.startswith("state/0/") and number.isdigit() and int(number) < base
-
-    def go_on(self, batches: int = 1) -> None:
-        with self.lock:
-            before = self.files()
-            self.newest += batches
-            after = self.files()
-            plant(self.location, dict(after.items() - before.items()))
-            for path in before.keys() - after.keys():
-                self.location.delete(path)
-
-
-def all_of(newest: int) -> Files:
-    return rocksdb_aggregation(newest, zips=range(3, newest + 2, 3))
-
-
-class TestLive:
-    def check(self, place: Location, result: BackupResult) -> None:
-        """Whatever happened meanwhile: the backup is the closure of its batch, to the letter."""
-        whole = all_of(result.batch_id)
-        found = files_in(result.manifest, place)
-        assert found == {path: whole[path] for path in found}
-        restored = plant(place / "restored", found)
-        closure = Checkpoint.at(restored).closure(result.batch_id)
-        assert {f.path for f in closure.files} == found.keys()
-        assert verify_backup(repository(place), result.manifest, read_data=ReadData()).ok
-        assert repository(place).backups() == [result.manifest]
-
-    @pytest.mark.parametrize("operation", ["list", "walk", "read"])
-    @pytest.mark.parametrize("number", [1, 2, 3, 5, 8, 13, 21, 30])
-    def test_batches_pass_at_one_moment(self, place: Location, operation: str, number: int) -> None:
-        """Before the n-th request seven batches are done, old entries purged, snapshots made and deleted."""
-        spark = Spark(place, 7)
-        seen = itertools.count(1)
-
-        def maybe(asked: str, path: str) -> None:
-            if asked == operation and next(seen) == number:
-                spark.go_on(7)
-
-        self.check(place, moving(place, maybe))
-
-    @pytest.mark.parametrize("every", [3, 10, 25])
-    def test_batches_pass_all_the_time(self, place: Location, every: int) -> None:
-        spark = Spark(place, 7, keep=6)
-        seen = itertools.count(1)
-
-        def maybe(asked: str, path: str) -> None:
-            if next(seen) % every == 0:
-                spark.go_on()
-
-        result = moving(place, maybe)
-        assert result.batch_id >= 7
-        self.check(place, result)
-
-    def test_what_was_copied_before_is_used_again(self, place: Location) -> None:
-        """A file vanishes at the very end: the next look copies only what is new then."""
-        spark = Spark(place, 7)
-        once = itertools.count()
-
-        def vanish(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith("sources/0/7") and next(once) == 0:
-                spark.go_on(3)
-                raise FileNotFoundError(path)
-
-        location, store = watched(spark.location, vanish)
-        result = create_backup(Checkpoint.at(location), repository(place), workers=1)
-        self.check(place, result)
-        reads = [p for p in store.paths("read") if p.endswith(".sst")]
-        assert len(reads) == len(set(reads))
-        objects = (place / "backups").walk("objects")
-        assert result.copied_files <= len(objects)
-
-    def test_faster_than_can_be_copied_ends(self, place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Everything is gone each time it is to be read: bounded, and the message says what would help."""
-        assert module._LOOKS == 30
-        monkeypatch.setattr(module, "_LOOKS", 5)
-        spark = Spark(place, 7, keep=1)
-
-        def run_away(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith(".sst"):
-                spark.go_on(6)
-
-        with pytest.raises(HistoryRewrittenError) as error:
-            moving(place, run_away)
-        assert error.value.message.startswith(
-            f"{spark.location} moved faster than it could be copied, 5 times; the last time: "
-        )
-        assert error.value.hint == (
-            "raise spark.sql.streaming.minBatchesToRetain or the trigger interval, or use more workers"
-        )
-        assert repository(place).backups() == []
-
-    def test_a_batch_runs_again(self, tmp_path: Path) -> None:
-        """Format 1 replaces state in place: same name, same size, equivalent content. Either is right."""
-        place = Location(LocalStore(), str(tmp_path))
-        plant(place / "orders", stream())
-        done = itertools.count()
-
-        def run_again(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith("5.changelog") and next(done) == 0:
-                (place / "orders").replace("state/0/1/5.changelog", b"CHANGELOG 1 5")
-
-        result = moving(place, run_again, workers=1)
-        entry = entry_of(result.manifest, "state/0/1/5.changelog")
-        assert place.read(f"backups/{entry.object}") in (b"changelog 1 5", b"CHANGELOG 1 5")
-        assert verify_backup(repository(place), result.manifest, read_data=ReadData()).ok
-        # The next backup has what is there now, though nothing else is new.
-        entry = entry_of(back_up(place).manifest, "state/0/1/5.changelog")
-        assert place.read(f"backups/{entry.object}") == b"CHANGELOG 1 5"
-
-    def test_a_file_replaced_by_another_size_while_it_is_read(self, place: Location) -> None:
-        plant(place / "orders", stream())
-        once = itertools.count()
-
-        def grow(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith("1/5.changelog") and next(once) == 0:
-                plant(place / "orders", {"state/0/1/5.changelog": b"a longer changelog than before"})
-
-        result = moving(place, grow)
-        entry = entry_of(result.manifest, "state/0/1/5.changelog")
-        assert place.read(f"backups/{entry.object}") == b"a longer changelog than before"
-        assert entry.size == 30
-
-    def test_the_newest_commit_is_young(self, place: Location) -> None:
-        """Its commit is seen, the listing that follows is older in parts: look again."""
-        plant(place / "orders", stream(4))
-        once = itertools.count()
-
-        def commit(asked: str, path: str) -> None:
-            if asked == "walk" and next(once) == 0:
-                plant(place / "orders", stream(5))
-
-        result = moving(place, commit)
-        assert result.batch_id in (4, 5)
-        assert files_in(result.manifest, place) == closure_of(stream(5), place, result.batch_id)
-
-
-class TestHistory:
-    """Somebody rewinds or replaces the checkpoint while it is copied: never a mixture of both."""
-
-    def rewriting(self, place: Location, changes: list[Files], *, at: str = "sources/0/4") -> BackupResult:
-        plant(place / "orders", stream())
-        left = iter(changes)
-
-        def rewrite(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith(at):
-                plant(place / "orders", next(left, {}))
-
-        return moving(place, rewrite, workers=1)
-
-    @pytest.mark.parametrize(
-        ("path", "content"),
-        [
-            ("metadata", metadata("another-id")),
-            ("commits/4", commit_log(watermark=9)),
-            ("offsets/4", stream()["offsets/4"] + b"\n5"),
-        ],
-    )
-    def test_rewritten_once_it_is_the_new_one(self, place: Location, path: str, content: bytes) -> None:
-        result = self.rewriting(place, [{path: content}])
-        assert files_in(result.manifest, place)[path] == content
-        assert result.manifest.query_id == (
-            "another-id" if path == "metadata" else "199ce9d3-fd64-4a41-a1cf-23002acf0134"
-        )
-
-    @pytest.mark.parametrize("path", ["metadata", "commits/4", "offsets/4"])
-    def test_a_rewrite_is_noticed(self, place: Location, path: str, caplog: pytest.LogCaptureFixture) -> None:
-        new = {"metadata": metadata("another-id"), "commits/4": commit_log(watermark=9)}
-        caplog.set_level("INFO")
-        self.rewriting(place, [{path: new.get(path, stream()["offsets/4"] + b"\n5")}])
-        assert f"{place / 'orders'}/{path} was rewritten while it was backed up" in caplog.text
-
-    def test_rewritten_again_and_again(self, place: Location) -> None:
-        """The same file each time: an error that names it, and no backup."""
-        plant(place / "orders", stream())
-        turn = itertools.count()
-
-        def rewrite(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith("state/0/0/5.changelog"):
-                plant(
-                    place / "orders",
-                    {"commits/4": commit_log(watermark=next(turn)), "state/0/0/5.changelog": b"%d" % next(turn)},
-                )
-
-        with pytest.raises(HistoryRewrittenError) as error:
-            moving(place, rewrite, workers=1)
-        assert error.value.message == f"{place / 'orders'}/commits/4 was rewritten while it was backed up"
-        assert error.value.hint == "somebody changes this checkpoint"
-        assert repository(place).backups() == []
-
-    def test_rewound_while_it_is_copied(self, place: Location) -> None:
-        """Batch 4 is taken back: the backup is of batch 3, or of nothing, never of a batch that is not there."""
-        plant(place / "orders", stream())
-        once = itertools.count()
-
-        def rewind(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith("sources/0/4") and next(once) == 0:
-                for name in ("commits/4", "offsets/4", "sources/0/4", "state/0/0/5.changelog", "state/0/1/5.changelog"):
-                    (place / "orders").delete(name)
-
-        result = moving(place, rewind, workers=1)
-        assert result.batch_id == 3
-        assert files_in(result.manifest, place) == closure_of(stream(4), place, 3)
-
-    def test_deleted_while_it_is_copied(self, place: Location) -> None:
-        plant(place / "orders", stream())
-
-        def lose(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith("sources/0/4"):
-                for name in visible(place / "orders"):
-                    (place / "orders").delete(name)
-
-        with pytest.raises(NotACheckpointError):
-            moving(place, lose, workers=1)
-        assert repository(place).backups() == []
-
-
-class TestDamage:
-    """What is missing and stays missing is named, after a bounded number of looks."""
-
-    @pytest.mark.parametrize(
-        "gone",
-        [
-            "state/0/1/5.changelog",
-            "sources/0/2",
-            "metadata",
-            "offsets/3",
-            "state/0/0/SSTs/000003-00000000-0000-0000-0000-000000000000.sst",
-        ],
-    )
-    def test_a_file_is_missing(self, place: Location, gone: str) -> None:
-        files = stream()
-        del files[gone]
-        location, store = watched(plant(place / "orders", files))
-        with pytest.raises(MissingFileError) as error:
-            create_backup(Checkpoint.at(location), repository(place))
-        assert error.value.path == gone
-        assert gone in error.value.message
-        assert error.value.hint
-        assert store.count("walk") == module._SAME_COMPLAINTS + 1
-        assert repository(place).backups() == []
-
-    def test_a_table_of_the_wrong_size(self, place: Location) -> None:
-        table = "state/0/1/SSTs/000003-10000000-0000-0000-0000-000000000000.sst"
-        plant(place / "orders", stream() | {table: b""})
-        with pytest.raises(MissingFileError) as error:
-            back_up(place)
-        assert error.value.message == f"{table}: has 0 bytes, state/0/1/3.zip needs 9"
-
-    def test_a_damaged_zip(self, place: Location) -> None:
-        plant(place / "orders", stream() | {"state/0/1/3.zip": b"PK"})
-        with pytest.raises(UnreadableLogError, match=r"^state/0/1/3.zip: not a readable RocksDB snapshot"):
-            back_up(place)
-
-    def test_a_missing_commit_of_the_past_is_no_damage(self, place: Location) -> None:
-        files = stream()
-        del files["commits/2"], files["offsets/1"]
-        assert back_up(place, files).batch_id == 4
-
-    def test_listed_but_not_to_be_read(self, place: Location) -> None:
-        plant(place / "orders", stream())
-
-        def fail(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith("1/5.changelog"):
-                raise FileNotFoundError(f"could not read {path}: it is not there")
-
-        with pytest.raises(MissingFileError) as error:
-            moving(place, fail)
-        assert error.value.message.endswith("/orders/state/0/1/5.changelog: it is not there, though it is listed")
-        assert error.value.message.startswith("could not read ")
-        assert error.value.hint == "check the store; try again later"
-
-    def test_damage_while_the_stream_goes_on(self, place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It writes a batch between any two looks, so it is never seen standing still; it ends, and names the file."""
-        monkeypatch.setattr(module, "_LOOKS", 5)
-        spark = Spark(place, 7)
-        spark.location.delete("metadata")
-
-        def go_on(asked: str, path: str) -> None:
-            if asked == "walk":
-                spark.go_on()
-
-        with pytest.raises(CkptError, match="metadata is missing"):
-            moving(place, go_on)
-
-
-class TestStorageFails:
-    def test_reading(self, place: Location) -> None:
-        plant(place / "orders", stream())
-
-        def fail(asked: str, path: str) -> None:
-            if asked == "read" and path.endswith(".sst"):
-                raise StorageError("could not read it: AccessDenied", hint="ask for access")
-
-        with pytest.raises(StorageError, match=r"^could not read it: AccessDenied\nHINT: ask for access$"):
-            moving(place, fail)
-        assert repository(place).backups() == []
-
-    def test_a_full_disk(self, place: Location) -> None:
-        """What was copied before is used by the next run."""
-        plant(place / "orders", stream())
-        repository(place)
-        written = itertools.count()
-
-        def full(asked: str, path: str) -> None:
-            if asked == "create" and "/objects/" in path and next(written) >= 5:
-                raise StorageError("could not create it: No space left on device", hint="free some space")
-
-        location, _ = watched(place / "backups", full)
-        with pytest.raises(StorageError, match="No space left on device"):
-            create_backup(Checkpoint.at(place / "orders"), Repository.open(location), workers=1)
-        assert repository(place).backups() == []
-        assert len((place / "backups").walk("objects")) == 5
-        again = back_up(place)
-        assert len((place / "backups").walk("objects")) == objects_of(again)
-        assert again.copied_files < again.files
-
-    def test_a_read_only_repository(self, place: Location) -> None:
-        plant(place / "orders", stream())
-        repository(place)
-
-        def refuse(asked: str, path: str) -> None:
-            if asked in WRITES:
-                raise StorageError("could not create it: Permission denied")
-
-        location, _ = watched(place / "backups", refuse)
-        with pytest.raises(StorageError, match="Permission denied"):
-            create_backup(Checkpoint.at(place / "orders"), Repository.open(location))
-
-
-def objects_of(result: BackupResult) -> int:
-    return len({entry.object for entry in result.manifest.files})
-
-
-def test_killed_at_every_write(place: Location) -> None:
-    """No manifest until the end; the next run uses what is there and copies the rest."""
-    files = stream(3, partitions=1)
-    plant(place / "orders", files)
-    expected = closure_of(files, place, 3)
-    for writes in itertools.count():
-        here = place / f"run{writes}"
-        Repository.open_or_create(here / "backups")
-        life = Life(writes)
-        location, _ = watched(here / "backups", life.before)
-        try:
-            create_backup(Checkpoint.at(place / "orders"), Repository.open(location), workers=4)
-            break
-        except Killed:
-            pass
-        manifests = repository(here).backups()
-        left = len((here / "backups").walk("objects"))
-        bury(here)
-        # The last write is the release of the lease: by then the backup is made.
-        assert [files_in(m, here) for m in manifests] in ([], [expected])
-        again = create_backup(Checkpoint.at(place / "orders"), repository(here))
-        assert files_in(again.manifest, here) == expected
-        assert again.copied_files == len({e.object for e in again.manifest.files}) - left or left == 0
-        assert objects_of(again) == len((here / "backups").walk("objects"))
-        assert verify_backup(repository(here), again.manifest, read_data=ReadData()).ok
-    assert writes > 12
-
-
-def test_an_orphan_that_a_killed_run_left_damaged(place: Location) -> None:
-    """Cut off by a crash of a store that does not write whole: not trusted, not overwritten, and nothing is lost."""
-    made = back_up(place, stream())
-    for path in list((place / "backups").walk("objects")):
-        content = place.read(f"backups/{path}")
-        plant(place / "backups", {path: content[: len(content) // 2]})
-    (place / "backups").delete(made.manifest.path)
-    again = back_up(place)
-    assert files_in(again.manifest, place) == closure_of(stream(), place, 4)
-    assert verify_backup(repository(place), again.manifest, read_data=ReadData()).ok
-
-
-def test_a_damaged_newest_manifest_does_not_stop_the_next_backup(place: Location) -> None:
-    made = back_up(place, stream())
-    (place / "backups").replace(made.manifest.path, b"{")
-    again = back_up(place)
-    assert again.copied_files == 0
-    assert verify_backup(repository(place), again.manifest, read_data=ReadData()).ok
 
 
 def test_a_store_that_copies_by_itself(place: Location) -> None:

@@ -24,10 +24,10 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
-from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
-from airflow_ckpt_provider.storage.encrypted_store import parse_key
+from airflow_ckpt_provider.storage.keys import parse_key
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.one_checkpoint import unpack
@@ -168,7 +168,7 @@ class TestChanges:
     ) -> None:
         data = (place / "backups").read(manifest.path)
         (place / "backups").replace(manifest.path, data[:left])
-        with pytest.raises(StorageError):
+        with pytest.raises(DamagedBackupError, match=f"^manifest {manifest.path} is damaged: could not decrypt"):
             opened(place).manifest(manifest.backup_id, name="orders")
 
     def test_a_repository_may_be_moved_as_a_whole(self, place: Location, manifest: Manifest) -> None:
@@ -200,8 +200,13 @@ def test_one_inside_the_other_is_refused(place: Location) -> None:
 def test_from_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint, repository = str(unpack(tmp_path / "orders")), str(tmp_path / "repository")
     key, other = tmp_path / "key", tmp_path / "other"
+    for file in (key, other, tmp_path / "orders" / "metadata"):
+        file.touch(0o600)
+        file.chmod(0o600)
     key.write_text(base64.b64encode(KEY).decode() + "\n")
     other.write_text(base64.b64encode(OTHER).decode())
+    for place, its_key in ((repository, key), (tmp_path / "2", key), (tmp_path / "3", other)):
+        assert main(["init", str(place), "--key-file", str(its_key)]) == 0
     assert main(["backup", checkpoint, repository, "--key-file", str(key)]) == 0
     assert main(["verify", repository, "--read-data", "--key-file", str(key)]) == 0
     assert main(["copy", repository, "all", str(tmp_path / "2"), "--key-file", str(key)]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -125,6 +126,29 @@ class TestTheFutureIsSomebodysWrongClock:
         assert planned.findings == ()
         assert {d.backup.backup_id for d in planned.kept} == {made["just now"].backup_id}
 
+    @pytest.mark.parametrize("rules", [{"last": 1}, {"daily": 1}, {"within": "1h"}])
+    def test_the_newest_is_the_one_with_the_last_id(self, place: Location, rules: dict[str, Any]) -> None:
+        """Somebody's clock was ahead by an hour when the older one was made, and that hour has passed since."""
+        made = dated(
+            place,
+            {"ahead": timedelta(0), "newest": timedelta(hours=1)},
+            after={"newest": timedelta(hours=1, seconds=1)},
+        )
+        assert opened(place).manifest().backup_id == made["newest"].backup_id
+        planned = plan(place, Policy.parse(rules), now=NOW + timedelta(hours=2))
+        assert planned.decisions[0].backup.backup_id == made["newest"].backup_id
+        assert planned.decisions[0].keep
+
+    def test_a_day_has_one_place_in_the_rules_though_a_clock_was_wrong(self, place: Location) -> None:
+        days = {"day3": 3, "ahead": 0, "day1": 1, "day0": 0}
+        made = dated(
+            place,
+            {name: timedelta(days=n) for name, n in days.items()},
+            after={"day1": timedelta(days=1, seconds=1), "day0": timedelta(seconds=2)},
+        )
+        apply_expire(opened(place), plan(place, Policy(daily=3)))
+        assert left(place, made) == {"day0", "day1", "day3"}
+
     def test_our_own_clock_is_behind(self, place: Location) -> None:
         made = dated(place, DAYS)
         planned = plan(place, Policy(last=1), now=NOW - timedelta(days=2, hours=1))
@@ -243,9 +267,14 @@ class TestVerified:
         content = (place / "backups").read(entry.object)
         plant(place / "backups", {entry.object: b"x" * entry.size})
         record_verification(opened(place), verify_backup(opened(place), made["day1"], read_data=ReadData()))
-        plant(place / "backups", {entry.object: content})
         found = verifications(opened(place), "orders")
         assert found == {made["day1"].backup_id: Verified.DAMAGED, made["day2"].backup_id: Verified.CONTENTS}
+        # All of them list the object. That it is right again is not known before it was read.
+        plant(place / "backups", {entry.object: content})
+        record_verification(opened(place), verify_backup(opened(place), made["day1"]))
+        with pytest.raises(RefusedError, match="no backup of orders is known to be whole, and 4 would go"):
+            plan(place, Policy(last=1))
+        record_verification(opened(place), verify_backup(opened(place), made["day3"], read_data=ReadData()))
         assert why(plan(place, Policy(last=1)), made["day2"]) == (
             "newest verified",
             "newest with all contents verified",
@@ -265,6 +294,72 @@ class TestVerified:
         seen, _ = watched(place / "backups", forbid)
         assert note_verification(Repository(seen, "r"), verify_backup(opened(place), made["day1"])) is False
         assert "is not noted: could not create it" in caplog.text
+
+
+class TestDamaged:
+    """Backups that list a damaged object: of each of these, one of its own."""
+
+    def damaged(self, place: Location, made: Mapping[str, Manifest], *words: str) -> None:
+        for word in words:
+            manifest = made[word]
+            own = replace(manifest.files[0], object=f"objects/orders/aa/{word}")
+            changed = replace(manifest, files=(own, *manifest.files[1:]))
+            plant(place / "backups", {changed.path: changed.to_document()})
+            record_verification(opened(place), verify_backup(opened(place), changed))
+
+    def test_they_fill_no_slot_and_stay_while_the_rules_would_keep_them(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        self.damaged(place, made, "day0", "day2")
+        planned = plan(place, Policy(last=2))
+        assert why(planned, made["day0"]) == ("damaged, may be repaired: last backup",)
+        assert why(planned, made["day1"])[0] == why(planned, made["day3"])[0] == "last backup"
+        assert {d.backup.backup_id for d in planned.going} == {made["day2"].backup_id, made["day4"].backup_id}
+        assert [d.backup.verified for d in planned.decisions if d.backup.damage] == [Verified.DAMAGED] * 2
+        assert sorted(planned.findings)[0].startswith(
+            f"backup {made['day2'].backup_id} of orders is damaged: metadata: its object objects/orders/aa/day2 was found"
+        )
+        apply_expire(opened(place), planned)
+        assert left(place, made) == {"day0", "day1", "day3"}
+
+    def test_they_are_neither_replayable_nor_protected(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        self.damaged(place, made, "day0")
+        planned = plan(place, Policy(replayable=1))
+        assert why(planned, made["day0"]) == ("damaged, may be repaired: replayable, as far as is known",)
+        assert "newest that may be replayable" in why(planned, made["day1"])
+
+    def test_held_they_stay(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        self.damaged(place, made, "day4")
+        hold(opened(place), made["day4"], reason="audit 7")
+        assert why(plan(place, Policy(last=1)), made["day4"]) == ("held: audit 7",)
+
+    def test_rules_that_keep_none_of_the_whole_ones(self, place: Location) -> None:
+        made = dated(place, DAYS, tags={"day2": {"kind": "release"}})
+        self.damaged(place, made, "day2")
+        with pytest.raises(RefusedError, match="would keep none of the 4 whole backups of orders"):
+            plan(place, Policy(tags=(("kind=release",),)))
+
+    def test_no_whole_one_would_be_left(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        self.damaged(place, made, *DAYS)
+        with pytest.raises(RefusedError, match="no backup of orders is known to be whole, and 4 would go") as error:
+            plan(place, Policy(last=1))
+        assert f"Of the newest, {made['day0'].backup_id}: metadata: its object" in error.value.message
+        assert error.value.hint
+        assert "take a new backup first" in error.value.hint
+        assert plan(place, Policy(last=5)).going == (), "where nothing goes there is nothing to refuse"
+
+    def test_all_that_stay_are_found_damaged_behind_the_plan(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        planned = plan(place, Policy(last=1))
+        self.damaged(place, made, "day0", "day4")
+        with pytest.raises(RefusedError, match="were found damaged since the plan was made; nothing was removed"):
+            apply_expire(opened(place), planned)
+        assert left(place, made) == set(DAYS)
+        self.damaged(place, made, "day3")
+        apply_expire(opened(place), plan(place, Policy(last=1)))
+        assert left(place, made) == {"day0", "day1"}
 
 
 class TestReplayable:

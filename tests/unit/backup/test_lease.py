@@ -6,15 +6,21 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from airflow_ckpt_provider.backup import lease as module
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.lease import lease
-from airflow_ckpt_provider.errors import BackupRunningError
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import BackupRunningError, LeaseLostError, StorageError
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import dead_pid
+from tests.unit.backup.backups import dead_pid, stream
+from tests.unit.checkpoint.builders import plant
 from tests.unit.checkpoint.stores import watched
 
 PATH = "running/orders.json"
@@ -150,3 +156,106 @@ def test_a_damaged_lease_is_nobody_s(place: Location, data: bytes) -> None:
     place.replace(PATH, data)
     with lease(place, "orders", made_by="run 2"):
         assert held(place)["made_by"] == "run 2"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"renewed": "now"}, {"renewed": 1e300}, {"renewed": time.time() + 10**6}, {"pid": 2**70}, {"pid": 0}, {"host": None},
+     {"holder": 1}, {"made_by": ["x"]}],
+)  # fmt: skip
+def test_a_forged_lease_is_nobody_s(place: Location, change: dict[str, Any]) -> None:
+    """It would keep the stream from ever being backed up again, or end the backup with an error that says nothing."""
+    hold(place, **change)
+    with lease(place, "orders", made_by="run 2"):
+        assert held(place)["made_by"] == "run 2"
+
+
+class TestAHolderThatStandsStill:
+    def test_writes_no_more_once_it_could_have_been_taken_over(
+        self, place: Location, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [100.0, 200.0, 300.0]
+        monkeypatch.setattr(Clocks, "_now", lambda self: tuple(now))
+        with lease(place, "orders", made_by="") as guarded:
+            now[1] += 74
+            guarded.create("objects/orders/aa/in-time", b"x")
+            now[1] += 2
+            with pytest.raises(
+                LeaseLostError, match=r"the backup of orders .* has lost its lease: it could not be renewed"
+            ):
+                guarded.create("objects/orders/aa/late", b"x")
+            assert guarded.read("objects/orders/aa/in-time") == b"x", "reading is free"
+            hold(place, made_by="run 2")
+        assert held(place)["made_by"] == "run 2", "nor does it release what is another's by now"
+        assert not place.find("objects/orders/aa/late")
+
+    def test_its_backup_ends_with_an_error_and_the_next_one_uses_what_it_copied(
+        self, place: Location, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plant(place / "orders", stream())
+        now, stood_still = [100.0, 200.0, 300.0], []
+        monkeypatch.setattr(Clocks, "_now", lambda self: tuple(now))
+
+        def stand_still(operation: str, path: str) -> None:
+            if operation == "create" and "/claims/" in path and path.endswith(".end.json") and not stood_still:
+                stood_still.append(path)
+                now[0] += 100
+
+        seen, _ = watched(place / "backups", stand_still)
+        Repository.open_or_create(place / "backups")
+        with pytest.raises(LeaseLostError):
+            create_backup(Checkpoint.at(place / "orders"), Repository(seen, "r"))
+        repository = Repository.open(place / "backups")
+        assert not repository.backup_ids("orders")
+        hold(place / "backups", pid=dead_pid())
+        assert create_backup(Checkpoint.at(place / "orders"), repository).copied_files == 0
+
+
+class TestRenewals:
+    """With the real thread, as fast as it can."""
+
+    @pytest.fixture(autouse=True)
+    def _often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "_RENEW_EVERY", 0.01)
+
+    def test_one_that_fails_is_tried_again(self, place: Location) -> None:
+        """One failure ended the renewing for ever: 90 seconds later the next backup took over from one that lived."""
+        failures = [3]
+
+        def fail(operation: str, path: str) -> None:
+            if operation == "replace" and path.endswith(PATH) and failures[0]:
+                failures[0] -= 1
+                raise StorageError("could not write it: 503") if failures[0] else OSError("broken pipe")
+
+        location, _ = watched(place, fail)
+        with lease(location, "orders", made_by=""):
+            first = held(place)["renewed"]
+            wait_until(lambda: held(place)["renewed"] != first)
+            assert failures == [0]
+        assert held(place)["released"]
+
+    def test_one_that_finds_another_holder(self, place: Location) -> None:
+        def run() -> None:
+            with lease(place, "orders", made_by="") as guarded:
+                hold(place, host="elsewhere", made_by="run 2")
+
+                def lost() -> bool:
+                    try:
+                        guarded.replace("x", b"")
+                    except LeaseLostError:
+                        return True
+                    return False
+
+                wait_until(lost)
+                guarded.replace("x", b"")
+
+        with pytest.raises(LeaseLostError, match=f"process {os.getppid()} on elsewhere took it over"):
+            run()
+        assert held(place)["made_by"] == "run 2"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

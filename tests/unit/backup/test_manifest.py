@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,7 @@ def test_summary() -> None:
         "tags": {"release": "27"},
         "reason": "before 2.7",
         "made_by": "dag/run",
+        "sequence": 0,
     }
 
 
@@ -226,3 +228,35 @@ def test_no_accepted_name_leaves_its_directory(name: str) -> None:
         return
     assert path.count("/") == 2
     assert ".." not in path
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "manifests"
+OLDER, NEWER = "199ce9d3-fd64-4a41-a1cf-23002acf0134", "2f1d8f3e-0b52-4a53-9a7b-000000000002"
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "query_ids", "lives", "sequence"),
+    [
+        ("version-0.1-list", 6, (), (OLDER,), 0),
+        ("version-0.1-table", 1004, (), (OLDER,), 0),
+        ("chain-list", 6, (OLDER, NEWER), (OLDER, NEWER), 0),
+        ("chain-table", 1004, (OLDER, NEWER), (OLDER, NEWER), 0),
+        ("sequence-list", 6, (OLDER, NEWER), (OLDER, NEWER), 7),
+        ("sequence-table", 1004, (OLDER, NEWER), (OLDER, NEWER), 7),
+    ],
+)
+def test_stored_documents(
+    name: str, files: int, query_ids: tuple[str, ...], lives: tuple[str, ...], sequence: int
+) -> None:
+    """What was ever written is read for ever, and written again to the letter, as a copy does."""
+    data = (GOLDEN / f"{name}.json").read_bytes()
+    found = parse(data)
+    assert (found.backup_id, found.query_id, len(found.files)) == ("20261121T083000Z-b000223", lives[-1], files)
+    assert (found.query_ids, found.lives, found.sequence) == (query_ids, lives, sequence)
+    assert found.to_document() == data
+
+
+@pytest.mark.parametrize("sequence", [0, -1, 2**53, "7", True, None, 1.0])
+def test_a_sequence_that_no_backup_has(sequence: object) -> None:
+    with pytest.raises(DamagedBackupError, match="its sequence is"):
+        parse(resigned(sequence=sequence))

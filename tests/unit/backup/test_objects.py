@@ -11,6 +11,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.objects import Objects, Stored
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet
@@ -130,6 +131,87 @@ def test_written_by_somebody_else_since_the_listing(place: Location, theirs: byt
     assert stored.copied == (theirs != b"content")
     assert place.read(f"repo/{stored.entry.object}") == b"content"
     assert place.read(f"repo/{object_path(b'content')}") == theirs
+
+
+class TestDamaged:
+    """Objects that are known to be damaged: their content gets another name, whatever there is of them."""
+
+    def stored(self, place: Location, damaged: Sequence[str], vouched: Sequence[FileEntry] = ()) -> Stored:
+        tree = Tree.of(place / "ck")
+        objects = Objects(place / "repo", "orders", vouched=vouched, damaged=damaged)
+        (_, held) = next(iter(objects.held(FileSet(tree.files("offsets").values()))))
+        assert held is None or held.object not in damaged
+        return objects.store(tree, tree.files("offsets")["7"])
+
+    @pytest.mark.parametrize("left", ["rotten", "right", "missing"])
+    def test_the_content_is_stored_anew(self, place: Location, left: str) -> None:
+        plant(place / "ck", {"offsets/7": b"content"})
+        entry = store(place).entry
+        if left == "missing":
+            (place / "repo").delete(entry.object)
+        elif left == "rotten":
+            plant(place / "repo", {entry.object: b"CONTENT"})
+        stored = self.stored(place, [entry.object], [entry])
+        assert (stored.copied, stored.entry.object) == (True, object_path(b"content", ".1"))
+        assert place.read(f"repo/{stored.entry.object}") == b"content"
+        # Again, by a backup of which no manifest was written, and by one that lists both.
+        assert self.stored(place, [entry.object], [entry]).copied is False
+        for vouched in ([entry, stored.entry], [stored.entry, entry]):
+            again = self.stored(place, [entry.object], vouched)
+            assert (again.copied, again.entry.object) == (False, stored.entry.object)
+
+    def test_the_one_after_it_is_damaged_too(self, place: Location) -> None:
+        plant(place / "ck", {"offsets/7": b"content"})
+        damaged = [object_path(b"content", suffix) for suffix in ("", ".1", ".2")]
+        plant(place / "repo", {damaged[1]: b"CONTENT"})
+        assert self.stored(place, damaged).entry.object == object_path(b"content", ".3")
+
+    @pytest.mark.parametrize("missing", [False, True])
+    def test_copied_within_the_store(self, place: Location, missing: bool) -> None:
+        plant(place / "ck", {"offsets/7": b"content"})
+        checkpoint, _ = watched(place / "ck", copies_within=True)
+        repository, asked = watched(place / "repo", copies_within=True)
+        tree = Tree.of(checkpoint)
+        file = tree.files("offsets")["7"]
+        first = Objects(repository, "orders", vouched=()).store(tree, file).entry
+        if missing:
+            (place / "repo").delete(first.object)
+        for copied in (True, False):
+            objects = Objects(repository, "orders", vouched=[first], damaged=[first.object])
+            stored = objects.store(tree, file)
+            assert (stored.copied, stored.entry.object) == (copied, f"{first.object}.1")
+        assert asked.count("copy") == 2
+
+    @pytest.mark.parametrize("missing", [False, True])
+    def test_another_process_is_told(self, place: Location, missing: bool) -> None:
+        """What it is not told of it would write over."""
+        plant(place / "ck", {"offsets/7": b"content"})
+        checkpoint, _ = watched(place / "ck", copies_within=True)
+        repository, _ = watched(place / "repo", copies_within=True)
+        tree = Tree.of(checkpoint)
+        file = tree.files("offsets")["7"]
+        first = Objects(repository, "orders", vouched=()).store(tree, file).entry.object
+        plant(place / "repo", {f"{first}.1": b"somebody else's, and longer"})
+        if missing:
+            (place / "repo").delete(first)
+        (known,) = Objects(repository, "orders", vouched=(), damaged=[first]).known([[file]])
+        there = Objects(repository, "orders", vouched=known.vouched, marks=known.marks, listed=known.listed)
+        assert there.store(tree, file).entry.object == f"{first}.2"
+        assert place.read(f"repo/{first}.1") == b"somebody else's, and longer"
+
+    def test_an_encrypted_orphan_that_is_rotten_is_no_content(self, place: Location) -> None:
+        plant(place / "ck", {"offsets/7": b"content"})
+        repository = Repository.open_or_create(
+            Location((place / "repo").store, (place / "repo").root, b"k" * 32)
+        ).location
+        tree = Tree.of(place / "ck")
+        file = tree.files("offsets")["7"]
+        first = Objects(repository, "orders", vouched=()).store(tree, file).entry.object
+        content = (place / "repo").read(first)
+        plant(place / "repo", {first: content[:-1] + bytes([content[-1] ^ 1])})
+        stored = Objects(repository, "orders", vouched=()).store(tree, file)
+        assert (stored.copied, stored.entry.object) == (True, f"{first}.1")
+        assert repository.read(f"{first}.1") == b"content"
 
 
 def test_a_hundred_damaged_ones(place: Location) -> None:

@@ -301,7 +301,7 @@ class TestTwoPrunes:
 
         seen, _ = watched(place / "backups", meddle)
         plan = plan_prune(opened(place))
-        assert apply_prune(Repository(seen, "r"), plan).objects == plan.objects
+        assert apply_prune(Repository(seen, "r"), plan, workers=1).objects == plan.objects
         assert other[0].objects == plan.objects
         assert objects(place) == {e.object for e in newer.files}
         assert read_marks(place / "backups", "orders").unfinished == ()

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import (
+    Repository,
+    default_repository,
+    repository_at,
+    repository_for_change,
+)
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, RepositoryError
+from airflow_ckpt_provider.storage.hidden_name import hidden_name
+from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import back_up, repository, stream
 from tests.unit.checkpoint.builders import contents, plant
@@ -27,7 +36,10 @@ def test_none_there(place: Location) -> None:
     with pytest.raises(RepositoryError) as error:
         Repository.open(place)
     assert error.value.message == f"{place} is not a repository: it has no repository.json"
-    assert error.value.hint == "the first `airflow-ckpt backup` into an empty place makes one"
+    assert error.value.hint == (
+        "check the address, and that its disk or bucket is mounted; a new repository is made on purpose: "
+        f"`airflow-ckpt init {place}` (in a DAG create=True)"
+    )
     assert contents(place) == {}
 
 
@@ -77,6 +89,54 @@ def test_a_damaged_marker(place: Location, opening: Any) -> None:
             opening(place)
         assert error.value.message == f"{place}/repository.json cannot be read: {data[:80]!r}"
         assert error.value.hint == "restore this file; it was damaged"
+
+
+def test_the_id_that_is_expected(place: Location) -> None:
+    made = Repository.open_or_create(place)
+    right, wrong = replace(place, repository_id=made.repository_id), replace(place, repository_id="another")
+    for opening in (Repository.open, Repository.open_or_create, Repository.open_if_there):
+        assert opening(right).repository_id == made.repository_id
+        with pytest.raises(RepositoryError) as error:
+            opening(wrong)
+        assert (
+            error.value.message
+            == f"{place} is repository {made.repository_id}, and repository another is expected there"
+        )
+
+
+def test_where_one_is_expected_none_is_made(place: Location) -> None:
+    with pytest.raises(RepositoryError, match=r"it has no repository\.json; repository another is expected there"):
+        Repository.open_or_create(replace(place, repository_id="another"))
+    assert contents(place) == {}
+
+
+def test_one_that_was_named_has_to_be_there_and_the_one_beside_a_checkpoint_is_made(place: Location) -> None:
+    checkpoint = place / "orders"
+    for opening in (repository_at, repository_for_change):
+        with pytest.raises(RepositoryError, match="is not a repository"):
+            opening(place / "backups", checkpoint)
+    assert repository_at(None, checkpoint) is None
+    assert repository_at(default_repository(checkpoint), checkpoint) is None
+    assert contents(place) == {}
+    made = repository_for_change(None, checkpoint)
+    assert list(contents(place)) == ["orders.rewinds/repository.json"]
+    for opening, named in ((repository_at, None), (repository_for_change, default_repository(checkpoint))):
+        found = opening(named, checkpoint)
+        assert found
+        assert found.repository_id == made.repository_id
+
+
+def test_the_next_makes_it_where_a_process_was_killed_while_it_did(tmp_path: Path) -> None:
+    """What the killed one leaves is half of the marker under a hidden name."""
+    place = Location(LocalStore(), str(tmp_path))
+    for directory, opening in (
+        (tmp_path / "backups", lambda: Repository.open_or_create(place / "backups")),
+        (tmp_path / "orders.rewinds", lambda: repository_for_change(None, place / "orders")),
+    ):
+        directory.mkdir()
+        Path(hidden_name(str(directory / "repository.json"))).write_bytes(b'{"format": "airflow-ckpt-rep')
+        made = opening()
+        assert Repository.open(Location(LocalStore(), str(directory))).repository_id == made.repository_id
 
 
 def test_two_make_it_at_the_same_moment(place: Location) -> None:

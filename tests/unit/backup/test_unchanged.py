@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, repository, stream
+from airflow_ckpt_provider.storage.store import Listing, StoredFile
+from tests.unit.backup.backups import back_up, files_in, repository, stream
 from tests.unit.checkpoint.builders import (
     BEGAN,
     QUERY_ID,
@@ -31,7 +35,7 @@ from tests.unit.checkpoint.builders import (
     offsets_log,
     plant,
 )
-from tests.unit.checkpoint.stores import WRITES, watched
+from tests.unit.checkpoint.stores import WRITES, WatchedStore, watched
 
 #: The same batch, run again after a rewind a second later.
 PLANNED_ANEW = stream()["offsets/4"].replace(b"%d" % (BEGAN + 4000), b"%d" % (BEGAN + 5000))
@@ -62,7 +66,7 @@ def test_it_costs_the_same_whatever_there_is(place: Location, partitions: int) -
     assert create_backup(Checkpoint.at(checkpoint), Repository.open(kept), skip_if_unchanged=True).unchanged
     for asked, operations in (
         (asked_of_it, ["list", *3 * ["read"]]),
-        (asked_of_backups, ["list", *2 * ["read"], "walk"]),
+        (asked_of_backups, [*2 * ["list"], *2 * ["read"], "walk"]),
     ):
         assert sorted(operation for operation, _ in asked.requests) == operations
         assert not asked.count(*WRITES)
@@ -75,12 +79,15 @@ def test_a_batch_that_is_under_way_is_not_committed(place: Location) -> None:
     assert again(place).unchanged
 
 
-def test_what_was_restored_is_what_was_backed_up(place: Location) -> None:
+def test_what_was_restored_is_backed_up_once(place: Location) -> None:
+    """Its commit was written again, and by whom cannot be known."""
     first = back_up(place, stream())
     for path in contents(place / "orders"):
         (place / "orders").delete(path)
     apply_restore(plan_restore(repository(place), first.manifest, place / "orders"))
-    assert again(place).backup_id == first.backup_id
+    second = again(place)
+    assert (second.unchanged, second.copied_files) == (False, 0)
+    assert again(place).backup_id == second.backup_id
 
 
 def _rewritten(path: str, data: bytes) -> Callable[[Location], None]:
@@ -100,7 +107,7 @@ def _rewritten(path: str, data: bytes) -> Callable[[Location], None]:
 def test_what_was_changed_is_backed_up(place: Location, change: Callable[[Location], object]) -> None:
     first = back_up(place, stream())
     change(place / "orders")
-    second = again(place)
+    second = again(place, new_life=True)
     assert not second.unchanged
     assert second.backup_id != first.backup_id
     assert again(place).backup_id == second.backup_id
@@ -109,7 +116,9 @@ def test_what_was_changed_is_backed_up(place: Location, change: Callable[[Locati
 def test_another_place_of_the_same_name(place: Location) -> None:
     back_up(place, stream(), name="orders")
     plant(place / "copy", stream())
-    copy = create_backup(Checkpoint.at(place / "copy"), repository(place), name="orders", skip_if_unchanged=True)
+    copy = create_backup(
+        Checkpoint.at(place / "copy"), repository(place), name="orders", skip_if_unchanged=True, new_life=True
+    )
     assert not copy.unchanged
     assert copy.manifest.checkpoint == (place / "copy").uri
 
@@ -170,11 +179,114 @@ def test_the_newest_was_found_damaged(place: Location) -> None:
     assert again(place).backup_id == second.backup_id
 
 
+class Listed(WatchedStore):
+    """A real store that says of each writing as much as a test wants.
+
+    :param said: what is made of each file that is listed.
+    """
+
+    said: Callable[[StoredFile], StoredFile]
+
+    def list(self, path: str) -> Listing:
+        found = super().list(path)
+        return Listing(tuple(map(self.said, found.files)), found.directories)
+
+    def walk(self, path: str) -> tuple[StoredFile, ...]:
+        return tuple(map(self.said, super().walk(path)))
+
+
+class TestAReplay:
+    """A batch that ran again with the same offsets: the bytes of its logs are the same, its state is not."""
+
+    @pytest.fixture
+    def local(self, tmp_path: Path) -> Location:
+        return Location(LocalStore(), str(tmp_path))
+
+    def replay(self, place: Location, *, state: bytes = b"corrected 0 5") -> None:
+        plant(place / "orders", {"state/0/0/5.changelog": state, "commits/4": stream()["commits/4"]})
+
+    def seen(self, place: Location, said: Callable[[StoredFile], StoredFile]) -> tuple[Location, Listed]:
+        store = Listed(place.store)
+        store.said = said
+        return Location(store, (place / "orders").root), store
+
+    def again(self, place: Location, orders: Location) -> BackupResult:
+        return create_backup(Checkpoint.at(orders), repository(place), skip_if_unchanged=True)
+
+    def test_the_file_is_another_one(self, local: Location) -> None:
+        back_up(local, stream())
+        assert again(local).unchanged
+        self.replay(local)
+        second = again(local)
+        assert not second.unchanged
+        assert files_in(second.manifest, local)["state/0/0/5.changelog"] == b"corrected 0 5"
+        assert again(local).unchanged
+
+    def test_the_time_is_another_one(self, place: Location) -> None:
+        back_up(place, stream())
+        self.replay(place)
+        assert not again(place).unchanged
+
+    def test_within_the_second_the_files_are_compared(self, place: Location) -> None:
+        """S3: an ETag made of the content, and a time in whole seconds."""
+        now = datetime.now(UTC).replace(microsecond=0)
+        orders, store = self.seen(place, lambda file: replace(file, modified=now))
+        plant(place / "orders", stream())
+        self.again(place, orders)
+        store.requests.clear()
+        assert self.again(place, orders).unchanged
+        assert sorted(operation for operation, _ in store.requests) == ["list", *3 * ["read"], "walk"]
+        self.replay(place)
+        assert not self.again(place, orders).unchanged
+        self.replay(place)
+        assert self.again(place, orders).unchanged, "the same state to the letter"
+
+    def test_and_not_once_the_second_is_over(self, place: Location) -> None:
+        then = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
+        orders, store = self.seen(place, lambda file: replace(file, modified=then))
+        plant(place / "orders", stream())
+        self.again(place, orders)
+        store.requests.clear()
+        assert self.again(place, orders).unchanged
+        assert store.count("walk") == 0
+
+    @pytest.mark.parametrize("says", ["nothing", "content", "coarse"])
+    def test_a_store_that_says_too_little_has_a_backup_taken(self, place: Location, says: str) -> None:
+        now = datetime.now(UTC).replace(microsecond=0)
+        orders, _ = self.seen(
+            place,
+            {
+                "nothing": lambda file: replace(file, identity=None, checksum=None, modified=None),
+                "content": lambda file: replace(file, modified=None),
+                "coarse": lambda file: replace(file, identity=None, checksum=None, modified=now),
+            }[says],
+        )
+        plant(place / "orders", stream())
+        self.again(place, orders)
+        assert not self.again(place, orders).unchanged
+
+    def test_a_time_alone_is_enough(self, place: Location) -> None:
+        orders, _ = self.seen(place, lambda file: replace(file, identity=None, checksum=None))
+        plant(place / "orders", stream())
+        self.again(place, orders)
+        assert self.again(place, orders).unchanged
+        self.replay(place)
+        assert not self.again(place, orders).unchanged
+
+
 def test_one_of_an_earlier_version_says_too_little(place: Location) -> None:
     newest = back_up(place, stream()).manifest
     facts = {key: value for key, value in newest.facts.items() if key not in ("log_sha256", "restorable_asked")}
     _put(place, newest, replace(newest, facts=facts).to_document())
     assert not again(place).unchanged
+
+
+def test_one_of_version_0_1_0_does_not_know_its_commit_again(place: Location) -> None:
+    newest = back_up(place, stream()).manifest
+    facts = {key: value for key, value in newest.facts.items() if key != "commit_file"}
+    _put(place, newest, replace(newest, facts=facts).to_document())
+    assert not again(place).unchanged
+    assert again(place).unchanged
 
 
 def test_one_that_a_prune_has_given_up_is_none(place: Location) -> None:

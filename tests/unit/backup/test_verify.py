@@ -103,7 +103,7 @@ def test_a_whole_backup(place: Location) -> None:
     assert (structure.ok, content.ok) == (True, True)
     assert content.to_json() == {
         "backup_id": manifest.backup_id, "name": "orders", "ok": True, "files": content.files, "bytes": content.bytes,
-        "read_files": content.files, "read_bytes": content.bytes, "findings": [],
+        "read_files": content.files, "read_bytes": content.bytes, "uncompared_files": 0, "coverage": None, "findings": [],
     }  # fmt: skip
 
 
@@ -113,7 +113,12 @@ def test_the_structure_costs_one_listing(place: Location) -> None:
     repo = Repository.open(location)
     store.requests.clear()
     verify_backup(repo, manifest)
-    assert [operation for operation, _ in store.requests] == ["walk"]
+    # And what is known to be damaged two more: there is no record of it, and no note either.
+    assert sorted(store.requests) == [
+        ("list", f"{location.root}/damaged/orders"),
+        ("walk", f"{location.root}/objects/orders"),
+        ("walk", f"{location.root}/verified/orders"),
+    ]
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "emptied", "longer", "flipped"])
@@ -193,9 +198,12 @@ def test_an_object_that_cannot_be_read(place: Location) -> None:
             raise StorageError("could not read it: I/O error")
 
     location, _ = watched(place / "backups", fail)
-    (finding,) = verify_backup(Repository.open(location), manifest, read_data=ALL).findings
+    report = verify_backup(Repository.open(location), manifest, read_data=ALL)
+    (finding,) = report.findings
     assert (finding.problem, finding.path) == ("unreadable", entry.path)
-    assert finding.message == f"{entry.path}: its object {entry.object} cannot be read: could not read it: I/O error"
+    assert finding.message == f"{entry.path}: its object {entry.object} could not be read: could not read it: I/O error"
+    assert (report.ok, report.damaged, report.contents_read) == (False, False, False)
+    assert report.read_files == report.files - 1
 
 
 def test_an_object_that_vanishes_before_it_is_read(place: Location) -> None:

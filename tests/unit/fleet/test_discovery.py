@@ -149,6 +149,18 @@ class TestHowTheyStand:
         )
         assert at(place, discover([place])) == {"orders": State.WHOLE}
 
+    @pytest.mark.parametrize("uncommitted", [(), ("commits/4",)])
+    def test_young_asynchronous_progress_is_whole(self, place: Location, uncommitted: tuple[str, ...]) -> None:
+        """Two entries so far, with batches left out of both logs."""
+        gone = [f"{log}/{n}" for log in ("offsets", "commits") for n in (1, 2, 3)]
+        plant(place / "orders", without(logs(range(5)), *gone, *uncommitted))
+        assert at(place, discover([place])) == {"orders": State.WHOLE}
+
+    def test_with_state_two_entries_apart_are_torn(self, place: Location) -> None:
+        gone = [f"{log}/{n}" for log in ("offsets", "commits") for n in (1, 2, 3)]
+        plant(place / "orders", {**without(logs(range(5)), *gone), "state/0/0/1.delta": b"x"})
+        assert at(place, discover([place])) == {"orders": State.TORN}
+
     @pytest.mark.parametrize("path", ["metadata", "offsets/2"])
     def test_a_file_that_cannot_be_parsed(self, place: Location, path: str) -> None:
         plant(place / "orders", {**WHOLE, path: b""})

@@ -1,0 +1,222 @@
+"""What of a repository is proven: signatures, the chain of audit records, the numbers of backups, and a pin of the newest ones.
+
+Reads every document that is signed, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import readable
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import LARGE
+from airflow_ckpt_provider.storage.signatures import SIGNATURES, SIGNED, is_signed
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What is proven.
+
+    :param signed: id of a key -> paths of the documents that it has signed. Where no keys are trusted, the signatures say so, and
+        are not checked.
+    :param unsigned: paths of the others; findings where keys are trusted.
+    :param findings: what is missing, changed or not signed, in words.
+    :param notes: what is no fault, but good to know.
+    :param pin: the newest backups, for the next check: see :func:`check_trust`.
+    """
+
+    signed: Mapping[str, tuple[str, ...]]
+    unsigned: tuple[str, ...]
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+    pin: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON."""
+        return {
+            "signed": {key: list(paths) for key, paths in self.signed.items()},
+            "unsigned": list(self.unsigned),
+            "findings": list(self.findings),
+            "notes": list(self.notes),
+            "pin": dict(self.pin),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A document that is signed, or should be.
+
+    :param key: id of the key that has signed it; ``None``: nobody has.
+    :param record: what it says, where it is an audit record; else empty.
+    """
+
+    path: str
+    sha256: str
+    key: str | None
+    record: dict[str, Any]
+
+
+def check_trust(repository: Repository, *, pin: object = None) -> Trust:
+    """See what of a repository is proven.
+
+    :param repository: the repository, opened with the keys that are trusted.
+    :param pin: :attr:`Trust.pin` of an earlier check; ``None``: there was none. Where that one's newest backup of a stream is
+        missing, and no expire has removed it, that is a finding, and the pin stays as it is.
+    :raises RefusedError: the pin is none, or of another repository.
+    """
+    pinned = _parsed_pin(pin, repository)
+    checks = repository.location.checks_signatures
+    read = _read(repository)
+    documents = [each for each in read if isinstance(each, _Document)]
+    unsigned = tuple(sorted(each.path for each in documents if not each.key))
+    findings = [each for each in read if isinstance(each, str)]
+    findings += [f"{path} is not signed by a trusted key" for path in unsigned if checks]
+    records = [each for each in documents if each.record and (each.key or not checks)]
+    notes: list[str] = []
+    findings += _chain(records, notes)
+    removed = _removed(each.record for each in records)
+    newest: dict[str, dict[str, Any]] = {}
+    for name in sorted({*repository.names(), *pinned}):
+        manifests = list(readable(repository, name, repository.backup_ids(name), with_files=False))
+        known = [m for m in manifests if isinstance(m, Manifest)]
+        findings += _gaps(name, {m.sequence for m in known}, removed.get(name, set()), len(manifests) - len(known))
+        last = max(known, key=lambda m: (m.sequence, m.backup_id), default=None)
+        now = {"sequence": last.sequence, "backup_id": last.backup_id} if last else None
+        before = pinned.get(name)
+        if before and before["backup_id"] not in {m.backup_id for m in known}:
+            if before["sequence"] not in removed.get(name, set()):
+                found = f"the newest is {now['backup_id']} (number {now['sequence']})" if now else "there is none"
+                findings.append(
+                    f"backup {before['backup_id']} of {name} (number {before['sequence']}) is pinned, is missing or cannot be "
+                    f"read, and no expire has removed it; {found}"
+                )
+                now = before
+            elif now is None or now["sequence"] < before["sequence"]:
+                now = before
+        if now:
+            newest[name] = now
+    keys = sorted({each.key for each in documents if each.key})
+    signed = {key: tuple(sorted(each.path for each in documents if each.key == key)) for key in keys}
+    made = {"repository_id": repository.repository_id, "streams": newest}
+    return Trust(signed, unsigned, tuple(findings), tuple(notes), made)
+
+
+def sign_all(repository: Repository) -> tuple[str, ...]:
+    """Sign every document that no trusted key has signed, as somebody who has seen that they are right; return their paths.
+
+    :param repository: opened with a signing key.
+    :raises RefusedError: there is no signing key.
+    """
+    signing = repository.location.signing
+    if signing is None or signing.secret is None:
+        raise RefusedError("there is no key to sign with", hint="give --signing-key-file FILE")
+    everything = replace(repository.location, signing=None)
+    wanted = check_trust(repository).unsigned
+
+    def sign(path: str) -> None:
+        signing.sign(repository.location, path, everything.read_document(path, most=LARGE))
+
+    in_parallel(sign, wanted)
+    return wanted
+
+
+def _read(repository: Repository) -> list[_Document | str]:
+    place = repository.location
+    unchecked = replace(place, signing=None)
+    signatures: dict[str, set[str]] = {}
+    for file in place.sweep(SIGNATURES):
+        path, _, name = file.path.removeprefix(f"{SIGNATURES}/").rpartition("/")
+        signatures.setdefault(path, set()).add(name.removesuffix(".json"))
+
+    def read(path: str) -> _Document | str | None:
+        """A document without its content, which may be long; in words, why it cannot be read; ``None``: it is gone."""
+        try:
+            data = unchecked.read_document(path, most=LARGE)
+            record = load_json(data) if path.startswith("audit/") else {}
+            if not isinstance(record, dict):
+                raise ValueError("it is no object")
+        except FileNotFoundError:
+            return None
+        except CkptError as e:
+            return e.message
+        except ValueError as e:
+            return f"{path} cannot be read: {e}"
+        sha256 = hashlib.sha256(data).hexdigest()
+        if place.signing and place.checks_signatures:
+            return _Document(path, sha256, place.signing.signed_by(place, path, data), record)
+        keys = (name.partition("-")[2] for name in signatures.get(path, ()) if name.startswith(f"{sha256}-"))
+        return _Document(path, sha256, next(keys, None), record)
+
+    paths = [path for each in SIGNED for path in repository.whole_files(each.rstrip("/")) if is_signed(path)]
+    return [document for document in in_parallel(read, paths) if document is not None]
+
+
+def _chain(records: Sequence[_Document], notes: list[str]) -> list[str]:
+    """What is wrong with the chain of audit records: each names the SHA-256 of the one before."""
+    there = {each.sha256 for each in records}
+    previous = {each.path: str(each.record["previous"]) for each in records if "previous" in each.record}
+    for sha256, count in Counter(previous.values()).items():
+        if count > 1:
+            which = ", ".join(sorted(path for path, each in previous.items() if each == sha256))
+            notes.append(f"{which} follow the same audit record: they were written at once, or a clock was wrong")
+    return [
+        f"{path} follows an audit record that is missing or was changed"
+        for path, sha256 in sorted(previous.items())
+        if sha256 and sha256 not in there
+    ]
+
+
+def _removed(records: Iterable[dict[str, Any]]) -> dict[str, set[int]]:
+    """The numbers of backups that expires have removed, by stream."""
+    found: dict[str, set[int]] = {}
+    for record in records:
+        sequences = record.get("sequences")
+        if record.get("kind") == "expire" and isinstance(sequences, dict):
+            for name, numbers in sequences.items():
+                found.setdefault(name, set()).update(n for n in numbers if type(n) is int)
+    return found
+
+
+def _gaps(name: str, there: set[int], removed: set[int], unreadable: int) -> list[str]:
+    """Numbers that no backup has, and that no expire has removed. What cannot be read may have one of them."""
+    known = sorted({0} | there | {n for n in removed if n < max(there, default=0)})
+    gaps = [(a + 1, b - 1) for a, b in pairwise(known) if b - a > 1]
+    if sum(b - a + 1 for a, b in gaps) <= unreadable:
+        return []
+    return [
+        f"{f'backup number {a}' if a == b else f'backups number {a} to {b}'} of {name}: missing, and no audit record of an "
+        "expire explains it"
+        for a, b in gaps
+    ]
+
+
+def _parsed_pin(pin: object, repository: Repository) -> dict[str, dict[str, Any]]:
+    if pin is None:
+        return {}
+    try:
+        if not isinstance(pin, Mapping) or not isinstance(pin["streams"], Mapping):
+            raise ValueError("it has no streams")
+        streams = {str(n): {"sequence": p["sequence"], "backup_id": p["backup_id"]} for n, p in pin["streams"].items()}
+        if not all(type(p["sequence"]) is int and isinstance(p["backup_id"], str) for p in streams.values()):
+            raise ValueError("a number or an id is none")
+        whose = pin["repository_id"]
+    except (ValueError, KeyError, TypeError) as e:
+        raise RefusedError(
+            f"the pin cannot be read ({type(e).__name__}: {e})",
+            hint="give what an earlier check has returned, or begin anew",
+        ) from e
+    if whose != repository.repository_id:
+        raise RefusedError(
+            f"the pin is of repository {whose}, and {repository.location} is {repository.repository_id}",
+            hint="check the address; to pin this repository, begin anew",
+        )
+    return streams

@@ -1,0 +1,270 @@
+"""Are all backups of a repository what their manifests say? Each object is read once, however many backups list it.
+
+With ``ReadData(1, 30)``, run every day, all objects are read within thirty days: each run reads the thirtieth part that was read
+longest ago. What each stream shows is noted before the next one is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_ckpt_provider.backup.contents import objects_there
+from airflow_ckpt_provider.backup.damaged import Damage
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import manifest_path
+from airflow_ckpt_provider.backup.notes import Verified, record_learned, record_outcome, verifications
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
+from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
+from airflow_ckpt_provider.backup.verify import (
+    Before,
+    Contents,
+    Coverage,
+    Learned,
+    ReadData,
+    check_structure,
+    is_computable,
+    read_contents,
+)
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedStream:
+    """What verifying all backups of a stream found.
+
+    :param objects: objects that its backups list, and their bytes.
+    :param read_objects: of these, the ones that were read now and compared with what was backed up, and their bytes.
+    :param uncompared_objects: objects that were read with nothing to compare them with.
+    :param damaged: its damaged backups.
+    :param unread: what could not be read, in words; it may be whole.
+    :param coverage: how much was read within some days, where the verify goes by what was read before.
+    :param noted: whether what was found could be noted.
+    """
+
+    name: str
+    backups: int
+    objects: int
+    bytes: int
+    read_objects: int
+    read_bytes: int
+    uncompared_objects: int
+    damaged: tuple[DamagedBackup, ...]
+    unread: tuple[str, ...]
+    coverage: Coverage | None
+    noted: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found, and all that was to be read could be read."""
+        return not self.damaged and not self.unread
+
+    def to_json(self) -> dict[str, Any]:
+        """The stream as plain JSON."""
+        return {
+            **{name: getattr(self, name) for name in self.__slots__},
+            "damaged": [each.to_json() for each in self.damaged],
+            "unread": list(self.unread),
+            "coverage": self.coverage.to_json() if self.coverage else None,
+            "ok": self.ok,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRepository:
+    """What verifying all backups of a repository found."""
+
+    repository: str
+    streams: tuple[VerifiedStream, ...]
+
+    @property
+    def damaged(self) -> tuple[DamagedBackup, ...]:
+        """Backups that cannot be restored as they are."""
+        return tuple(each for stream in self.streams for each in stream.damaged)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What is damaged and what could not be read, a line for each backup or file."""
+        damaged = (
+            f"{d.name} {d.backup_id}: {d.problems[0]}"
+            + (f" (and {len(d.problems) - 1} more)" if len(d.problems) > 1 else "")
+            for d in self.damaged
+        )
+        return (*damaged, *(f"{s.name}: {words}" for s in self.streams for words in s.unread))
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found, and all that was to be read could be read."""
+        return all(stream.ok for stream in self.streams)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON."""
+        return {"repository": self.repository, "ok": self.ok, "streams": [s.to_json() for s in self.streams]}
+
+
+def verify_repository(
+    repository: Repository,
+    *,
+    name: str | None = None,
+    read_data: ReadData | None = None,
+    workers: int = WORKERS,
+    on_progress: OnProgress | None = None,
+) -> VerifiedRepository:
+    """Check all backups, and note what is found.
+
+    :param name: only those of this stream.
+    :param read_data: which contents to read and hash; what is known to be damaged is read with them. ``None`` for none.
+    :param workers: requests under way at once.
+    :param on_progress: called after each object of a stream that was read.
+    :raises NoSuchBackupError: there is no backup of this name.
+    """
+    names = repository.names() if name is None else (name,)
+    streams = tuple(_verified(repository, each, read_data, workers, on_progress) for each in names)
+    if name is not None and not streams[0].backups:
+        raise NoSuchBackupError(
+            f"{repository.location} holds no backup of {name}",
+            hint="`airflow-ckpt backups REPOSITORY` lists what there is",
+        )
+    return VerifiedRepository(repository.location.uri, streams)
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What the backups of a stream list, each object once.
+
+    :param entries: an entry for each object and what it is to hold.
+    :param backups: id of a backup -> which of the entries it lists.
+    :param problems: id of a backup -> what is wrong with it, by the path in the checkpoint.
+    :param damaged: those whose manifests are damaged.
+    :param unread: those whose manifests could not be read.
+    """
+
+    entries: list[FileEntry] = field(default_factory=list)
+    backups: dict[str, array[int]] = field(default_factory=dict)
+    problems: dict[str, dict[str, Damage]] = field(default_factory=dict)
+    damaged: list[DamagedBackup] = field(default_factory=list)
+    unread: list[DamagedBackup] = field(default_factory=list)
+    _numbers: dict[tuple[str, int, str | None], int] = field(default_factory=dict)
+
+    def add(self, backup_id: str, files: Iterable[FileEntry], problems: Mapping[str, Damage]) -> None:
+        """Add a backup."""
+        numbers = array("L")
+        for entry in files:
+            key = entry.object, entry.size, entry.sha256 or entry.checksum
+            number = self._numbers.setdefault(key, len(self.entries))
+            if number == len(self.entries):
+                self.entries.append(entry)
+            numbers.append(number)
+        self.backups[backup_id] = numbers
+        self.problems[backup_id] = dict(problems)
+
+    def of(self, backup_id: str) -> Iterator[FileEntry]:
+        """The entries of a backup."""
+        return (self.entries[number] for number in self.backups[backup_id])
+
+
+def _verified(
+    repository: Repository, name: str, read_data: ReadData | None, workers: int, on_progress: OnProgress | None
+) -> VerifiedStream:
+    before = Before.of(repository, name, read_data)
+    # The other way round, an object that a backup adds between the two looks would be missed.
+    ids = repository.backup_ids(name)
+    there = objects_there(repository, name)
+    listed = _Listed()
+    wrong: dict[str, Damage] = {}
+    known: set[str] = set()
+    for manifest in readable(repository, name, ids):
+        if isinstance(manifest, DamagedBackup):
+            (listed.unread if manifest.is_unread else listed.damaged).append(manifest)
+            continue
+        structure = {d.path: d for d in check_structure(repository, manifest, manifest.files, listed=there)}
+        wrong |= {damage.object or manifest.path: damage for damage in structure.values()}
+        remembered = before.damaged.of(manifest)
+        known |= {damage.object for damage in remembered.values()}
+        listed.add(manifest.backup_id, manifest.files, {**remembered, **structure})
+    chosen: Sequence[FileEntry] = ()
+    if read_data:
+        picked = {entry.object for entry in before.choose(read_data, listed.entries, there)} | known
+        chosen = [entry for entry in listed.entries if entry.object in picked and entry.object not in wrong]
+    contents = read_contents(repository, chosen, workers=workers, on_progress=on_progress)
+    found = {damage.object: damage for damage in contents.findings if damage.is_damage}
+    whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
+    now = {entry.object for entry in contents.read()}
+    # Of a backup that is damaged as such, as far as is known, all has to be whole.
+    as_such = [i for i in listed.backups if (path := manifest_path(name, i)) in known and path not in wrong]
+    bad = found.keys() | wrong.keys()
+    whole |= {manifest_path(name, i) for i in as_such if all(e.object in now - bad for e in listed.of(i))}
+    outcomes = dict(_outcomes(listed, before, contents, found, whole, now))
+    new = {path: damage.problem for path, damage in {**wrong, **found}.items()}
+    compared = list(contents.compared())
+    return VerifiedStream(
+        name=name,
+        backups=len(ids),
+        objects=len(listed.entries),
+        bytes=sum(entry.size for entry in listed.entries),
+        read_objects=len(compared),
+        read_bytes=sum(entry.size for entry in compared),
+        uncompared_objects=sum(1 for _ in contents.read()) - len(compared),
+        damaged=(
+            *listed.damaged,
+            *(
+                DamagedBackup(name, backup_id, tuple(damage.message for damage in problems.values()))
+                for backup_id, problems in listed.problems.items()
+                if problems
+            ),
+        ),
+        unread=(
+            *(problem for backup in listed.unread for problem in backup.problems),
+            *(d.message for d in contents.findings if not d.is_damage and d.object not in known),
+        ),
+        coverage=before.coverage(read_data, {e.object for e in listed.entries}, now, there) if read_data else None,
+        noted=_note(repository, name, Learned(before, new, frozenset(whole), contents, there), outcomes),
+    )
+
+
+def _outcomes(
+    listed: _Listed,
+    before: Before,
+    contents: Contents,
+    found: Mapping[str, Damage],
+    whole: set[str],
+    now: set[str],
+) -> Iterator[tuple[str, Verified]]:
+    """What is known of each backup now; its problems are brought up to date with what was read."""
+    unread = {damage.object for damage in contents.findings if not damage.is_damage}
+    for backup_id, problems in listed.problems.items():
+        for path in [path for path, damage in problems.items() if damage.object in whole]:
+            del problems[path]
+        everything = True
+        could_not = False
+        for entry in listed.of(backup_id):
+            if entry.object in found:
+                problems[entry.path] = found[entry.object]
+            could_not = could_not or entry.object in unread
+            everything = everything and is_computable(entry)
+            everything = everything and (entry.object in now or before.reads.last(entry.object) is not None)
+        if problems:
+            yield backup_id, Verified.DAMAGED
+        elif not could_not:
+            yield backup_id, Verified.CONTENTS if everything else Verified.STRUCTURE
+
+
+def _note(repository: Repository, name: str, learned: Learned, outcomes: Mapping[str, Verified]) -> bool:
+    """Note what was found, and of each backup only what was not known before, as far as these credentials may write."""
+    try:
+        record_learned(repository, name, learned)
+        before = verifications(repository, name)
+        for backup_id, outcome in outcomes.items():
+            if before.get(backup_id) not in (outcome, Verified.CONTENTS if outcome is Verified.STRUCTURE else outcome):
+                report = {"backup_id": backup_id, "name": name, "ok": outcome is not Verified.DAMAGED}
+                record_outcome(repository, name, backup_id, outcome, report)
+    except (StorageError, RefusedError) as e:
+        log.warning("that the backups of %s were verified is not noted: %s", name, e.message)
+        return False
+    return True
