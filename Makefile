@@ -11,7 +11,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock fake-databricks soak seal-soak rewind-soak change-soak reset-soak slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -37,6 +37,11 @@ format: venv ## Write the code in the project's style
 
 airflow: java venv jars ## Start Airflow's web interface with the example DAGs
 	@$(PY) dev/run_airflow.py
+
+sbom: ## A CycloneDX bill of materials of the lock, in dist/sbom.json
+	@mkdir -p dist
+	@dev/uv.sh tool run --quiet --from cyclonedx-bom==7.1.0 cyclonedx-py requirements requirements.lock --of JSON --output-reproducible -o dist/sbom.json
+	@echo dist/sbom.json
 
 fake-databricks: venv ## A Databricks workspace on this machine, with pipelines that need recovery, for trying the DAGs
 	@$(PY) -m tests.fake_databricks $(ARGS)
@@ -68,7 +73,7 @@ s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a rea
 doctor: java venv jars ## Show real Spark every kind of damage the doctor knows, and every repair
 	@$(PY) -m pytest -m "spark and slow" tests/integration/test_doctor_against_spark.py $(ARGS)
 
-samples: java venv jars ## Start Spark 3.5 to 4.3 from the closures of the sample checkpoints
+samples: java venv jars ## Test closures and the seal on Spark 3.5.9, 4.1.4, 4.2.1 and 4.3.0, which it installs
 	@$(PY) -m pytest -m other_spark $(ARGS)
 
 bench: venv ## Measure backups against s5cmd, rclone, aws s3 sync, restic and s3fs (hours; ARGS="--rounds 1" for less)
@@ -96,6 +101,7 @@ java:
 jars: java venv ## Fetch the jars that Spark and the tests' Kafka broker need into .cache/ivy
 	@$(PY) dev/fetch_jars.py dev/spark-jars.txt
 	@$(PY) dev/fetch_jars.py dev/kafka-jars.txt
+	@$(PY) dev/fetch_jars.py dev/iceberg-jars.txt
 
 jars-s3a: java venv
 	@$(PY) dev/fetch_jars.py dev/s3a-jars.txt

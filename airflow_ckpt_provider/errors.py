@@ -6,25 +6,27 @@ attributes, so that nobody has to parse text.
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.redaction import redacted_text
+
 
 class CkptError(Exception):
-    """Base of all errors of this package.
+    """Base of all errors of this package. Credentials in what it says are hidden, see :mod:`~airflow_ckpt_provider.redaction`.
 
     :param message: what is wrong with which thing, and why.
     :param hint: the next step for the person who reads it; shown after ``HINT:``.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = message
-        self.hint = hint
-        super().__init__(f"{message}\nHINT: {hint}" if hint else message)
+        self.message = redacted_text(message)
+        self.hint = redacted_text(hint) if hint else hint
+        super().__init__(f"{self.message}\nHINT: {self.hint}" if hint else self.message)
 
     def add_hint(self, more: str) -> None:
         """Add a next step that only a caller further up knows.
 
         :param more: what else can be done.
         """
-        self.hint = f"{self.hint}; {more}" if self.hint else more
+        self.hint = redacted_text(f"{self.hint}; {more}" if self.hint else more)
         self.args = (f"{self.message}\nHINT: {self.hint}",)
 
 
@@ -87,6 +89,17 @@ class NoSuchBackupError(RepositoryError):
     """The repository holds no such backup."""
 
 
+class OtherStreamError(RefusedError):
+    """The backups of a name are of another stream than the checkpoint.
+
+    :param other: neither the query nor the place is the same; else it may be the same stream, and somebody has to say so.
+    """
+
+    def __init__(self, message: str, *, other: bool, hint: str | None = None) -> None:
+        self.other = other
+        super().__init__(message, hint=hint)
+
+
 class BackupRunningError(RefusedError):
     """Another backup of the same stream into the same repository is running."""
 
@@ -106,8 +119,27 @@ class DamagedBackupError(RefusedError):
         super().__init__(message, hint=hint)
 
 
+class TooLargeError(RefusedError):
+    """A document is larger than any that this package writes: it was not read."""
+
+
 class StorageError(CkptError):
     """The store could not be read or written: credentials, missing bucket, read-only, full, unreachable."""
+
+
+class DamagedFileError(StorageError):
+    """The store gave a file out, and the file itself shows that it was changed or cut off since it was written."""
+
+
+class UntrustedError(DamagedFileError):
+    """A document of a repository is not signed by a trusted key.
+
+    :param data: the document, for whoever can use it without trust.
+    """
+
+    def __init__(self, message: str, *, data: bytes, hint: str | None = None) -> None:
+        self.data = data
+        super().__init__(message, hint=hint)
 
 
 class LeaseLostError(StorageError):

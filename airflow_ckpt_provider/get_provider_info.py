@@ -37,6 +37,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.kafka_retention_guard",
                     "airflow_ckpt_provider.operators.pipeline_refresh",
                     "airflow_ckpt_provider.operators.pipeline_rewind",
+                    "airflow_ckpt_provider.operators.pipeline_configuration",
                     "airflow_ckpt_provider.operators.pipeline_stop",
                     "airflow_ckpt_provider.operators.preflight",
                     "airflow_ckpt_provider.operators.repository",

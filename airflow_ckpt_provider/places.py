@@ -6,21 +6,36 @@ It goes through ``ObjectStoragePath``, so that every connection Airflow's provid
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
+from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.sdk import BaseHook, Connection, ObjectStoragePath
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
 from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
-from airflow_ckpt_provider.storage.encrypted_store import parse_key
+from airflow_ckpt_provider.redaction import credentials_in, secrets_of_options
 from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES
+from airflow_ckpt_provider.storage.keys import parse_key
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.opening import location_of, open_location
+from airflow_ckpt_provider.storage.opening import location_of, open_location, refuse_password
+from airflow_ckpt_provider.storage.signatures import Signing
 
-#: In the extra of a connection: the key of the repository that is reached by it.
-_KEY = "ckpt_repository_key"
+#: In the extra of a connection: the key of the repository that is reached by it. Airflow hides the value of an extra whose name
+#: has one of its words in it, here ``secret``.
+_KEY = "ckpt_repository_secret_key"
+#: Its name in version 0.1, which Airflow showed in clear.
+_OLD_KEY = "ckpt_repository_key"
+#: And its id, which another repository at the address does not have.
+_ID = "ckpt_repository_id"
+#: And the key that signs its documents, and the public ones of which one has to have signed them.
+_SIGNING_KEY = "ckpt_signing_secret_key"
+_TRUSTED_KEYS = "ckpt_trusted_keys"
 #: Spark's spelling of a scheme -> the one Airflow's providers register.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 #: Scheme -> the extra of this package that brings Airflow's filesystem for it.
@@ -38,18 +53,20 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
         Airflow's ``s3://<conn_id>@bucket/…``.
     :param conn_id: id of an Airflow connection; ``None``: what the store's client finds by itself (environment,
         instance profile).
-    :raises RefusedError: there is no such connection.
+    :raises RefusedError: there is no such connection; there are credentials before the bucket of the URI.
     :raises MissingExtraError: Airflow has no filesystem for the scheme; the message has the ``pip install`` line.
     """
+    mask_credentials(uri)
+    refuse_password(uri)
     scheme, rest = address(uri)
     if scheme == "file" and not conn_id:
         return open_location(uri)
     if scheme in HDFS_SCHEMES:
         return _open_hdfs(f"{scheme}://{rest}", conn_id)
     path = ObjectStoragePath(f"{scheme}://{rest}", conn_id=conn_id)
-    key = _repository_key(uri, path.conn_id) if path.conn_id else None
+    of_repository = _of_repository(_connection(uri, path.conn_id)) if path.conn_id else {}
     try:
-        return replace(location_of(path.fs, path.path), key=key)
+        return replace(location_of(path.fs, path.path), **of_repository)
     except (ImportError, ValueError) as e:
         if isinstance(e, ValueError) and "No filesystem registered" not in str(e):
             raise
@@ -90,7 +107,7 @@ def _open_hdfs(uri: str, conn_id: str | None) -> Location:
         return open_location(uri)
     connection = _connection(uri, conn_id)
     extra = connection.extra_dejson
-    options = {
+    options: dict[str, Any] = {
         "host": connection.host,
         "port": connection.port,
         "user": connection.login,
@@ -99,18 +116,12 @@ def _open_hdfs(uri: str, conn_id: str | None) -> Location:
         "session_verify": extra.get("verify", True),
         "session_cert": (extra["cert"], extra["key"]) if extra.get("cert") and extra.get("key") else extra.get("cert"),
     } | {name: extra[name] for name in _OF_WEBHDFS if name in extra}
-    return replace(open_location(uri, storage_options=options), key=_key_of(connection))
-
-
-def _repository_key(uri: str, conn_id: str) -> bytes | None:
-    """See that the connection is there, and read the key of an encrypted repository from its extra.
-
-    Without the connection some of Airflow's filesystems quietly go on as nobody.
-    """
-    return _key_of(_connection(uri, conn_id))
+    mask_credentials(options)
+    return replace(open_location(uri, storage_options=options), **_of_repository(connection))
 
 
 def _connection(uri: str, conn_id: str) -> Connection:
+    """Find a connection; without one some of Airflow's filesystems quietly go on as nobody."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:
@@ -120,9 +131,54 @@ def _connection(uri: str, conn_id: str) -> Connection:
         ) from e
 
 
+def _of_repository(connection: Connection) -> dict[str, Any]:
+    """What the extra of a connection says of the repository that is reached by it: its keys, and the id that it has to have."""
+    repository_id = connection.extra_dejson.get(_ID)
+    return {
+        "key": _key_of(connection),
+        "repository_id": str(repository_id).strip() if repository_id else None,
+        "signing": _signing_of(connection),
+    }
+
+
+def _signing_of(connection: Connection) -> Signing | None:
+    extra = connection.extra_dejson
+    text, trusted = extra.get(_SIGNING_KEY), extra.get(_TRUSTED_KEYS) or []
+    if text:
+        mask_secret(str(text))
+    keys = trusted.replace(",", " ").split() if isinstance(trusted, str) else list(map(str, trusted))
+    if not text and not keys:
+        return None
+    name = f"{_SIGNING_KEY} of connection {connection.conn_id!r}"
+    return Signing.of(parse_key(str(text), name=name) if text else None, keys)
+
+
 def _key_of(connection: Connection) -> bytes | None:
-    text = connection.extra_dejson.get(_KEY)
-    return parse_key(str(text), name=f"{_KEY} of connection {connection.conn_id!r}") if text else None
+    extra = connection.extra_dejson
+    mask_secret([str(extra[name]) for name in (_KEY, _OLD_KEY) if extra.get(name)])
+    if extra.get(_OLD_KEY):
+        warnings.warn(
+            f"The extra `{_OLD_KEY}` of connection {connection.conn_id!r} is deprecated, and Airflow shows its value in clear. "
+            f"Use `{_KEY}` instead.",
+            AirflowProviderDeprecationWarning,
+            stacklevel=2,
+        )
+    name = _KEY if extra.get(_KEY) else _OLD_KEY
+    text = extra.get(name)
+    return parse_key(str(text), name=f"{name} of connection {connection.conn_id!r}") if text else None
+
+
+def mask_credentials(given: object) -> None:
+    """Have Airflow hide the credentials in what a task was given, in its logs and on its pages.
+
+    :param given: a URI, or options of a store by their names; anything else has none.
+    """
+    if isinstance(given, str):
+        found = tuple(each for uri in {given, *given.split(",")} for each in credentials_in(uri))
+    else:
+        found = secrets_of_options(given) if isinstance(given, Mapping) else ()
+    if found:
+        mask_secret(list(found))
 
 
 def address(uri: str) -> tuple[str, str]:

@@ -136,8 +136,11 @@ class OursInProcess(Tool):
     def version(self) -> str:
         return __version__
 
+    def begin(self, target: str) -> None:
+        Repository.open_or_create(self._place(target))
+
     def copy(self, source: str, target: str) -> None:
-        repository = Repository.open_or_create(self._place(target))
+        repository = Repository.open(self._place(target))
         create_backup(Checkpoint.at(self._place(source)), repository, made_by="benchmark", workers=AT_ONCE)
 
     def skip(self, source: str, target: str) -> None:
@@ -159,7 +162,9 @@ class OursInProcess(Tool):
 
     def _verify(self, target: str, read_data: ReadData | None) -> None:
         repository = Repository.open(self._place(target))
-        report = verify_backup(repository, repository.manifest("latest"), read_data=read_data, workers=AT_ONCE)
+        report = verify_backup(
+            repository, repository.manifest("latest", whole=False), read_data=read_data, workers=AT_ONCE
+        )
         if not report.ok:
             raise AssertionError(f"verify found {report.to_json()}")
 
@@ -185,6 +190,9 @@ class OursFromShell(Tool):
 
     def version(self) -> str:
         return __version__
+
+    def begin(self, target: str) -> None:
+        self.run(Path(sys.executable).with_name("airflow-ckpt"), "init", f"s3://{target}")
 
     def copy(self, source: str, target: str) -> None:
         self._ours("backup", f"s3://{source}", f"s3://{target}")

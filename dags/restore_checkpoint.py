@@ -65,6 +65,9 @@ with DAG(
         "stop_running": Param(
             False, type="boolean", title="Stop a running stream", description="by sealing its checkpoint"
         ),
+        "accept": Param(
+            None, type=OPTIONAL, title="Accepted risks", description="words that the plan prints, such as other_query"
+        ),
         "approval": Param(False, type="boolean", title="Approval", description="ask before the plan is applied"),
         "reason": Param("", type="string", title="Reason", description="kept in the repository's audit record"),
     },
@@ -109,6 +112,7 @@ with DAG(
         replace="{{ params.replace }}",
         query_is_stopped="{{ params.query_is_stopped }}",
         stop_running="{{ params.stop_running }}",
+        accept="{{ params.accept or '' }}",
         reason="{{ params.reason }}",
         mode="apply",
         retries=3,

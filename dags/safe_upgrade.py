@@ -89,7 +89,7 @@ with DAG(
             None,
             type=OPTIONAL,
             title="Name of the stream",
-            description="in the repository; empty: the last segment of the checkpoint",
+            description="in the repository; empty: the one that the checkpoint has there",
         ),
         "sink": Param(
             None, type=OPTIONAL, title="Sink", description="directory of the table, or foreachBatch, foreach, kafka"

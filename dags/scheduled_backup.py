@@ -4,7 +4,9 @@ What to back up comes from the form, and where a field of it is left empty from 
 task runs (each can also be set as ``AIRFLOW_VAR_<NAME>`` in the environment):
 
 * ``ckpt_checkpoint`` and ``ckpt_repository``: URIs; ``ckpt_checkpoint_conn_id`` and ``ckpt_repository_conn_id``;
-* ``ckpt_name``: name of the stream, by default the last segment of the checkpoint.
+* ``ckpt_name``: name of the stream, by default the one that the checkpoint has in the repository, else an ending of its path.
+
+After a checkpoint was deleted and begun anew, or moved, tick *New life* once.
 
 ``CKPT_BACKUP_EVERY_MINUTES`` in the environment of the DAG processor says how often; by default every 60 minutes.
 """
@@ -42,6 +44,18 @@ with DAG(
         "repository": Param(None, type=OPTIONAL, title="Repository", description="e.g. s3://bucket/backups"),
         "repository_conn_id": Param(None, type=OPTIONAL, title="Connection for the repository"),
         "name": Param(None, type=OPTIONAL, title="Name of the stream"),
+        "new_life": Param(
+            False,
+            type="boolean",
+            title="New life",
+            description="the checkpoint continues the stream under another query id or at another place",
+        ),
+        "create": Param(
+            False,
+            type="boolean",
+            title="Make the repository",
+            description="once, in an empty place; or airflow-ckpt init",
+        ),
         "reason": Param("scheduled", type="string", title="Reason", description="e.g. before deploying 2.7"),
         "restorable_batches": Param(1, type="integer", minimum=1, title="Batches that can be restored"),
         "read_data": Param(
@@ -60,6 +74,8 @@ with DAG(
         repository=setting("repository"),
         repository_conn_id=setting("repository_conn_id"),
         name=setting("name"),
+        new_life="{{ params.new_life }}",
+        create="{{ params.create }}",
         reason="{{ params.reason }}",
         tags={"dag": "{{ dag.dag_id }}", "run": "{{ run_id }}"},
         restorable_batches="{{ params.restorable_batches }}",

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.errors import CkptError
@@ -94,6 +95,7 @@ class Demo:
             self.reference,
         ):
             directory.mkdir(parents=True)
+        Repository.open_or_create(open_location(str(self.repository)))
         try:
             airflow = Airflow.start(self.processes, self.airflow_home)
             stream = self._stream_runs(airflow)

@@ -54,6 +54,13 @@ def run(*argv: object) -> Finished:
     return Finished(code, out.getvalue(), err.getvalue())
 
 
+def new_repository(place: Path | str, *options: object) -> Path | str:
+    """Make a repository from the shell, and return its place."""
+    finished = run("init", place, *options)
+    assert finished.code == 0, finished.err
+    return place
+
+
 def run_program(*argv: object, environment: Mapping[str, str] | None = None, **more: Any) -> Finished:
     """Run the installed program in a process of its own."""
     finished = subprocess.run(

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 #: What is noted in a repository beside its backups: who is and was at work, what verifying found.
-NOTES = ("running", "claims", "changes", "verified")
+NOTES = ("running", "claims", "changes", "verified", "damaged", "read")
 
 
 def fingerprint(*places: Path, without: tuple[str, ...] = ()) -> dict[str, tuple[str, int]]:

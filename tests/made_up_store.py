@@ -99,6 +99,9 @@ class MadeUpStore(Store):
         mark = f"etag:{_etag(number)}"
         return StoredFile(path, _size(number), mark, mark)
 
+    def copies_if_absent(self, size: int) -> bool:
+        return True
+
     def copy(self, source: str, target: str, size: int) -> None:
         self._check()
         if "/state/0/" in source and source.endswith(".changelog"):
@@ -140,7 +143,7 @@ class MadeUpStore(Store):
     def copy_new(self, source: StoredFile, target: str) -> None:
         self.copy(source.path, target, source.size)
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """It fences itself: a process that measures makes one change."""
         self._inner = self._inner.fenced(check, request_timeout=request_timeout)
         self._check = check

@@ -7,18 +7,23 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.s3_server import S3Server
+from tests.s3_server import ADMIN, Identity, S3Server
 
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
+)
+
+FORBIDDEN = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>AccessDenied</Code>'
+    b"<Message>Access Denied by the gate.</Message></Error>"
 )
 
 
@@ -58,6 +63,8 @@ class Request:
 
 #: Told kind and path, says with which status to refuse; ``None`` to pass it on, 0 to break the connection.
 Refuse = Callable[[str, str], int | None]
+#: Told kind, path and headers, says whether a policy forbids the request, which is then refused with 403.
+Forbid = Callable[[str, str, Mapping[str, str]], bool]
 
 
 class Gate:
@@ -68,12 +75,16 @@ class Gate:
     :param server: the server.
     :param delay: seconds that every request takes longer, as on a distant store.
     :param refuse: which requests are refused.
+    :param forbid: which requests are forbidden.
     """
 
-    def __init__(self, server: S3Server, *, delay: float = 0.0, refuse: Refuse | None = None) -> None:
+    def __init__(
+        self, server: S3Server, *, delay: float = 0.0, refuse: Refuse | None = None, forbid: Forbid | None = None
+    ) -> None:
         gate = self
         self.delay = delay
         self.refuse = refuse
+        self.forbid = forbid
         self.requests: list[Request] = []
         self._at_once = 0
         self._lock = threading.Lock()
@@ -98,6 +109,8 @@ class Gate:
                     at_once = gate._at_once
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 status = gate.refuse(kind, url.path) if gate.refuse else None
+                forbidden = gate.forbid is not None and gate.forbid(kind, url.path, self.headers)
+                status = 403 if forbidden else status
                 if gate.delay:
                     time.sleep(gate.delay)
                 try:
@@ -107,7 +120,8 @@ class Gate:
                         self.close_connection = True
                         self.connection.shutdown(socket.SHUT_RDWR)
                     else:
-                        self.answer(status, [("Content-Type", "application/xml")], SLOW_DOWN)
+                        body = FORBIDDEN if forbidden else SLOW_DOWN
+                        self.answer(status, [("Content-Type", "application/xml")], body)
                 finally:
                     ended = time.monotonic()
                     counts = status or 0, at_once, len(body), self.sent
@@ -186,9 +200,9 @@ class Gate:
         self._server = server
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
-    def options(self) -> dict[str, Any]:
+    def options(self, identity: Identity = ADMIN) -> dict[str, Any]:
         """``storage_options`` with which a client comes through here."""
-        return self._server.options() | {"endpoint_url": self.endpoint}
+        return self._server.options(identity) | {"endpoint_url": self.endpoint}
 
     def environment(self) -> dict[str, str]:
         """Variables with which a child process comes through here."""

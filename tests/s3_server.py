@@ -27,6 +27,8 @@ from typing import Any
 import pytest
 
 REGION = "us-east-1"
+#: Rights on a bucket and not on its objects.
+_OF_BUCKETS = ("s3:ListBucket", "s3:GetBucketObjectLockConfiguration")
 
 
 @dataclass(frozen=True)
@@ -80,36 +82,47 @@ class S3Server:
 
         return s3fs.S3FileSystem(**self.options(identity), skip_instance_cache=True)
 
-    def make_bucket(self, prefix: str = "ckpt") -> str:
-        """Make a new, empty bucket with a name of its own and return the name."""
+    def make_bucket(self, prefix: str = "ckpt", *, locks: bool = False) -> str:
+        """Make a new, empty bucket with a name of its own and return the name.
+
+        :param locks: with Object Lock, and with versions therefore.
+        """
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
-        self.filesystem().mkdir(name)
+        if locks:
+            self.client().create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
+        else:
+            self.filesystem().mkdir(name)
         return name
+
+    def client(self, identity: Identity = ADMIN) -> Any:
+        """A client of botocore, for requests that no filesystem has."""
+        import botocore.session
+
+        return botocore.session.get_session().create_client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=identity.access_key,
+            aws_secret_access_key=identity.secret_key,
+        )
 
     def allow(self, bucket: str, *rights: tuple[str, str]) -> None:
         """Say what :data:`RESTRICTED` may do in a bucket, by its policy.
 
         :param rights: action and path in the bucket, such as ``("s3:PutObject", "repository/claims/*")``.
         """
-        import botocore.session
-
-        client = botocore.session.get_session().create_client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name=REGION,
-            aws_access_key_id=ADMIN.access_key,
-            aws_secret_access_key=ADMIN.secret_key,
-        )
         statements = [
             {
                 "Effect": "Allow",
                 "Principal": {"AWS": ["*"]},
                 "Action": [action],
-                "Resource": [f"arn:aws:s3:::{bucket}" + (f"/{path}" if action != "s3:ListBucket" else "")],
+                "Resource": [f"arn:aws:s3:::{bucket}" + ("" if action in _OF_BUCKETS else f"/{path}")],
             }
             for action, path in rights
         ]
-        client.put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
+        self.client().put_bucket_policy(
+            Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements})
+        )
 
     def environment(self, identity: Identity = ADMIN) -> dict[str, str]:
         """Variables that make any AWS client of a child process use this server, and no file of the user's."""

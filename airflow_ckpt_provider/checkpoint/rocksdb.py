@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.state_codec import decompressed
+from airflow_ckpt_provider.checkpoint.state_codec import decompressed_parts
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.state_schema import read_utf
 from airflow_ckpt_provider.errors import UnreadableLogError
@@ -30,6 +30,12 @@ _BROKEN_ZIP = (
     RuntimeError,
     OSError,
 )
+#: By how much deflate can make anything smaller.
+_DEFLATE_RATIO = 1033
+#: Bytes of a snapshot's metadata: a hundred for each of its files, which is what a snapshot of many terabytes has.
+_MOST_METADATA = 32 * 1024**2
+#: Two strings of ``writeUTF`` are no longer.
+_MOST_HEADER = 2 * (2 + 65_535)
 _DAMAGED = "the file is damaged; Spark cannot load this version either: restore an older backup or rewind"
 
 
@@ -53,9 +59,7 @@ def shared_files(zip_content: bytes, *, path: str) -> tuple[SharedFile, ...]:
     :raises UnreadableLogError: the zip is damaged.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(zip_content)) as archive:
-            _, _, text = archive.read("metadata").decode().partition("\n")
-        metadata: dict[str, Any] = load_json(text)
+        metadata = _metadata(zip_content)
         tables = [("SSTs", f["dfsSstFileName"], f["sizeBytes"]) for f in metadata.get("sstFiles") or ()]
         logs = [("logs", f["dfsLogFileName"], f["sizeBytes"]) for f in metadata.get("logFiles") or ()]
         needed = tuple(SharedFile(f"{directory}/{name}", int(size)) for directory, name, size in (*tables, *logs))
@@ -72,12 +76,37 @@ def key_count(zip_content: bytes, *, path: str) -> int | None:
     :raises UnreadableLogError: the zip is damaged.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(zip_content)) as archive:
-            _, _, text = archive.read("metadata").decode().partition("\n")
-        number = int(load_json(text).get("numKeys", -1))
+        number = int(_metadata(zip_content).get("numKeys", -1))
     except _BROKEN_ZIP as e:
         raise UnreadableLogError(f"{path}: not a readable RocksDB snapshot ({e})", path=path, hint=_DAMAGED) from e
     return number if number >= 0 else None
+
+
+def check_members(archive: zipfile.ZipFile) -> None:
+    """See that no member of a zip can become more than its bytes can, before one is read.
+
+    :raises ValueError: one is packed otherwise than Java does it, or says that it becomes more.
+    """
+    for member in archive.infolist():
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{member.filename} in it is packed in a way that Spark does not use")
+        if member.file_size > member.compress_size * _DEFLATE_RATIO + 64:
+            raise ValueError(
+                f"{member.filename} in it has {member.compress_size} bytes and says that it becomes {member.file_size}"
+            )
+
+
+def _metadata(zip_content: bytes) -> dict[str, Any]:
+    """The member ``metadata``. What is wrong with it is one of :data:`_BROKEN_ZIP`."""
+    with zipfile.ZipFile(io.BytesIO(zip_content)) as archive:
+        check_members(archive)
+        with archive.open("metadata") as member:
+            # Not archive.read(): that inflates all there is, whatever the directory says.
+            content = member.read(_MOST_METADATA + 1)
+    if len(content) > _MOST_METADATA:
+        raise ValueError(f"metadata in it has more than {_MOST_METADATA} bytes")
+    metadata: dict[str, Any] = load_json(content.decode().partition("\n")[2])
+    return metadata
 
 
 def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, ...]:
@@ -90,7 +119,11 @@ def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, .
     :raises UnreadableLogError: the header cannot be read.
     """
     try:
-        header = decompressed(changelog, codec)
+        header = b""
+        for part in decompressed_parts(changelog, codec):
+            header += part
+            if len(header) > _MOST_HEADER:
+                break
         version, rest = read_utf(header)
         if version not in ("v3", "v4"):
             raise ValueError(f"changelog version {version!r} has no lineage")

@@ -7,15 +7,27 @@ which carries a checksum of each block; ``snappy`` is snappy-java's ``SnappyOutp
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 #: Of lz4-java's ``LZ4BlockOutputStream``; only 28 bits of the hash are kept.
 _LZ4_SEED, _LZ4_MASK = 0x9747B28C, 0x0FFFFFFF
 _P1, _P2, _P3, _P4, _P5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
 _U32 = 0xFFFFFFFF
+#: lz4-java's largest block, and by how much lz4 and snappy can make anything smaller: what says more is no such block.
+_LZ4_BLOCK, _LZ4_RATIO, _SNAPPY_RATIO = 1 << 25, 255, 32
+#: What zstd, which is undone in one piece, may become: so many bytes, or so many times the size of the file.
+_ZSTD_BYTES, _ZSTD_RATIO = 64 * 1024**2, 100
+#: The largest block of zstd.
+_ZSTD_BLOCK = 128 * 1024
 
 
 def decompressed(data: bytes, codec: str, *, verify: bool = False) -> bytes:
-    """Undo the compression of a state file.
+    """Undo the compression of a small state file; see :func:`decompressed_parts`."""
+    return b"".join(decompressed_parts(data, codec, verify=verify))
+
+
+def decompressed_parts(data: bytes, codec: str, *, verify: bool = False) -> Iterator[bytes]:
+    """Undo the compression of a state file, a part at a time; what a part may become is compared with what it can be before.
 
     :param codec: name or class of the codec.
     :param verify: compare the checksums of blocks too, where the codec has them; some 15 MB in a second.
@@ -27,14 +39,16 @@ def decompressed(data: bytes, codec: str, *, verify: bool = False) -> bytes:
     name = codec_name(codec)
     try:
         if name == "lz4":
-            return _lz4_blocks(data, verify=verify)
-        if name == "zstd":
-            return bytes(cramjam.zstd.decompress(data))
-        if name == "snappy":
-            return _snappy_blocks(data)
+            yield from _lz4_blocks(data, verify=verify)
+        elif name == "zstd":
+            _check_zstd(data)
+            yield bytes(cramjam.zstd.decompress(data))
+        elif name == "snappy":
+            yield from _snappy_blocks(data)
+        else:
+            raise ValueError(f"compression codec {codec!r} is not known here (lz4, zstd and snappy are)")
     except cramjam.DecompressionError as e:
         raise ValueError(f"broken {name} data: {e}") from e
-    raise ValueError(f"compression codec {codec!r} is not known here (lz4, zstd and snappy are)")
 
 
 def codec_name(codec: str) -> str:
@@ -42,11 +56,10 @@ def codec_name(codec: str) -> str:
     return codec.rpartition(".")[2].lower().removesuffix("compressioncodec")
 
 
-def _lz4_blocks(data: bytes, *, verify: bool) -> bytes:
+def _lz4_blocks(data: bytes, *, verify: bool) -> Iterator[bytes]:
     """lz4-java's ``LZ4Block`` stream, which is not the ``.lz4`` frame format."""
     import cramjam
 
-    out = bytearray()
     position, ended = 0, False
     while position < len(data):
         magic, token, packed, plain, checksum = struct.unpack_from("<8sBiiI", data, position)
@@ -54,6 +67,8 @@ def _lz4_blocks(data: bytes, *, verify: bool) -> bytes:
             raise ValueError("no LZ4Block header")
         if packed < 0 or plain < 0:
             raise ValueError("a block of negative size")
+        if plain > min(_LZ4_BLOCK, packed * _LZ4_RATIO + 64):
+            raise ValueError(f"a block of {packed} bytes that says it becomes {plain}")
         position += 21
         block = data[position : position + packed]
         if len(block) != packed:
@@ -67,26 +82,69 @@ def _lz4_blocks(data: bytes, *, verify: bool) -> bytes:
             raise ValueError("a block is not as long as it says")
         if verify and xxh32(content, seed=_LZ4_SEED) & _LZ4_MASK != checksum:
             raise ValueError("a block does not match its checksum")
-        out += content
+        yield content
     if verify and not ended:
         raise ValueError("cut off")
-    return bytes(out)
 
 
-def _snappy_blocks(data: bytes) -> bytes:
+def _snappy_blocks(data: bytes) -> Iterator[bytes]:
     """snappy-java's ``SnappyOutputStream``: a 16-byte header, then length-prefixed raw blocks."""
     import cramjam
 
     if not data.startswith(b"\x82SNAPPY\x00"):
         raise ValueError("no snappy-java header")
-    out = bytearray()
     position = 16
     while position < len(data):
         (length,) = struct.unpack_from(">i", data, position)
         position += 4
-        out += bytes(cramjam.snappy.decompress_raw(data[position : position + length]))
+        if length <= 0:
+            raise ValueError("a block of no size")
+        block = data[position : position + length]
+        if (plain := _snappy_size(block)) > len(block) * _SNAPPY_RATIO + 64:
+            raise ValueError(f"a block of {len(block)} bytes that says it becomes {plain}")
+        yield bytes(cramjam.snappy.decompress_raw(block))
         position += length
-    return bytes(out)
+
+
+def _snappy_size(block: bytes) -> int:
+    """The size that a raw snappy block says it becomes: seven bits a byte, the lowest first."""
+    size = 0
+    for number, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * number)
+        if byte < 0x80:
+            break
+    return size
+
+
+def _check_zstd(data: bytes) -> None:
+    """See what zstd frames become at the most, by the headers of their blocks (RFC 8878).
+
+    :raises ValueError: that is more than a state file can be. What is damaged otherwise shows when it is undone.
+    """
+    most, allowed = 0, max(_ZSTD_BYTES, _ZSTD_RATIO * len(data))
+    position = 0
+    while position + 5 <= len(data):
+        (magic,) = struct.unpack_from("<I", data, position)
+        if magic & 0xFFFFFFF0 == 0x184D2A50:  # a frame to be skipped
+            if position + 8 > len(data):
+                return
+            position += 8 + struct.unpack_from("<I", data, position + 4)[0]
+            continue
+        if magic != 0xFD2FB528:
+            return
+        descriptor = data[position + 4]
+        single, dictionary = descriptor >> 5 & 1, (0, 1, 2, 4)[descriptor & 3]
+        content_size = (single, 2, 4, 8)[descriptor >> 6]
+        position += 5 + (not single) + dictionary + content_size
+        last = False
+        while not last and position + 3 <= len(data):
+            header = int.from_bytes(data[position : position + 3], "little")
+            last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+            most += _ZSTD_BLOCK if kind == 2 else size
+            if most > allowed:
+                raise ValueError(f"it becomes more than {allowed} bytes, out of {len(data)}")
+            position += 3 + (1 if kind == 1 else size)
+        position += 4 * (descriptor >> 2 & 1)
 
 
 def xxh32(data: bytes, *, seed: int) -> int:

@@ -11,11 +11,12 @@ import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from airflow_ckpt_provider.checkpoint.rocksdb import shared_files
-from airflow_ckpt_provider.checkpoint.state_codec import codec_name, decompressed
+from airflow_ckpt_provider.checkpoint.rocksdb import check_members, shared_files
+from airflow_ckpt_provider.checkpoint.state_codec import codec_name, decompressed_parts
 from airflow_ckpt_provider.checkpoint.state_schema import read_utf
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
@@ -34,12 +35,13 @@ def content_damage(data: bytes, *, path: str, codec: str) -> str | None:
         if kind == "zip":
             shared_files(data, path=path)
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                check_members(archive)
                 broken = archive.testzip()
             return f"{broken} in it does not match its checksum" if broken else None
         if kind in ("delta", "snapshot", "changelog"):
             if not data:
                 return "it is empty (0 bytes)"
-            _check_records(decompressed(data, codec, verify=True))
+            _check_records(decompressed_parts(data, codec, verify=True))
     except UnreadableLogError as e:
         return e.message.removeprefix(f"{path}: ")
     except (ValueError, struct.error, zlib.error, zipfile.BadZipFile, RuntimeError, OSError, EOFError) as e:
@@ -53,25 +55,84 @@ def is_self_checking(path: str, *, codec: str) -> bool:
     return kind == "zip" or (kind in ("delta", "snapshot", "changelog") and codec_name(codec) == "lz4")
 
 
-def _check_records(content: bytes) -> None:
-    version, rest = "", content
-    if content[:3] in (b"\x00\x02v", b"\x00\x03v"):
-        version, rest = read_utf(content)
+class _Stream:
+    """Bytes that come in parts, of which no more than is asked for is kept.
+
+    :param parts: the parts.
+    """
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self._part = b""
+        self._at = 0
+
+    def take(self, length: int) -> bytes:
+        """The next bytes.
+
+        :raises struct.error: there are not so many.
+        """
+        found = self.peek(length)
+        if len(found) < length:
+            raise struct.error("cut off")
+        self._at += length
+        return found
+
+    def peek(self, length: int) -> bytes:
+        """The next bytes, which stay; fewer where there are not so many."""
+        while len(self._part) - self._at < length and (more := next(self._parts, None)) is not None:
+            self._part, self._at = self._part[self._at :] + more, 0
+        return self._part[self._at : self._at + length]
+
+    def skip(self, length: int) -> None:
+        """Pass over bytes.
+
+        :raises struct.error: there are not so many.
+        """
+        while (here := len(self._part) - self._at) < length:
+            length -= here
+            if (more := next(self._parts, None)) is None:
+                raise struct.error("cut off")
+            self._part, self._at = more, 0
+        self._at += length
+
+    def text(self) -> str:
+        """A string of Java's ``writeUTF``."""
+        (length,) = struct.unpack(">H", head := self.take(2))
+        return read_utf(head + self.take(length))[0]
+
+    def last(self) -> bytes:
+        """The last byte of all that is left; empty where nothing is."""
+        last = self._part[self._at :][-1:]
+        for part in self._parts:
+            last = part[-1:] or last
+        return last
+
+
+def _check_records(parts: Iterator[bytes]) -> None:
+    stream, version = _Stream(parts), ""
+    if stream.peek(3) in (b"\x00\x02v", b"\x00\x03v"):
+        version = stream.text()
         if version in ("v3", "v4"):
-            rest = read_utf(rest)[1]
+            stream.text()
     if version in ("v2", "v4"):
-        if not rest.endswith(b"\x00"):
+        if stream.last() != b"\x00":
             raise ValueError("it does not end as it should: it is cut off")
         return
-    position = 0
     while True:
-        (key,) = struct.unpack_from(">i", rest, position)
+        (key,) = struct.unpack(">i", stream.take(4))
         if key == -1:
             break
-        (value,) = struct.unpack_from(">i", rest, position + 4 + key)
-        position += 8 + key + max(value, 0)
-        if key < 0 or value < -1 or position > len(rest):
+        if key < 0:
             raise ValueError("its records make no sense")
+        stream.skip(key)
+        (value,) = struct.unpack(">i", stream.take(4))
+        if value < -1:
+            raise ValueError("its records make no sense")
+        try:
+            stream.skip(max(value, 0))
+        except struct.error:
+            raise ValueError("its records make no sense") from None
+    stream.last()  # the checksums of what may follow
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from airflow_ckpt_provider.errors import CkptError, StorageError
+from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
 
 if TYPE_CHECKING:
@@ -120,8 +121,9 @@ def _screen(out: TextIO) -> Console:
 
 def _complain(error: Exception, args: argparse.Namespace, out: TextIO) -> int:
     if args.debug:
-        traceback.print_exception(error)
+        print(redacted_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     message, hint, code = _explained(error)
+    message = redacted_text(message)
     print(f"error: {message}", file=sys.stderr)
     if hint:
         print(f"HINT: {hint}", file=sys.stderr)

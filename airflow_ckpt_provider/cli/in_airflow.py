@@ -8,7 +8,9 @@ import sys
 from typing import TextIO
 
 from airflow_ckpt_provider.cli.calling import carry_out
+from airflow_ckpt_provider.cli.repository_id import with_repository_id
 from airflow_ckpt_provider.cli.repository_key import with_key
+from airflow_ckpt_provider.cli.signing import with_signing
 from airflow_ckpt_provider.cli.verb import Verb
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.location import Location
@@ -26,7 +28,7 @@ def run(verb: Verb, args: argparse.Namespace) -> None:
             place = open_location(uri, storage_options=dict(args.storage_option))
         else:
             place = open_place(uri, conn_id)
-        return with_key(place, args, role=role)
+        return with_signing(with_repository_id(with_key(place, args, role=role), args, role=role), args)
 
     sys.exit(carry_out(verb, args, open_with_connection, out=_standard_output()))
 

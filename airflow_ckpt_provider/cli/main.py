@@ -6,10 +6,11 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, SUMMARY, VERBS
+from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
 
 if TYPE_CHECKING:
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 PROGRAM = "airflow-ckpt"
 
 
-class _InAnyOrder(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """Shows no credential that stands among wrong arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the arguments."""
+        super().error(redacted_text(message))
+
+
+class _InAnyOrder(_Parser):
     """Takes options between and before the arguments that go by position, as in ``verify REPOSITORY --read-data=1/8 ID``.
 
     argparse can do so only when asked for the whole command line, and here it is asked for the part after the verb.
@@ -37,9 +46,17 @@ class _InAnyOrder(argparse.ArgumentParser):
             self._inside = False
 
 
+class _WithoutCredentials(logging.Formatter):
+    """Shows no credential, in whatever a library logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record, its traceback too."""
+        return redacted_text(super().format(record))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of ``airflow-ckpt``."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=SUMMARY, epilog=EXIT_CODES, allow_abbrev=False)
+    parser = _Parser(prog=PROGRAM, description=SUMMARY, epilog=EXIT_CODES, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_InAnyOrder)
     for verb in VERBS:
@@ -64,15 +81,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # After the parser, for --help and wrong usage need nothing of it.
     from airflow_ckpt_provider.cli.calling import carry_out
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_WithoutCredentials("%(levelname)s: %(message)s"))
     if args.debug:
         logging.getLogger("airflow_ckpt_provider").setLevel(logging.DEBUG)
 
     def open_place(uri: str, *, role: str) -> Location:
+        from airflow_ckpt_provider.cli.repository_id import with_repository_id
         from airflow_ckpt_provider.cli.repository_key import with_key
+        from airflow_ckpt_provider.cli.signing import with_signing
         from airflow_ckpt_provider.storage.opening import open_location
 
-        return with_key(open_location(uri, storage_options=dict(args.storage_option)), args, role=role)
+        place = with_key(open_location(uri, storage_options=dict(args.storage_option)), args, role=role)
+        return with_signing(with_repository_id(place, args, role=role), args)
 
     return carry_out(args.carries_out, args, open_place, out=sys.stdout, began=began)
 

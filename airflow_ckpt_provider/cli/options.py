@@ -57,9 +57,17 @@ def pair(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
+def secret_pair(text: str) -> tuple[str, str]:
+    """Take ``key=value`` of a store's options; the error does not show the text, which may hold a secret."""
+    try:
+        return pair(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError("what was given is not key=value") from None
+
+
 def setting(text: str) -> tuple[str, Any]:
     """Take ``key=value`` whose value may be a whole number, ``true``, ``false``, ``null``, or JSON in brackets or quotes."""
-    key, value = pair(text)
+    key, value = secret_pair(text)
     if not re.match(r'(-?\d+|true|false|null)$|[\[{"]', value):
         return key, value
     try:
@@ -149,6 +157,7 @@ RISKS = (
     "source_failure",
     "source_unknown",
     "foreign_loss",
+    "other_query",
 )
 _OLD_VERDICTS = ("WILL_SKIP", "WILL_DUPLICATE", "WILL_LOSE", "WILL_FAIL", "UNKNOWN")
 
@@ -219,7 +228,8 @@ def deprecated(old: str, new: str, *, sets: str, to: Any = None, adds: tuple[str
 SINK = (
     Option(
         ("--sink",),
-        "what the query writes to: the directory of a Delta table or a file sink, or foreachBatch, foreach or kafka",
+        "what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, "
+        "iceberg:CATALOG.NAMESPACE.TABLE, or foreachBatch, foreach or kafka",
         {"type": filled, "metavar": "SINK"},
     ),
     Option(
@@ -230,8 +240,9 @@ SINK = (
     ),
     Option(
         ("--sink-option",),
-        "setting of the table's store as deltalake names it, such as AWS_REGION=eu-central-1; repeatable",
-        {"type": pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
+        "setting of the table's store as deltalake names it, such as AWS_REGION=eu-central-1, or of an Iceberg catalog as "
+        "pyiceberg names it; repeatable",
+        {"type": secret_pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
     ),
 )
 
@@ -302,6 +313,21 @@ OF_EVERY_VERB = (
         ("--key-file",),
         "key of an encrypted repository: 32 bytes in base64; a new repository is encrypted with it",
         {"type": filled, "metavar": "FILE"},
+    ),
+    Option(
+        ("--repository-id",),
+        "id that REPOSITORY has to have; another one is refused (default: CKPT_REPOSITORY_ID of the environment)",
+        {"type": filled, "metavar": "ID"},
+    ),
+    Option(
+        ("--signing-key-file",),
+        "private key that signs what is written into the repository: 32 bytes in base64 (new-signing-key makes one)",
+        {"type": filled, "metavar": "FILE"},
+    ),
+    Option(
+        ("--trusted-key",),
+        "public key that documents of the repository have to be signed by; repeatable, one of them is enough",
+        {"type": filled, "action": "append", "default": [], "metavar": "KEY"},
     ),
     Option(("--json",), "print one JSON document on stdout, and nothing else there", FLAG),
     Option(("--debug",), "show what is done, and the traceback of an error, on stderr", FLAG),

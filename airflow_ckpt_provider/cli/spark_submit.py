@@ -17,7 +17,7 @@ _SHOWN = 15
 def restore_by_command(command: str, *, uri: str | None = None) -> RestoreBySpark:
     """Run the application by a command line.
 
-    :param command: what goes before the application and its arguments, such as ``spark-submit --packages io.delta:…``.
+    :param command: the command up to the application and its arguments, such as ``spark-submit --packages io.delta:…``.
     :param uri: the table as Spark names it, where that differs.
     :raises RefusedError: the command is empty.
     """

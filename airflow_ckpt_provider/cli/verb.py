@@ -21,7 +21,7 @@ class Verb:
     :param help: one line about it.
     :param options: its own arguments; those of every verb are added to them.
     :param places: arguments that name a place in a store, by which Airflow has a connection for each.
-    :param module: the module below ``cli/verbs`` that carries it out, in a function of the verb's name.
+    :param module: the module below ``cli/verbs`` that carries it out, in a function of the verb's name, with ``_`` for ``-``.
     :param deprecated: arguments of version 0.1 that work for one more release.
     """
 
@@ -53,6 +53,6 @@ class Verb:
     def load(self) -> Callable[[Call], Answer]:
         """Import what carries the verb out."""
         run: Callable[[Call], Answer] = getattr(
-            import_module(f"airflow_ckpt_provider.cli.verbs.{self.module}"), self.name
+            import_module(f"airflow_ckpt_provider.cli.verbs.{self.module}"), self.name.replace("-", "_")
         )
         return run

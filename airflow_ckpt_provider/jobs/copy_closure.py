@@ -18,8 +18,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 
-from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.build_function import settings_of
@@ -32,7 +35,9 @@ from airflow_ckpt_provider.jobs.spark_engine import (
     address,
     ship_package,
 )
-from airflow_ckpt_provider.storage.encrypted_store import read_key
+from airflow_ckpt_provider.redaction import redacted
+from airflow_ckpt_provider.storage.keys import read_key
+from airflow_ckpt_provider.storage.signatures import Signing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.appName(f"back up {args.checkpoint}").getOrCreate()
+    spark = SparkSession.builder.appName(f"back up {redacted(args.checkpoint)}").getOrCreate()
     try:
         checkpoint = address(spark, args.checkpoint, options_file=args.storage_options)
         repository = address(
@@ -54,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options_file=args.storage_options,
             key=read_key(args.key_file) if args.key_file else None,
         )
+        signing = Signing.read(args.signing_key_file, args.trusted_key)
         ship_package(spark)
         source = Checkpoint.at(checkpoint.open())
         engine = SparkEngine(
@@ -66,13 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         result = create_backup(
             source,
-            open_for_backup(repository.open(), source, name=args.name),
+            Repository.open(replace(repository.open(), signing=signing)),  # executors get no signing key
             name=args.name,
             tags=settings_of(args.tag, option="--tag"),
             reason=args.reason,
             made_by=args.made_by,
             restorable_batches=args.restorable_batches,
             engine=engine,
+            immutable_for=timedelta(seconds=args.immutable_for) if args.immutable_for is not None else None,
+            new_life=args.new_life,
         )
         write(json.dumps(result.to_json(), indent=2), args.output)
     except StorageError as e:
@@ -96,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the stream")
     add("repository", metavar="REPOSITORY", help="the place that holds the backups")
-    add("--name", help="name of the stream (default: the last segment of CHECKPOINT)")
+    add("--name", help="name of the stream (default: the one that CHECKPOINT has there, else an ending of its path)")
+    add(
+        "--new-life",
+        action="store_true",
+        help="CHECKPOINT continues the stream under another query id or at another place",
+    )
     add("--tag", action="append", default=[], metavar="KEY=VALUE", help="to find the backup by; repeatable")
     add("--reason", default="", metavar="TEXT", help="why it is taken")
     add("--made-by", default="", metavar="WHO", help="the run or user, for the manifest")
@@ -125,8 +138,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="at most (default: %(default)s)",
     )
+    add("--immutable-for", type=float, metavar="SECONDS", help="lock it by S3 Object Lock: nobody can delete it before")
     add("--storage-options", metavar="FILE", help="JSON on the driver: scheme -> arguments of its fsspec filesystem")
     add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
+    add("--signing-key-file", metavar="FILE", help="private key that signs the backup, on the driver")
+    add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
     add("--output", metavar="URI", help="where the summary goes, as JSON (default: stdout)")
     return parser
 

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write
 from airflow_ckpt_provider.jobs.rehearsal import Request, rehearse
-from airflow_ckpt_provider.storage.encrypted_store import read_key
+from airflow_ckpt_provider.storage.keys import read_key
 
 
 def main(argv: Sequence[str] | None = None) -> int:

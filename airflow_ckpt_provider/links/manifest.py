@@ -9,6 +9,8 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import XCom
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
+from airflow_ckpt_provider.redaction import redacted
+
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
@@ -48,7 +50,7 @@ def manifest_url(repository: Location, path: str) -> str:
         return f"file:///{key}"
     if scheme == "s3":
         if endpoint := _endpoint(place):
-            return f"{endpoint.rstrip('/')}/{key}"
+            return f"{redacted(endpoint).rstrip('/')}/{key}"
         bucket, _, prefix = key.partition("/")
         return f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={prefix}"
     if scheme in ("gs", "gcs"):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_ckpt_provider.assets import BACKUPS, backup_asset
-from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
+from airflow_ckpt_provider.backup.create import create_backup, make_for_backup
 from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
+from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.unchanged import unchanged_backup
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
+from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
@@ -24,6 +28,8 @@ from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.spark_backup import arguments_for, backup_by_connection
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.backup.create import ObserveSources
@@ -42,8 +48,7 @@ _EVENT_KEYS = ("backup_id", "name", "batch_id", "checkpoint", "repository", "uri
 class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
     """Take a consistent backup of a checkpoint, while its stream runs.
 
-    Nothing is written into the checkpoint and the stream is not stopped. A repository that is not there yet is made;
-    what it holds already is not copied again.
+    Nothing is written into the checkpoint and the stream is not stopped. What the repository holds already is not copied again.
 
     A retry after the manifest was written returns that backup and takes no second one; so does a cleared task.
     The result is the summary of the manifest, as a dictionary and key by key (``backup.output["backup_id"]``).
@@ -63,6 +68,13 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         task that is cleared after the stream has gone on. (templated)
     :param skip_if_unchanged: take no backup where nothing was committed since the newest one: the result is that one, with
         ``unchanged`` true, and no asset of ours is announced. For schedules that are tighter than the stream. (templated)
+    :param immutable_for: lock the backup by S3 Object Lock: nobody can delete it for so long, a ``timedelta`` or text such as
+        ``"30d"``; ``None``: it is not locked. Also the one that is returned because an attempt before took it, or nothing was
+        committed since. (templated)
+    :param new_life: the checkpoint continues the stream of this name under another query id or at another place, as after it was
+        deleted or moved; refused otherwise. Changes by this package need no word. (templated)
+    :param create: make the repository if its place is empty. Without it, a place that holds no repository is refused: it may be
+        mistyped, or not mounted. (templated)
     :param workers: files copied at the same time.
     :param engine: who copies: ``local``: this task; ``spark``: the executors of a cluster, for checkpoints of millions of
         files or terabytes; ``auto``: the cluster where much is to be copied, this task otherwise. Backup and repository are the
@@ -85,6 +97,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         "kafka_config_id",
         "current",
         "skip_if_unchanged",
+        "immutable_for",
+        "new_life",
+        "create",
         "engine",
         "spark_conn_id",
         "spark_settings",
@@ -105,6 +120,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         kafka_config_id: str | None = None,
         current: bool | str = False,
         skip_if_unchanged: bool | str = False,
+        immutable_for: timedelta | str | None = None,
+        new_life: bool | str = False,
+        create: bool | str = False,
         workers: int = WORKERS,
         engine: str = "local",
         spark_conn_id: str = "spark_default",
@@ -122,6 +140,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         self.kafka_config_id = kafka_config_id
         self.current = current
         self.skip_if_unchanged = skip_if_unchanged
+        self.immutable_for = immutable_for
+        self.new_life = new_life
+        self.create = create
         self.workers = workers
         self.engine = engine
         self.spark_conn_id = spark_conn_id
@@ -134,18 +155,17 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         """Return the summary of the backup that this task took, now or in an attempt before."""
         with no_retry_when_refused():
             checkpoint, place = self._checkpoint(), self._repository_place()
-            name = text(self.name) or checkpoint.location.name
-            summary = self._taken_before(place, name, checkpoint, context)
+            summary = self._taken_before(place, checkpoint, context)
             if summary is None:
-                repository = open_for_backup(place, checkpoint, name=name)
-                summary = self._unchanged(checkpoint, repository, name)
-                summary = summary or self._take(checkpoint, repository, name, context)
+                if flag(self.create, "create"):
+                    repository = make_for_backup(place, checkpoint, name=text(self.name))
+                else:
+                    repository = Repository.open(place)
+                summary = self._take(checkpoint, repository, context)
         self._announce(summary, place, context)
         return summary
 
-    def _taken_before(
-        self, place: Location, name: str, checkpoint: Checkpoint, context: Context
-    ) -> dict[str, Any] | None:
+    def _taken_before(self, place: Location, checkpoint: Checkpoint, context: Context) -> dict[str, Any] | None:
         """Find what an attempt before this one has finished: its manifest was written, then its worker was lost."""
         if not has_been_tried(context):
             return None
@@ -153,6 +173,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             repository = Repository.open(place)
         except RepositoryError:
             return None  # nothing was written there; what is wrong with the place, if anything, is said later
+        name = stream_name(repository, checkpoint.location, text(self.name))
         manifest = repository.made_by(name, made_by(context))
         if manifest is None:
             return None
@@ -165,42 +186,43 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             manifest.backup_id,
             manifest.batch_id,
         )
-        return _summary(manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, already_done=True)
+        return self._old(manifest, repository, already_done=True)
 
-    def _unchanged(self, checkpoint: Checkpoint, repository: Repository, name: str) -> dict[str, Any] | None:
-        if not flag(self.skip_if_unchanged, "skip_if_unchanged"):
-            return None
-        manifest = unchanged_backup(
-            checkpoint,
-            repository,
-            name,
-            restorable_batches=self._restorable_batches(),
-            with_sources=text(self.kafka_config_id) is not None,
-        )
-        if manifest is None:
-            return None
-        self.log.info(
-            "Nothing was committed since backup %s of batch %d: no new one is taken",
-            manifest.backup_id,
-            manifest.batch_id,
-        )
-        return _summary(manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, unchanged=True)
+    def _old(self, manifest: Manifest, repository: Repository, **why: bool) -> dict[str, Any]:
+        """The summary of a backup that was there already, locked anew."""
+        immutability = Immutability(repository, self._immutable_for(), self.workers)
+        immutability.check()
+        immutability.lock_objects(manifest)
+        until = immutability.lock_manifest(manifest)
+        return _summary(manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, immutable_until=until, **why)
+
+    def _immutable_for(self) -> timedelta | None:
+        if isinstance(self.immutable_for, timedelta):
+            return self.immutable_for
+        given = text(self.immutable_for)
+        return timedelta(seconds=seconds_of(given, field="immutable_for")) if given else None
 
     def _restorable_batches(self) -> int:
         return whole_number(self.restorable_batches, "restorable_batches", least=1) or 1
 
-    def _take(self, checkpoint: Checkpoint, repository: Repository, name: str, context: Context) -> dict[str, Any]:
-        self.log.info("Backing up %s into %s, as %s", checkpoint.location, repository.location, name)
+    def _take(self, checkpoint: Checkpoint, repository: Repository, context: Context) -> dict[str, Any]:
+        name = text(self.name)
+        self.log.info(
+            "Backing up %s into %s%s", checkpoint.location, repository.location, f", as {name}" if name else ""
+        )
         about: dict[str, Any] = {
             "name": name,
             "tags": {str(key): str(value) for key, value in (self.tags or {}).items()},
             "reason": text(self.reason) or "",
             "made_by": made_by(context),
             "restorable_batches": self._restorable_batches(),
+            "immutable_for": self._immutable_for(),
+            "new_life": flag(self.new_life, "new_life"),
         }
+        skips = flag(self.skip_if_unchanged, "skip_if_unchanged")
         chosen = one_of(self.engine, "engine", _ENGINES)
         if chosen == "spark":
-            return self._take_on_spark(repository, about)
+            return self._take_on_spark(checkpoint, repository, about, skips=skips)
         threads = Threads(self.workers)
         try:
             result = create_backup(
@@ -210,13 +232,17 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
                 on_progress=ProgressLog(self.log, "Stored"),
                 observe=self._observe(),
                 engine=UpTo(threads, **self._limits()) if chosen == "auto" else threads,
+                skip_if_unchanged=skips,
             )
         except TooMuchForThreadsError as e:
             self.log.info("%d files, %s, are to be copied: Spark takes this backup", e.files, size(e.size))
-            return self._take_on_spark(repository, about)
+            return self._take_on_spark(checkpoint, repository, about, skips=False)
+        if result.unchanged:
+            return self._not_taken(result.manifest, repository)
         self.log.info(
-            "Backup %s holds batch %d: %d files, %s. Of these, %d files, %s, were copied now, in %.1f s.",
+            "Backup %s of %s holds batch %d: %d files, %s. Of these, %d files, %s, were copied now, in %.1f s.",
             result.backup_id,
+            result.name,
             result.batch_id,
             result.files,
             size(result.bytes),
@@ -230,7 +256,16 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             copied_files=result.copied_files,
             copied_bytes=result.copied_bytes,
             seconds=result.seconds,
+            immutable_until=result.immutable_until,
         )
+
+    def _not_taken(self, manifest: Manifest, repository: Repository) -> dict[str, Any]:
+        self.log.info(
+            "Nothing was committed since backup %s of batch %d: no new one is taken",
+            manifest.backup_id,
+            manifest.batch_id,
+        )
+        return self._old(manifest, repository, unchanged=True)
 
     def _limits(self) -> dict[str, int]:
         files = whole_number(self.spark_from_files, "spark_from_files", least=1) or SPARK_FROM_FILES
@@ -239,23 +274,37 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             "size": whole_number(self.spark_from_bytes, "spark_from_bytes", least=1) or SPARK_FROM_BYTES,
         }
 
-    def _take_on_spark(self, repository: Repository, about: dict[str, Any]) -> dict[str, Any]:
+    def _take_on_spark(
+        self, checkpoint: Checkpoint, repository: Repository, about: dict[str, Any], *, skips: bool
+    ) -> dict[str, Any]:
+        query_id = None if about["name"] else checkpoint.progress().query_id
+        about["name"] = name = stream_name(repository, checkpoint.location, about["name"], query_id=query_id)
+        same = skips and unchanged_backup(
+            checkpoint,
+            repository,
+            name,
+            restorable_batches=about["restorable_batches"],
+            with_sources=text(self.kafka_config_id) is not None,
+        )
+        if same:
+            return self._not_taken(same, repository)
         if text(self.kafka_config_id) is not None:
             self.log.warning("The identity of the Kafka topics is not recorded in a backup that Spark takes.")
         arguments = arguments_for(required(self.checkpoint, "checkpoint"), repository.location.uri, **about)
         arguments += map(str, self.spark_arguments)
-        before = set(repository.backup_ids(about["name"]))
+        before = set(repository.backup_ids(name))
         conn_id = required(self.spark_conn_id, "spark_conn_id")
         backup_by_connection(conn_id, arguments, **mapping(self.spark_settings, "spark_settings"))
-        taken = sorted(set(repository.backup_ids(about["name"])) - before)
-        manifests = [repository.read_manifest(about["name"], backup_id) for backup_id in reversed(taken)]
+        taken = [backup_id for backup_id in repository.backup_ids(name) if backup_id not in before]
+        manifests = [repository.read_manifest(name, backup_id) for backup_id in reversed(taken)]
         manifest = next((m for m in manifests if m.made_by == about["made_by"]), None)
         if manifest is None:
             raise StorageError(
-                f"Spark ended well, and {repository.location} has no new backup of {about['name']}",
+                f"Spark ended well, and {repository.location} has no new backup of {name}",
                 hint="see that the cluster means the same place by this address",
             )
-        return _summary(manifest, repository, copied_files=None, copied_bytes=None, seconds=None)
+        until = Immutability(repository, about["immutable_for"], self.workers).lock_manifest(manifest)
+        return _summary(manifest, repository, copied_files=None, copied_bytes=None, seconds=None, immutable_until=until)
 
     def _observe(self) -> ObserveSources | None:
         kafka_config_id = text(self.kafka_config_id)
@@ -290,6 +339,7 @@ def _summary(
     seconds: float | None,
     already_done: bool = False,
     unchanged: bool = False,
+    immutable_until: datetime | None = None,
 ) -> dict[str, Any]:
     return {
         **manifest.summary(),
@@ -301,4 +351,5 @@ def _summary(
         "seconds": seconds,
         "already_done": already_done,
         "unchanged": unchanged,
+        "immutable_until": immutable_until.isoformat() if immutable_until else None,
     }

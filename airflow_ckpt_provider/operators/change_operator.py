@@ -13,6 +13,7 @@ from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.rest_probes import probes_of
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, since_start
 from airflow_ckpt_provider.places import open_place
@@ -79,18 +80,19 @@ class PlannedOperator(BaseOperator):
         return {"mode": mode, "plan": plan.to_json(), "markdown": markdown, "outcome": None}
 
 
-class StoppedQueryOperator(BaseOperator):
+class StoppedQueryOperator(MaskingOperator):
     """Base of the operators that change a checkpoint: the proof that its query is stopped.
 
-    One of these is needed: a probe that knows it, a person's word, or silence longer than the query ever pauses. A probe that
-    says that the query runs refuses the change, whatever else is given.
+    One of these is needed: a probe that reports the end of the query, your word, or silence that is longer than any pause of the
+    query. If a probe reports that the query runs, the change is refused.
 
     :param query_is_stopped: you say that the query is stopped; the audit record names the run. (templated)
     :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
-        the query's driver: a probe that tells its end. (templated)
+        the query's driver: a probe that reports the end of the query. (templated)
     :param progress_log_conn_id: Airflow connection to reach them; ``None``: the environment's own credentials. (templated)
     :param spark_api_url: address of the query's application in Spark's REST interface, such as
-        ``http://history:18080/api/v1/applications/app-20261121140500-0001``: a probe that tells its end. (templated)
+        ``http://history:18080/api/v1/applications/app-20261121140500-0001``: a probe that reports the end of the query.
+        (templated)
     :param quiet_for: seconds without a change to the checkpoint that confirm a probe's or a person's word.
     :param wait_at_most: seconds to wait for silence, or for a query that is being stopped.
     """

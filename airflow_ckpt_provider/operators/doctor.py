@@ -39,8 +39,8 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
     without retries, where findings are left that no repair mends; the findings are pushed before (XCom key ``findings``).
 
     The repair is the minimal cut: the newest batch for which everything exists, reached by the fewest removals, or by
-    fetching what is missing from a backup, which loses nothing. It is carried out under the seal, what goes is set aside; a
-    retry goes on where the attempt before was stopped.
+    fetching what is missing from a backup, which loses nothing. It is carried out under the seal. Files that it removes or
+    replaces are set aside before. A retry resumes where the previous attempt was stopped.
 
     Parameters of places and change: see :class:`~.place_operators.CheckpointOperator`,
     :class:`~.place_operators.StreamOperator` (missing files are fetched from the repository's backups, and it keeps what is

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.places import open_place
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
 
 
-class CheckpointOperator(BaseOperator):
+class CheckpointOperator(MaskingOperator):
     """Base of the operators on a checkpoint. Their results can be taken key by key, as ``backup.output["backup_id"]``.
 
     :param checkpoint: URI of the checkpoint, the ``checkpointLocation`` of the query. (templated)
@@ -40,11 +39,11 @@ class CheckpointOperator(BaseOperator):
         return Checkpoint.at(self._checkpoint_place())
 
 
-class RepositoryOperator(BaseOperator):
+class RepositoryOperator(MaskingOperator):
     """Base of the operators on a repository. Their results can be taken key by key.
 
-    :param repository: URI of the repository: it holds the backups, and keeps what a change removes. An operator that does not
-        require it: ``None``: none is read, and what a change removes is kept beside the checkpoint. (templated)
+    :param repository: URI of the repository. It holds the backups, and keeps the files that a change removes. If an operator does
+        not require it, ``None`` means: no backup is read, and removed files are kept beside the checkpoint. (templated)
     :param repository_conn_id: Airflow connection to reach the repository; ``None``: the environment's own
         credentials. (templated)
     """
@@ -61,14 +60,17 @@ class RepositoryOperator(BaseOperator):
         return open_place(required(self.repository, "repository"), text(self.repository_conn_id))
 
     def _repository_beside(self, place: Location) -> Location:
-        """The repository; where none is given, the one beside a place."""
+        """The place of the repository. The default is the place beside the checkpoint.
+
+        :param place: the checkpoint.
+        """
         return self._repository_place() if text(self.repository) else default_repository(place)
 
     def _open_repository(self) -> Repository:
         return Repository.open(self._repository_place())
 
     def _given_repository(self) -> Repository | None:
-        """The repository, opened; ``None`` where none is given."""
+        """The repository, opened; ``None`` if the task has none."""
         return self._open_repository() if text(self.repository) else None
 
 
@@ -77,8 +79,9 @@ class StreamOperator(RepositoryOperator):
 
     Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`.
 
-    :param name: name of the stream in the repository. ``None``: the last segment of the checkpoint; of an operator without a
-        checkpoint, the only stream, or all of them where the operator is about a whole repository. (templated)
+    :param name: name of the stream in the repository. ``None``: the one that the checkpoint has there, else the shortest ending
+        of its path that is no other stream's; of an operator without a checkpoint, the only stream, or all of them where the
+        operator is about a whole repository. (templated)
     """
 
     template_fields: Sequence[str] = (*RepositoryOperator.template_fields, "name")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import Repository, repository_for_change
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, whole_number
@@ -15,7 +17,7 @@ from airflow_ckpt_provider.operators.renamed import deprecated_class, renamed
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.positions.asking import partitions_of
-from airflow_ckpt_provider.recovery.reset.apply import outcome_of, stop_plan_and_reset
+from airflow_ckpt_provider.recovery.reset.apply import apply_reset, outcome_of
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset, read_reset
 
@@ -101,7 +103,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
             place = self._repository_beside(checkpoint)
             if mode == PLAN:
                 return self._shown(self._plan(checkpoint, place, seal_id))
-            repository = Repository.open_or_create(place)
+            repository = repository_for_change(place, checkpoint)
             if done := self._done_before(repository, checkpoint, seal_id, context):
                 return done
             shown: dict[str, Any] = {}
@@ -111,10 +113,12 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
                 shown.update(self._shown(made))
                 return made
 
-            _, outcome = stop_plan_and_reset(
+            _, outcome = stop_plan_and_apply(
                 checkpoint,
                 repository,
                 plan,
+                partial(apply_reset, checkpoint=checkpoint, repository=repository),
+                change=ResetPlan.kind,
                 seal_id=seal_id,
                 accept=self._accepted(),
                 **self._how(checkpoint, context),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
+from airflow_ckpt_provider.lakeflow.positions import positions_of
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
-from airflow_ckpt_provider.lakeflow.reset_plan import plan_pipeline_reset
+from airflow_ckpt_provider.lakeflow.reset_plan import KEEP, PUT_BACK, Merged, plan_pipeline_reset
+from airflow_ckpt_provider.lakeflow.settings import merge_configuration, put_back_configuration
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import mapping, one_of, text
@@ -35,14 +40,21 @@ class ResetCheckpointOperator(PipelineChangeOperator):
     :param flows: names of the flows, as ``origin.flow_name`` of the event log has them; passed on as they are. (templated)
     :param full_refresh_selection: tables to empty in the same update. (templated)
     :param cause: for the update, one of the interface's words; ``None``: ``API_CALL``. (templated)
-    :param parameters: parameters of the pipeline for this update. (templated)
+    :param parameters: parameters of the pipeline for this update; they reach SQL code only. (templated)
+    :param configuration: keys that are merged into the pipeline's configuration before the start, for Python and SQL code; needs
+        CAN MANAGE. The former values are kept in the configuration itself until they are put back. (templated)
+    :param configuration_after: ``"put_back"`` them when the flows run or the update has failed, or ``"keep"`` them; by default
+        all are put back but those that the flow may still need (``modifiedAfter``, ``startingVersion``, ``startingTimestamp``).
+        (templated)
     :param starting_positions: flow -> where it begins: ``{"source", "options", "carried_by": {option: key of configuration or
-        parameters}}`` or with ``"deployed": True``; or the XCom of ``StartingPositionsOperator``. (templated)
+        parameters}, "language": "python" or "sql"}`` or with ``"deployed": True``; or the XCom of ``StartingPositionsOperator``.
+        (templated)
     :param sources: flow -> all that it joins or unions, where the event log does not tell. (templated)
     :param guard_report: the XCom of a source guard, or several by name. (templated)
     :param job_id: the job that runs the pipeline: the reset goes through it. (templated)
     :param run_parameter: name of a pipeline parameter that gets this task's id, so that its update is known for certain where the
         workspace repeats parameters. (templated)
+    :param flows_run_for: seconds that the flows of a continuous pipeline have to run without a failure.
     """
 
     template_fields: Sequence[str] = (
@@ -51,12 +63,16 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         "full_refresh_selection",
         "cause",
         "parameters",
+        "configuration",
+        "configuration_after",
         "starting_positions",
         "sources",
         "guard_report",
         "job_id",
         "run_parameter",
     )
+    #: Puts the configuration back, where this process has merged keys into it.
+    _put_back: Callable[[], Any] | None = None
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "starting_positions": "json"}
 
     def __init__(
@@ -66,11 +82,14 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         full_refresh_selection: Sequence[str] | str | None = None,
         cause: str | None = None,
         parameters: Mapping[str, str] | None = None,
+        configuration: Mapping[str, str] | None = None,
+        configuration_after: Literal["put_back", "keep"] | str | None = None,
         starting_positions: Mapping[str, Any] | str | None = None,
         sources: Mapping[str, Sequence[str]] | None = None,
         guard_report: Mapping[str, Any] | str | None = None,
         job_id: int | str | None = None,
         run_parameter: str | None = None,
+        flows_run_for: float = 60.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -83,6 +102,9 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         self.guard_report = guard_report
         self.job_id = job_id
         self.run_parameter = run_parameter
+        self.configuration = configuration
+        self.configuration_after = configuration_after
+        self.flows_run_for = flows_run_for
 
     def _run(self, context: Context) -> dict[str, Any]:
         apply = one_of(self.mode, "mode", (PLAN, APPLY)) == APPLY
@@ -91,6 +113,7 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         wait_for = one_of(given, "wait_for", (COMPLETED, RUNNING)) if given else None
         flows = names_of(self.flows, "flows")
         request, job_id = self._request(context, flows), text(self.job_id)
+        merged = self._merged(context)
         if not self._has_begun():
             plan = plan_pipeline_reset(
                 self.workspace,
@@ -101,15 +124,80 @@ class ResetCheckpointOperator(PipelineChangeOperator):
                 guard_report=self.guard_report,
                 on_active_update=room,
                 wait_for=wait_for,
+                merged=merged,
             )
             plan = self._planned_through_job(context, plan, job_id, request)
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
         if apply:
             how = self._through_job(context, job_id, request) if job_id else {}
             self._make_room("reset", room)
+            if request.dry_run:
+                update_id = self._start(context, "reset", request, on_active_update=room, **how)
+                self._follow(context, "reset", update_id, wait_for)
+                self.log.info("Update %s was a dry run (validate_only): no checkpoint was reset", update_id)
+            else:
+                self._reset(context, request, merged, room, wait_for, flows, how)
+        found = {"flows": list(flows), "cause": request.expected_cause, "dry_run": request.dry_run}
+        return self._result() | found | ({"mode": "dry_run"} if apply and request.dry_run else {})
+
+    def _reset(
+        self,
+        context: Context,
+        request: StartRequest,
+        merged: Merged,
+        room: str,
+        wait_for: str | None,
+        flows: Sequence[str],
+        how: dict[str, Any],
+    ) -> None:
+        """Merge the configuration, start, follow until the flows run, and put the configuration back."""
+        pipeline_id = self._pipeline_id()
+        keep = merged.kept(positions_of(self.starting_positions))
+        if merged.values:
+            self._put_back = lambda: put_back_configuration(self.workspace, pipeline_id, merged.by, keep=keep)
+        try:
+            # Until an update is known to be this task's, a start may still be sent; merging twice changes nothing.
+            if merged.values and not (self._kept.notes("reset").load() or {}).get("update_id"):
+                merge_configuration(self.workspace, pipeline_id, merged.values, merged.by)
             update_id = self._start(context, "reset", request, on_active_update=room, **how)
-            self._follow(context, "reset", update_id, wait_for)
-        return self._result() | {"flows": list(flows), "cause": request.expected_cause}
+            self._follow(
+                context, "reset", update_id, wait_for, flows=tuple(flows), flows_run_for=float(self.flows_run_for)
+            )
+        except AirflowFailException as e:
+            raise AirflowFailException(f"{e}{self._put_back_after_failure()}") from e
+        except RefusedError:
+            # Where a note is left, an update may run that nobody has found yet: it needs its configuration.
+            if not self._kept.notes("reset").load():
+                self._put_back_after_failure()
+            raise
+        if self._put_back:
+            self._put_back()
+
+    def _put_back_after_failure(self) -> str:
+        """Put the configuration back; return what whoever reads of the failure has to know of it."""
+        if self._put_back is None:
+            return ""
+        try:
+            self._put_back()
+        except CkptError as e:
+            return f"\nThe pipeline's configuration was not put back: {e}"
+        return (
+            "\nThe pipeline's configuration was put back. If the update has reset the flow, another one that runs before the "
+            "next reset reads all of its source again."
+        )
+
+    def on_kill(self) -> None:
+        """Stop this task's own update, if it is the one that runs, and put the configuration back."""
+        super().on_kill()
+        self._put_back_after_failure()
+
+    def _merged(self, context: Context) -> Merged:
+        after = text(self.configuration_after)
+        return Merged(
+            {key: str(value) for key, value in mapping(self.configuration, "configuration").items()},
+            made_by(context) or str(self.task_id),
+            one_of(after, "configuration_after", (PUT_BACK, KEEP)) if after else "",
+        )
 
     def _request(self, context: Context, flows: Sequence[str]) -> StartRequest:
         parameters = mapping(self.parameters, "parameters")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.repository import LATEST
 from airflow_ckpt_provider.operators.change_operator import APPLY, ChangeOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
@@ -102,7 +102,7 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
         )
         result = {**self._shown(plan), "path": plan.path}
         if self._mode() == APPLY:
-            repository = Repository.open_or_create(self._repository_place()) if text(self.repository) else None
+            repository = self._given_repository()
             observed = flow.version(plan.base)
             done = apply_flow_reset(
                 plan, repository=repository, accept=self._accepted(), **self._how(observed, context)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
@@ -15,7 +16,7 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.restore.apply import stop_plan_and_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 
@@ -101,10 +102,12 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
             how = self._how(target, context)
             if how["stop_running"]:
                 how["fingerprint"] = None  # the query that is stopped has moved the target since the plan was shown
-            _, outcome = stop_plan_and_restore(
+            _, outcome = stop_plan_and_apply(
                 target,
                 repository,
                 plan,
+                apply_restore,
+                change=RestorePlan.kind,
                 accept=self._accepted(),
                 workers=self.workers,
                 on_progress=ProgressLog(self.log, "Restored"),

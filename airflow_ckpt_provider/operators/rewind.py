@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import repository_for_change
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
@@ -16,7 +18,7 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed
 from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.rewind.apply import stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
@@ -104,7 +106,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
             place = self._repository_beside(checkpoint.location)
             if mode == PLAN:
                 return self._shown(self._plan(checkpoint, place, None))
-            repository = Repository.open_or_create(place)
+            repository = repository_for_change(place, checkpoint.location)
             if record := self._ended_before(repository, checkpoint.location, context, kind=RewindPlan.kind):
                 return _of_record(record)
             shown: dict[str, Any] = {}
@@ -115,10 +117,11 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 return made
 
             _, outcome = stop_plan_and_apply(
-                checkpoint,
+                checkpoint.location,
                 repository,
                 plan,
-                sink=self._sink(),
+                partial(apply_rewind, checkpoint=checkpoint, repository=repository, sink=self._sink()),
+                change=RewindPlan.kind,
                 accept=self._accepted(),
                 **self._how(checkpoint.location, context),
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import repository_at
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.recovery.status import REWOUND, UNDER_WAY, status_of
@@ -42,7 +42,7 @@ class RewindReportOperator(CheckpointOperator, RepositoryOperator):
         """Return the report; fail where the stream is not as the run was to leave it."""
         with no_retry_when_refused():
             checkpoint = self._checkpoint()
-            repository = Repository.open_if_there(self._repository_beside(checkpoint.location))
+            repository = repository_at(self._repository_beside(checkpoint.location), checkpoint.location)
             situation = status_of(checkpoint, repository, since=context["dag_run"].start_date)
         failed, skipped = self._in_state(context, "failed"), self._in_state(context, "skipped")
         half_way = situation.kind == UNDER_WAY or (situation.kind == REWOUND and bool(skipped))

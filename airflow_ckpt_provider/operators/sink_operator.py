@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.sinks.sink import Sink
 
 
-class SinkOperator(BaseOperator):
+class SinkOperator(MaskingOperator):
     """Base of the operators that ask the sink of a query.
 
-    :param sink: what the query writes to: the directory of a Delta table or of a file sink, or ``foreachBatch``, ``foreach``,
-        ``kafka``. ``None``: not known, and not asked. (templated)
+    :param sink: what the query writes to: the directory of a Delta table, an Iceberg table or a file sink,
+        ``iceberg:CATALOG.NAMESPACE.TABLE``, or ``foreachBatch``, ``foreach``, ``kafka``. ``None``: not known, and not asked.
+        (templated)
     :param sink_conn_id: Airflow connection to read the sink's log; ``None``: the environment's own credentials. (templated)
     :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table; ``None``: the query id. (templated)
-    :param sink_options: settings of the table's store as ``deltalake`` names them. (templated)
+    :param sink_options: settings of the table's store as ``deltalake`` names them, or of an Iceberg catalog as ``pyiceberg``
+        names them. (templated)
     """
 
     template_fields: Sequence[str] = ("sink", "sink_conn_id", "txn_app_id", "sink_options")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.redaction import redacted
 
 #: The application. What it imports of this package has to be importable where its driver runs.
 APPLICATION = str(Path(__file__).parents[1] / "jobs" / "copy_closure.py")
@@ -23,6 +25,8 @@ def arguments_for(
     reason: str,
     made_by: str,
     restorable_batches: int,
+    immutable_for: timedelta | None = None,
+    new_life: bool = False,
 ) -> list[str]:
     """What the application is to be told."""
     about = {
@@ -30,8 +34,10 @@ def arguments_for(
         "--reason": reason,
         "--made-by": made_by,
         "--restorable-batches": str(restorable_batches),
+        "--immutable-for": f"{immutable_for.total_seconds():.0f}" if immutable_for is not None else "",
     }
     words = [f"{option}={value}" for option, value in about.items() if value]
+    words += ["--new-life"] if new_life else []
     return [checkpoint, repository, *words, *(f"--tag={key}={value}" for key, value in tags.items())]
 
 
@@ -52,7 +58,7 @@ def backup_by_connection(conn_id: str, arguments: Sequence[str], **settings: Any
             hint="pip install 'airflow-ckpt-provider[spark]'",
         ) from e
     hook = SparkSubmitHook(
-        **{"name": f"back up {arguments[0]}", **settings}, conn_id=conn_id, application_args=list(arguments)
+        **{"name": f"back up {redacted(arguments[0])}", **settings}, conn_id=conn_id, application_args=list(arguments)
     )
     try:
         hook.submit(APPLICATION)

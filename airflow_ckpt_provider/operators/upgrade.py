@@ -57,7 +57,7 @@ class UpgradeBeginOperator(UpgradeSinkOperator):
         """Return the baseline and the dry run."""
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
-            name, run = self._name(checkpoint), upgrade_id(context)
+            name, run = self._name(repository, checkpoint), upgrade_id(context)
             accepted = self._accepted()
             way_back = self._dry_run(checkpoint)
             way_back.check(accepted)
@@ -218,7 +218,7 @@ class UpgradeReportOperator(UpgradeOperator):
         failed = self._failed(context)
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
-            name, run = self._name(checkpoint), upgrade_id(context)
+            name, run = self._name(repository, checkpoint), upgrade_id(context)
             found = newest_upgrade(repository, name)
             if found is None or found.upgrade_id != run:
                 raise RefusedError(

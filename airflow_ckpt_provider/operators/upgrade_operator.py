@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, words
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.places import open_place
@@ -30,14 +29,15 @@ _POLICIES = {policy_word(policy): policy for policy in SinkPolicy}
 RENAMED_POLICIES = {"accept": "keep"}
 
 
-class UpgradeOperator(BaseOperator):
+class UpgradeOperator(MaskingOperator):
     """Base of the steps of an upgrade: the places, and the record of the upgrade.
 
     :param checkpoint: URI of the checkpoint. (templated)
     :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param repository: URI of the repository that keeps the backups and the record of the upgrade. (templated)
     :param repository_conn_id: Airflow connection to reach it; ``None`` likewise. (templated)
-    :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
+    :param name: name of the stream in the repository; ``None``: the one that the checkpoint has there, else a
+        new one. (templated)
     :param driver_logs: where the driver says how it goes, as :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline`
         takes it: ``progress_log``, ``error_log``, ``progress_log_conn_id``; what they say by now is no fault of what is started
         next. (templated)
@@ -77,12 +77,10 @@ class UpgradeOperator(BaseOperator):
         return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
 
     def _kept(self) -> Repository:
-        return Repository.open_or_create(
-            open_place(required(self.repository, "repository"), text(self.repository_conn_id))
-        )
+        return Repository.open(open_place(required(self.repository, "repository"), text(self.repository_conn_id)))
 
-    def _name(self, checkpoint: Checkpoint) -> str:
-        return checked_name(text(self.name) or checkpoint.location.name)
+    def _name(self, repository: Repository, checkpoint: Checkpoint) -> str:
+        return stream_name(repository, checkpoint.location, text(self.name))
 
     def _baseline(self, upgrade: Upgrade, batch_id: int | None, *, anew: bool = False) -> dict[str, Any]:
         """The pace that was measured before the upgrade, for the batches that come next."""
@@ -94,7 +92,7 @@ class UpgradeOperator(BaseOperator):
         return mark_baseline(measured, **(self.driver_logs or {}))
 
     def _upgrade(self, repository: Repository, checkpoint: Checkpoint, context: Context) -> Upgrade:
-        return upgrade_of(repository, self._name(checkpoint), upgrade_id(context))
+        return upgrade_of(repository, self._name(repository, checkpoint), upgrade_id(context))
 
     def _states(self, context: Context) -> dict[str, str]:
         """State of each task of the group in this run, by its id within the group."""

@@ -92,7 +92,7 @@ class UpgradeGateOperator(UpgradeOperator):
         """Return what has been done so far."""
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
-            found = newest_upgrade(repository, self._name(checkpoint))
+            found = newest_upgrade(repository, self._name(repository, checkpoint))
         if found is None or found.upgrade_id != upgrade_id(context) or not found.is_open or not is_needed(found):
             raise AirflowSkipException("nothing was changed: there is nothing to take back")
         return {"events": [event.value for event in found.events], "new_code_started": found.has(Event.RELEASED)}
@@ -101,7 +101,7 @@ class UpgradeGateOperator(UpgradeOperator):
 class UpgradeRestoreOperator(UpgradeSinkOperator):
     """Put checkpoint and sink back to the drained batch, and let the old code start.
 
-    A retry goes on where the attempt before was stopped. Where it is refused nothing was changed, and the checkpoint stays
+    A retry resumes where the previous attempt was stopped. If it is refused, nothing was changed, and the checkpoint stays
     sealed. What was accepted when the upgrade began counts here too. The result: ``restored``, ``batch_id``, ``plan`` (of the
     rewind, or ``None``), ``baseline`` for the health gate.
 

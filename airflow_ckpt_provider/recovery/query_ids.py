@@ -10,77 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIdLink, QueryIds, strange_ids
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IdChange:
-    """A reset or rewind that gave a query a new id.
-
-    :param plan_id: the plan.
-    :param kind: ``rewind`` or ``reset``.
-    :param checkpoint: URI of the checkpoint.
-    :param old: the id before.
-    :param new: the id since.
-    :param from_batch: the first batch that could be written under the new id.
-    :param stands: it was carried out and not taken back.
-    """
-
-    plan_id: str
-    kind: str
-    checkpoint: str
-    old: str
-    new: str
-    from_batch: int
-    stands: bool
-
-
-def id_changes(repository: Repository) -> list[IdChange]:
-    """The changes of query ids that a repository has plans of. Two listings, a read for each plan and for each undo."""
-    places = [file.path for file in repository.location.list("plans").files]
-    if not places:
-        return []
-    audit = [file.path for file in repository.location.list("audit").files]
-
-    def read(path: str) -> dict[str, Any]:
-        document: dict[str, Any] = load_json(repository.location.read(path))
-        return document
-
-    def change(path: str) -> IdChange | None:
-        plan = read(path)
-        old, new = plan.get("query_id"), plan.get("new_query_id")
-        stands_at = plan.get("start") if plan.get("kind") == "reset" else plan.get("batch_id")
-        if not (old and new) or stands_at is None:
-            return None
-        plan_id = str(plan["plan_id"])
-        of_plan = [record for record in audit if record.partition("-")[2].startswith(plan_id)]
-        kinds = {
-            str(record.get("kind")) for record in map(read, of_plan) if plan_id in (record.get("of"), record["plan_id"])
-        }
-        return IdChange(
-            plan_id=plan_id,
-            kind=str(plan["kind"]),
-            checkpoint=str(plan["checkpoint"]),
-            old=str(old),
-            new=str(new),
-            from_batch=int(stands_at) + 1,
-            stands=plan["kind"] in kinds and "undo" not in kinds,
-        )
-
-    return [found for found in in_parallel(change, places) if found]
 
 
 def read_query_ids(
@@ -112,7 +54,7 @@ def read_query_ids(
         return None
     canonical = place.store.canonical
     here = {canonical(place.uri), *([canonical(becomes.checkpoint)] if becomes else [])}
-    changes = id_changes(repository) if repository else []
+    changes = [change for change in id_changes(repository) if change.new] if repository else []
     family = _Family(changes, here, canonical)
     links = family.of(last, known_by=f"backup {becomes.backup_id}" if becomes else "metadata")
     wanted = {*(strange_ids(history, links) if history else ()), *([query_id] if query_id else [])} - {*links, app_id}

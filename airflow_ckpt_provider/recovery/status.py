@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.plan import undo_of, undone_by
 from airflow_ckpt_provider.change.stopping import STOPPING
 from airflow_ckpt_provider.change.target import Target, inspect_target
@@ -35,7 +34,7 @@ class RewindStatus:
 
     :param kind: ``untouched``, ``under_way``, ``sealed_by_another``, ``rewound``, ``changed`` or ``running_again``.
     :param message: the situation in words.
-    :param commands: what goes on from there, one command a line; the first is the usual one.
+    :param commands: commands that continue from there, one a line; the first is the usual one.
     :param plan_id: the rewind it is about; ``None`` where there was none.
     """
 
@@ -213,8 +212,7 @@ def rewind_records(repository: Repository) -> list[dict[str, Any]]:
     ids = plans | {undo_of(plan_id) for plan_id in plans}
     names = (file.path for file in repository.location.list("audit").files)
     wanted = [path for path in names if path.partition("-")[2].removesuffix(".json") in ids]
-    records: list[dict[str, Any]] = in_parallel(repository.read_record, wanted)
-    return sorted(records, key=lambda record: str(record["at"]), reverse=True)
+    return sorted(repository.read_records(wanted), key=lambda record: str(record["at"]), reverse=True)
 
 
 def _changes(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
@@ -13,15 +12,16 @@ from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan, plan_to_undo, plan_undo
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.sink import BringForward
 from airflow_ckpt_provider.sinks.sink import Sink
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 
 @dataclass(frozen=True, slots=True)
-class UndoOutcome:
+class UndoOutcome(RecoveryOutcome):
     """A change that was taken back.
 
     :param plan_id: the plan that was taken back.
@@ -42,10 +42,6 @@ class UndoOutcome:
     table_version: int | None
     seconds: float
     already_done: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"seconds": round(self.seconds, 3)}
 
 
 def undo(
@@ -117,11 +113,19 @@ def undo(
 
 
 def _sibling(version: Location, uri: str, open_place: Callable[[str], Location] | None) -> Location:
-    """Another version of the same flow."""
+    """Another version of the same flow, which a plan names.
+
+    :raises RefusedError: it does not lie beside this one.
+    """
+    own, (parent, _, number) = plain_uri(version.uri).rpartition("/")[0], plain_uri(uri).rpartition("/")
+    if parent != own or not number.isdecimal():
+        raise RefusedError(
+            f"the plan in the repository is of {uri}, which is no version of the flow of {version}; nothing was changed",
+            hint="it was damaged or forged: put it back from a copy of the repository",
+        )
     if open_place:
         return open_place(uri)
-    parent = version.root.rstrip("/").rpartition("/")[0]
-    return Location(version.store, f"{parent}/{uri.rstrip('/').rpartition('/')[2]}")
+    return Location(version.store, f"{version.root.rstrip('/').rpartition('/')[0]}/{number}")
 
 
 def _refuse_old_restore(checkpoint: Location, repository: Repository) -> None:

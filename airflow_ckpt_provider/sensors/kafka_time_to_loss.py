@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger, is_due, look
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class KafkaTimeToLossSensor(BaseSensorOperator):
+class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     """Wait until the time to loss of a stream's resume point falls below a threshold, or records are lost already.
 
     Put the alarm downstream. The result is the report of the look that fired, as ``KafkaRetentionGuardOperator`` has it.

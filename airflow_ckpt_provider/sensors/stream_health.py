@@ -19,6 +19,7 @@ from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import required, seconds, text, whole_number
 from airflow_ckpt_provider.places import open_logs, open_place
+from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.sensors.waiting import StreamSensor
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class StreamHealthSensor(StreamSensor):
             raise
 
     def _said(self, measured: Pace, checks: list[Any]) -> str:
-        lines = [f"{self.checkpoint} does not run as before: batches up to {measured.batch_id}"]
+        lines = [f"{redacted(self.checkpoint)} does not run as before: batches up to {measured.batch_id}"]
         return "\n".join([*lines, *(str(check) for check in checks if check.ok is False)])
 
     def _numbers(self) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.fields import required, seconds, text
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.places import open_logs, open_place
@@ -33,7 +34,7 @@ _KEY = "ckpt_wait"
 _GRACE = 60.0
 
 
-class StreamSensor(BaseSensorOperator):
+class StreamSensor(MaskingOperator, BaseSensorOperator):
     """Base of the sensors that watch a checkpoint.
 
     :param checkpoint: URI of the checkpoint. (templated)

@@ -35,6 +35,7 @@ from airflow_ckpt_provider.operators.upgrade_switch import (
     UpgradeRestoreOperator,
     UpgradeSealOperator,
 )
+from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
 
@@ -126,7 +127,8 @@ def safe_upgrade(
     :param mode: ``"savepoint"``: stop, drain, back up. ``"last-state"``: the job is dead already; from the newest committed
         batch. ``"stateless"``: a new checkpoint at the kept position. ``"shadow"``: as ``savepoint``, after the new code has
         run beside the old one until it was level with it and gave equal rows.
-    :param name: name of the stream in the repository; ``None``: the last segment of the checkpoint. (templated)
+    :param name: name of the stream in the repository; ``None``: the one that the checkpoint has there, else a
+        new one. (templated)
     :param version: what is deployed, in words. (templated)
     :param reason: why, for the audit record. (templated)
     :param checkpoint_conn_id: Airflow connection to reach the checkpoint; ``None``: the environment's own credentials.
@@ -261,7 +263,7 @@ def safe_upgrade(
             approval
             and ApprovalOperator(
                 task_id="approve",
-                subject=f"Upgrade {checkpoint}?",
+                subject=f"Upgrade {redacted(checkpoint)}?",
                 body=f"{{{{ {result('plan', 'markdown')} }}}}",
                 defaults="Reject",
                 response_timeout=approval_timeout,

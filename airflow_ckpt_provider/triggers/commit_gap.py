@@ -16,6 +16,7 @@ from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.places import open_logs, open_place
+from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
 
 #: Seconds that the last look may take, beyond the deadline.
@@ -90,7 +91,7 @@ class CommitGapTrigger(BaseTrigger):
         """Look until there is an answer, or the deadline has passed."""
         wait = Wait.from_json(self.wait)
         memory = Memory.from_json(self.memory)
-        said = f"{self.checkpoint}: no look was finished in time"
+        said = f"{redacted(self.checkpoint)}: no look was finished in time"
         progress: dict[str, Any] = {}
         if memory.looked is not None:  # a worker has just looked
             await self._sleep(self.poll_interval - (datetime.now(UTC) - memory.looked).total_seconds())

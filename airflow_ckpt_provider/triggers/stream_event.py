@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_ckpt_provider.checkpoint.incidents import Glance, Limits, Watched, glance
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -85,7 +86,9 @@ class StreamEventTrigger(BaseEventTrigger):
             except CkptError as e:  # nobody would start the watch again
                 seen = Glance((), watched, e.message)
             if seen.failure:
-                self.log.warning("%s: %s; looking again in %g s", self.checkpoint, seen.failure, self.poll_interval)
+                self.log.warning(
+                    "%s: %s; looking again in %g s", redacted(self.checkpoint), seen.failure, self.poll_interval
+                )
             if seen.watched.going_on != watched.going_on:
                 await self._keep(seen.watched)
             watched = seen.watched

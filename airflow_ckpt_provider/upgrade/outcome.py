@@ -1,4 +1,4 @@
-"""How an upgrade has ended, or where it stands: in words, with times, and with what goes on from there."""
+"""How an upgrade has ended, or where it stands: in words, with times, and with the commands that continue from there."""
 
 from __future__ import annotations
 

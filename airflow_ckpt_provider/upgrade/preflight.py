@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, from_facts, from_kafka_offsets
 from airflow_ckpt_provider.storage.location import Location
@@ -27,7 +28,7 @@ def query_to_guard(
 
     :param checkpoint: the checkpoint.
     :param repository: a repository with backups of the stream.
-    :param name: name of the stream there; by default the last segment of the checkpoint.
+    :param name: name of the stream there; by default the one that the checkpoint has there.
     :param backup_id: a backup's id; by default the newest.
     :param offsets: Kafka offsets, as Spark's ``startingOffsets``.
     :raises RefusedError: not exactly one of the three was given.
@@ -35,7 +36,7 @@ def query_to_guard(
     if (checkpoint is not None) + (offsets is not None) > 1:
         raise RefusedError("both a checkpoint and offsets were given", hint="give one of them")
     if checkpoint is not None:
-        manifest = _newest(repository, name or checkpoint.name, backup_id)
+        manifest = _newest(repository, stream_name(repository, checkpoint, name), backup_id)
         return from_checkpoint(checkpoint, known=manifest.facts if manifest else None)
     if offsets is not None:
         manifest = _newest(repository, name, backup_id)

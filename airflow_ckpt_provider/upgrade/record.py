@@ -134,16 +134,18 @@ def newest_upgrade(repository: Repository, name: str) -> Upgrade | None:
     events: dict[Event, Mapping[str, Any]] = {}
     for path in paths:
         try:
-            value = load_json(repository.location.read(path))
-            event = Event(value.pop("event"))
+            value = load_json(repository.location.read_document(path))
+            event, upgrade_id = Event(value.pop("event")), str(value["upgrade"])
+            newest = int(paths[0].rpartition("/")[2].removesuffix(".json"))
+            if not isinstance(value["at"], str):
+                raise ValueError(f"its time is {value['at']!r}")
             events.setdefault(event, value)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise RepositoryError(
                 f"{path} cannot be read: {e}", hint="it is a note of an upgrade; delete or mend it by hand"
             ) from e
         if event is Event.BEGUN:
-            newest = int(paths[0].rpartition("/")[2].removesuffix(".json"))
-            return Upgrade(name, str(value["upgrade"]), newest, events)
+            return Upgrade(name, upgrade_id, newest, events)
     return None
 
 

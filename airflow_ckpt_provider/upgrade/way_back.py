@@ -22,7 +22,7 @@ from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, inspect_de
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.file_sink import obstacle_to_rollback
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
+from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkPolicy, SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -180,7 +180,7 @@ def _moved(location: Location, paths: Iterable[str]) -> Obstacle | None:
 
 def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> list[Obstacle]:
     takes_back = policy is SinkPolicy.ROLLBACK
-    if sink.place is None and sink.kind == "unknown":
+    if not sink.name:
         if takes_back:
             reason = (
                 "sink_policy is 'rollback' and no sink is named, so the rows of the new code cannot be taken out of it"
@@ -188,9 +188,12 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
             return [
                 Obstacle("sink_not_named", reason, "name it (sink=…), or leave its rows in it (sink_policy='keep')")
             ]
-        reason = "no sink is named: a Delta table or file sink skips the batches that come again, others get their rows twice"
+        reason = (
+            "no sink is named: a Delta table, an Iceberg table or a file sink skips the batches that come again; a sink "
+            "without memory gets their rows twice"
+        )
         return [Obstacle("sink_unknown", reason, "name it: sink=…", SINK_UNKNOWN)]
-    if sink.place is None and takes_back:
+    if sink.kind in WITHOUT_MEMORY and takes_back:
         reason = f"a {sink.kind} sink keeps no memory of batches, and rows cannot be taken out of it"
         return [
             Obstacle("sink_without_memory", reason, "leave its rows in it (sink_policy='keep'); they come twice then")
@@ -198,14 +201,20 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
     committed = progress.latest_committed if progress.latest_committed is not None else -1
     newest = max(committed, progress.latest_logged if progress.latest_logged is not None else -1)
     history, app_id, unwritten = history_of(sink), sink.app_id or progress.query_id or "", repartitions(tree)
+    if history:
+        history = replace(history, is_described=True)  # what only a log checkpoint says is asked for by itself
     ids = QueryIds.of(progress.query_id or "", app_id=sink.app_id)
     # Also where its rows stay: the way back looks at the sink, and is refused where that cannot be read.
     report = inspect_sink(sink, history, ids, committed, newest, unwritten=unwritten)
-    if not takes_back or sink.place is None:
+    if not takes_back:
+        return []
+    if history and history.format == "iceberg":
+        return list(_of_iceberg(history, ids, app_id, report, newest))
+    if sink.place is None:
         return []
     if history is None:
-        found = [_blocked(report, report)] if _is_blocked(report) else []
-        if why := obstacle_to_rollback(sink.place, unwritten=unwritten):
+        found = [_blocked(report, report)] if _is_blocked(report) or report.obstacle else []
+        if report.kind == "file" and (why := obstacle_to_rollback(sink.place, unwritten=unwritten)):
             found.append(Obstacle("file_sink_log", why, "leave its rows in it (sink_policy='keep')"))
         return found
     return list(_of_table(sink, sink.place, history, ids, app_id, progress.query_id, report, newest))
@@ -243,17 +252,34 @@ def _of_table(
         if blocked:
             yield _blocked(report, blocked)
     yield from _of_features(sink, place, sorted(features - RESTORED_WITHOUT_SPARK), query_id)
-    if foreign := _foreign(history, app_id):
-        named = ", ".join(commit.describe() for commit in foreign[-3:])
-        reason = (
-            f"others write into {place}, lately {named}: what they write while the new code runs would leave it too, and the "
-            "way back is refused where nobody accepted that"
-        )
-        step = "stop them during the upgrade, or leave the rows in the table (sink_policy='keep')"
-        yield Obstacle("foreign_writes", reason, step, FOREIGN_LOSS)
+    yield from _of_others(history, app_id)
     if gone := missing_data_file(place):
         reason = f"the data file {gone} of {place} is gone: its newest version cannot be restored"
         yield Obstacle("data_file_missing", reason, "see who deletes files of the table (VACUUM), and repair the table")
+
+
+def _of_iceberg(
+    history: TableHistory, ids: QueryIds, app_id: str, report: SinkReport, newest: int
+) -> Iterator[Obstacle]:
+    ahead = max(newest, report.batch_id or -1, report.remembered or -1)
+    place = history.newest + 1
+    more = TableCommit(place, None, "append", {ids.current: ahead + 1}, changes_data=True, snapshot_id=0)
+    later = replace(history, commits=(*history.commits, more), snapshots=(*history.snapshots, 0))
+    blocked = next((each for each in (report, inspect_delta(later, ids, ahead)) if _is_blocked(each)), None)
+    if blocked:
+        yield _blocked(report, blocked)
+    yield from _of_others(history, app_id)
+
+
+def _of_others(history: TableHistory, app_id: str) -> Iterator[Obstacle]:
+    if foreign := _foreign(history, app_id):
+        named = ", ".join(commit.describe() for commit in foreign[-3:])
+        reason = (
+            f"others write into {history.uri}, lately {named}: what they write while the new code runs would leave it too, "
+            "and the way back is refused where nobody accepted that"
+        )
+        step = "stop them during the upgrade, or leave the rows in the table (sink_policy='keep')"
+        yield Obstacle("foreign_writes", reason, step, FOREIGN_LOSS)
 
 
 def _of_features(sink: Sink, place: Location, beyond: list[str], query_id: str | None) -> Iterator[Obstacle]:
@@ -292,7 +318,7 @@ def _foreign(history: TableHistory, app_id: str) -> list[TableCommit]:
 def _how(sink: Sink, policy: SinkPolicy) -> str:
     if policy is SinkPolicy.ROLLBACK:
         return "the checkpoint goes back to the drained batch, and the rows of the new code leave the sink"
-    if sink.place is not None:
+    if sink.place is not None or sink.table:
         return (
             "the checkpoint goes back to the drained batch, the rows of the new code stay, and the sink silently skips the "
             "batches of the old code that have their numbers"

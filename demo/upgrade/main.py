@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.opening import open_location
@@ -74,6 +75,7 @@ class UpgradeDemo:
             directory.mkdir(parents=True)
         # For the drivers as well, which the tasks of the DAG start.
         os.environ["TMPDIR"] = str(self.temporary)
+        Repository.open_or_create(open_location(str(self.repository)))
         try:
             airflow = self._start_airflow()
             self._stream_runs(airflow)

@@ -81,7 +81,7 @@ class KillingStore(Store):
     def copy(self, source: str, target: str, size: int) -> None:
         raise NotImplementedError("local copies pass through the process")
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """Both count the same changes."""
         fenced = copy.copy(self)
         fenced._store = self._store.fenced(check, request_timeout=request_timeout)

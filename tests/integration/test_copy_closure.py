@@ -109,6 +109,7 @@ def test_on_s3(cluster: SparkCluster, s3_server: S3Server, big: Path) -> None:
 def test_encrypted(cluster: SparkCluster, tmp_path: Path) -> None:
     checkpoint = sample(_VERSION, "rocks_changelog_agg").unpack(tmp_path / "orders")
     key = tmp_path / "key"
+    key.touch(0o600)
     key.write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
     assert cluster.run(checkpoint, tmp_path / "backups", "--key-file", key) == 0
     place = open_location(str(tmp_path / "backups"))

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.storage.opening import open_location
 from demo.answering import answering
 from tests.one_checkpoint import unpack
 
@@ -93,7 +95,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Where a repository may be made."""
+    """A repository without backups."""
+    Repository.open_or_create(open_location(str(tmp_path / "backups")))
     return tmp_path / "backups"
 
 

@@ -44,9 +44,11 @@ def test_a_connection_of_the_database(metadata_database: None, s3_server: S3Serv
     with create_session() as session:
         session.add(Connection.from_json(s3_server.airflow_connection(), conn_id="lake"))
 
+    of_repository = ("--repository-conn-id", "lake")
+    assert airflow("ckpt", "init", f"s3://{bucket}/backups", *of_repository).code == 0
     taken = airflow(
         *("ckpt", "backup", f"s3://{bucket}/orders", f"s3://{bucket}/backups", "--json"),
-        *("--checkpoint-conn-id", "lake", "--repository-conn-id", "lake"),
+        *("--checkpoint-conn-id", "lake", *of_repository),
     )
     assert taken.code == 0, taken.err
     assert "lake" in taken.err, "the hook's log went where it belongs"

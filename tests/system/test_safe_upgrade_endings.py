@@ -9,22 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
-from tests.integration.safe_upgrades.upgrades import Upgrade
+from tests.integration.safe_upgrades.upgrades import UpgradeRun
 from tests.one_checkpoint import NEWEST
-from tests.system.conftest import Answer, RunDag, result, states
+from tests.system.conftest import Answer, RunDag, result
 from tests.unit.operators.test_upgrade_begin import FEATURES, PROTOCOL, edit_first
-from tests.unit.recovery.test_rewind import delta_table
+from tests.unit.recovery.tables import delta_table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
@@ -39,7 +40,7 @@ class Made:
     make: Callable[[str], BaseOperator]
 
 
-class Tried:
+class Tried(UpgradeRun):
     """An upgrade of a stream that nobody runs: what its tasks did, and where it ended.
 
     :param checkpoint: the checkpoint, drained at batch 5.
@@ -48,6 +49,7 @@ class Tried:
 
     def __init__(self, checkpoint: Path, run_dag: RunDag) -> None:
         self.checkpoint = checkpoint
+        Repository.open_or_create(open_location(str(checkpoint.parents[1] / "backups")))
         self.ckpt = Checkpoint.at(open_location(str(checkpoint)))
         self.did: list[str] = []
         self.run: Any = None
@@ -87,9 +89,7 @@ class Tried:
     def go_on(self, task_id: str) -> None:
         """Clear a task and what comes after it, and let the run go on."""
         self.did.clear()
-        cleared = Upgrade(cast(Any, None), self.dag, self.run)
-        cleared.go_on(task_id)
-        self.run = cleared.run
+        super().go_on(task_id)
 
     def task(self, does: Any = None) -> Callable[[str], BaseOperator]:
         if isinstance(does, Made):
@@ -112,19 +112,6 @@ class Tried:
     @property
     def newest(self) -> int:
         return max(int(file.name) for file in (self.checkpoint / "commits").glob("[0-9]*"))
-
-    @property
-    def tasks(self) -> dict[str, str]:
-        return {task_id.removeprefix("u."): state for task_id, state in states(self.run).items()}
-
-    @property
-    def failed(self) -> list[str]:
-        return sorted(task_id for task_id, state in self.tasks.items() if state == "failed")
-
-    @property
-    def report(self) -> dict[str, Any]:
-        found: dict[str, Any] = result(self.run, "u.report") or result(self.run, "u.report", "report")
-        return found
 
     @property
     def sealed(self) -> bool:

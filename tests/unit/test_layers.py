@@ -14,11 +14,13 @@ import pytest
 PACKAGE = "airflow_ckpt_provider"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
-#: What every layer may use; of these, json_text may use errors.
-BOTTOM = {"errors", "json_text"}
+#: What every layer may use; of these, json_text may use errors, and errors redaction.
+BOTTOM = {"errors", "fingerprint", "json_text", "redaction"}
 #: Layer of the pure core -> what it may import of this package, beside itself, the bottom and the version.
 MAY_IMPORT: dict[str, set[str]] = {
+    "redaction": set(),
     "errors": set(),
+    "fingerprint": set(),
     "json_text": set(),
     "storage": set(),
     "verdict": {"storage"},
@@ -41,7 +43,8 @@ ABOVE |= {"sensors", "task_groups", "triggers"}
 #: What is loaded when all of the core is: each is small and talks to no network by itself (fsspec loads lz4 where it is there).
 MAY_LOAD = {"cramjam", "fsspec", "lz4"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.
-PURE = ("errors", "json_text", "storage", "verdict", "checkpoint", "backup", "sinks", "change", "recovery")
+PURE = ("redaction", "errors", "fingerprint", "json_text", "storage", "verdict", "checkpoint", "backup")
+PURE += ("sinks", "change", "recovery")
 PURE += ("lakeflow", "upgrade", "fleet", "advisor")
 #: What talks to a network, or brings a framework along.
 CLIENTS = {
@@ -58,7 +61,7 @@ CLIENTS = {
     "s3fs",
 }
 CLIENTS |= {"confluent_kafka", "databricks", "delta", "deltalake", "duckdb", "kafka", "pandas", "pyarrow", "requests"}
-CLIENTS |= {"airflow", "pyspark", "urllib3"}
+CLIENTS |= {"airflow", "pyiceberg", "pyspark", "urllib3"}
 #: The module that opens a kind of store -> its client.
 MAY_NAME = {f"{PACKAGE}.storage.s3_store": {"obstore"}}
 
@@ -99,7 +102,8 @@ def test_every_module_has_its_layer() -> None:
 @pytest.mark.parametrize(("name", "path"), CORE)
 def test_imports_point_down(name: str, path: Path) -> None:
     layer = layer_of(name)
-    allowed = MAY_IMPORT[layer] | {layer, "__version__"} | (BOTTOM if layer != "errors" else set())
+    below = {"redaction"} if layer == "errors" else BOTTOM
+    allowed = MAY_IMPORT[layer] | {layer, "__version__"} | below
     up = [
         f"{path.name}:{line} imports {target}"
         for line, target in imports(path)

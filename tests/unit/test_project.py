@@ -76,6 +76,7 @@ def test_extras_are_the_documented_ones() -> None:
         "azure",
         "delta",
         "encryption",
+        "iceberg",
     }
 
 

@@ -94,16 +94,45 @@ VERBS = (
     ),
     Verb(
         "check",
-        "Compare all backups of a repository with the objects that are there",
-        (REPOSITORY, NAME),
+        "Compare all backups of a repository with the objects that are there, and with what was found damaged",
+        (
+            REPOSITORY,
+            NAME,
+            Option(
+                ("--trust",),
+                "also report what is signed, and gaps in the audit records and in the numbers of backups",
+                FLAG,
+            ),
+            Option(
+                ("--pin",),
+                "file that remembers the newest backups; that one of them is missing is a finding, also if --trust is not given",
+                {"type": filled, "metavar": "FILE"},
+            ),
+        ),
         ("repository",),
         "check",
     ),
     Verb(
         "repair",
-        "Rebuild missing objects of a repository from a live checkpoint: shows the plan, and carries it out with --apply",
-        (REPOSITORY, CHECKPOINT, NAME, REASON, APPLY),
-        ("repository", "checkpoint"),
+        "Rebuild missing and damaged objects of a repository: shows the plan, and carries it out with --apply",
+        (
+            REPOSITORY,
+            CHECKPOINT,
+            NAME,
+            Option(
+                ("--second",),
+                "another repository that may hold the same contents, such as one that backups are copied to",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            Option(
+                ("--second-key-file",),
+                "key of that repository (default: that of --key-file)",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            REASON,
+            APPLY,
+        ),
+        ("repository", "checkpoint", "second"),
         "check",
     ),
     Verb(
@@ -112,7 +141,7 @@ VERBS = (
         (
             REPOSITORY,
             Option(("BACKUP",), "id of the backup, latest, or all", {"type": filled}),
-            Option(("TARGET",), "the other repository; an empty place becomes one", {"type": filled}),
+            Option(("TARGET",), "the other repository: a path or a URI", {"type": filled}),
             NAME,
             Option(
                 ("--target-key-file",),
@@ -123,5 +152,45 @@ VERBS = (
         ),
         ("repository", "target"),
         "copy",
+    ),
+    Verb(
+        "key",
+        "List, add, rotate or remove the keys of an encrypted repository, export them, or put them back",
+        (
+            Option(
+                ("ACTION",),
+                "what to do: list, add, rotate (replace the key that is given), remove, export or import",
+                {"choices": ("list", "add", "rotate", "remove", "export", "import")},
+            ),
+            REPOSITORY,
+            Option(
+                ("--new-key-file",),
+                "the key to add, or the one that replaces the key that is given",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            Option(("--id",), "id of the key to remove, as the list has it", {"type": filled, "metavar": "ID"}),
+            Option(("--note",), "what the new key is for, for the list", {"default": "", "metavar": "TEXT"}),
+            Option(
+                ("--file",),
+                "where to export to, a new file on this machine; or the export to put back",
+                {"type": filled, "metavar": "FILE"},
+            ),
+        ),
+        ("repository",),
+        "key",
+    ),
+    Verb(
+        "new-signing-key",
+        "Make a key that signs what is written into repositories, and show its public key",
+        (Option(("FILE",), "where to write the private key: a new file on this machine", {"type": filled}),),
+        (),
+        "signing",
+    ),
+    Verb(
+        "sign",
+        "Sign the documents of a repository that no trusted key has signed: see that they are right before",
+        (REPOSITORY,),
+        ("repository",),
+        "signing",
     ),
 )

@@ -48,7 +48,7 @@ VERBS = (
             ),
             Option(
                 ("--repository",),
-                "whose backups missing files are fetched from, and where what goes is kept (default: CHECKPOINT.repairs)",
+                "repository whose backups have missing files; it keeps removed and replaced ones (default: CHECKPOINT.repairs)",
                 {"type": filled, "metavar": "REPOSITORY"},
             ),
             NAME,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.backup.create import BackupResult, create_backup, open_for_backup
+from datetime import timedelta
+
+from airflow_ckpt_provider.backup.create import BackupResult, create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
@@ -13,8 +16,7 @@ def backup(call: Call) -> Answer:
     """Back up a checkpoint into a repository."""
     args = call.args
     checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
-    place = call.places(args.repository, role="repository")
-    repository = open_for_backup(place, checkpoint, name=args.name)
+    repository = Repository.open(call.places(args.repository, role="repository"))
     with terminal.progress_bar("Backing up") as on_progress:
         result = create_backup(
             checkpoint,
@@ -28,6 +30,8 @@ def backup(call: Call) -> Answer:
             on_progress=on_progress,
             observe=observing(args.kafka_config),
             skip_if_unchanged=args.skip_if_unchanged,
+            immutable_for=timedelta(seconds=args.immutable_for) if args.immutable_for is not None else None,
+            new_life=args.new_life,
         )
     if call.screen:
         _show(result, call)
@@ -53,6 +57,8 @@ def _show(result: BackupResult, call: Call) -> None:
         if result.unchanged
         else ("copied now", f"{copied} in {result.seconds:.1f} s{rest}"),
     ]
+    if result.immutable_until:
+        rows.append(("locked until", terminal.moment(result.immutable_until)))
     if call.screen:
         call.screen.print(terminal.title(title))
         call.screen.print(terminal.facts(rows))

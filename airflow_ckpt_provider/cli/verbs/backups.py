@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
@@ -19,16 +20,18 @@ if TYPE_CHECKING:
 
 
 def backups(call: Call) -> Answer:
-    """List backups, oldest first; one that cannot be read is a finding and does not hide the others."""
+    """List backups, oldest first; one that cannot be read is a finding and does not hide the others; so is damage."""
     repository = Repository.open(call.places(call.args.repository, role="repository"))
     names = repository.names() if call.args.name is None else (call.args.name,)
     found: dict[str, list[Manifest]] = {}
     damaged: list[str] = []
     for name in names:
+        known = read_damaged(repository.location, name)
         for each in readable(repository, name, repository.backup_ids(name), with_files=False):
             if isinstance(each, DamagedBackup):
                 damaged += each.problems
             else:
+                damaged += (f"{name} {each.backup_id}: {damage.message}" for damage in known.of(each).values())
                 found.setdefault(name, []).append(each)
     listed = [manifest for manifests in found.values() for manifest in manifests]
     verdicts = judged_backups(call.args.kafka_config, listed) if call.args.kafka_config else {}

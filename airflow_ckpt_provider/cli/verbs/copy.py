@@ -13,7 +13,7 @@ def copy(call: Call) -> Answer:
     args = call.args
     source = Repository.open(call.places(args.repository, role="repository"))
     manifests = source.backups(args.name) if args.backup == "all" else [source.manifest(args.backup, name=args.name)]
-    target = Repository.open_or_create(call.places(args.target, role="target"))
+    target = Repository.open(call.places(args.target, role="target"))
     with terminal.progress_bar("Copying") as on_progress:
         copied = copy_backups(
             source, target, manifests, made_by=call.made_by, workers=args.workers, on_progress=on_progress

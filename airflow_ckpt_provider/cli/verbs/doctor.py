@@ -36,6 +36,7 @@ def doctor(call: Call) -> Answer:
             if value:
                 raise UsageError(f"{flag} is for a repair", hint="add --repair")
     checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
+    repository = Repository.open(call.places(args.repository, role="repository")) if args.repository else None
     contents = not args.skip_contents
     found = checkpoint.diagnose(contents=contents)
     advice = advice_on(checkpoint, target=args.target, trigger_seconds=args.trigger)
@@ -49,7 +50,6 @@ def doctor(call: Call) -> Answer:
         _show(checkpoint, found, advice, call.screen)
     if not args.repair:
         return Answer(document, findings=bool(found))
-    repository = Repository.open(call.places(args.repository, role="repository")) if args.repository else None
 
     def plan(seal_id: str | None) -> RepairPlan:
         made = plan_repair(

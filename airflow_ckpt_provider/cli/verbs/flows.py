@@ -39,7 +39,7 @@ def _reset(call: Call, flow: Flow) -> Answer:
     show_plan(call, plan.to_markdown(), done=plan.already_done)
     if not args.apply:
         return Answer(plan.to_json())
-    repository = Repository.open_or_create(_repository(call)) if args.repository else None
+    repository = Repository.open(_repository(call)) if args.repository else None
     how = how_to_apply(call, flow.version(plan.base))
     outcome = apply_flow_reset(plan, accept=args.accept, repository=repository, **how)
     if call.screen:

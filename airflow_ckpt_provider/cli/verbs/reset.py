@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.backup.repository import Repository
+from functools import partial
+
+from airflow_ckpt_provider.backup.repository import repository_for_change
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sink_of
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.recovery.positions.asking import partitions_of
-from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, stop_plan_and_reset
+from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 
@@ -42,10 +45,13 @@ def reset(call: Call) -> Answer:
 
     if not args.apply:
         return Answer(plan(args.seal_id).to_json())
-    made, outcome = stop_plan_and_reset(
+    repository = repository_for_change(place, checkpoint)
+    made, outcome = stop_plan_and_apply(
         checkpoint,
-        Repository.open_or_create(place),
+        repository,
         plan,
+        partial(apply_reset, checkpoint=checkpoint, repository=repository),
+        change=ResetPlan.kind,
         stop_running=args.stop_running,
         seal_id=args.seal_id,
         accept=args.accept,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan, sink_of
-from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, stop_plan_and_restore
+from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 
@@ -38,10 +39,12 @@ def restore(call: Call) -> Answer:
     if not args.apply:
         return Answer(plan(None).to_json())
     with terminal.progress_bar("Restoring") as on_progress:
-        _, outcome = stop_plan_and_restore(
+        _, outcome = stop_plan_and_apply(
             target,
             repository,
             plan,
+            apply_restore,
+            change=RestorePlan.kind,
             stop_running=args.stop_running,
             accept=args.accept,
             workers=args.workers,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import Repository, repository_at, repository_for_change
+from airflow_ckpt_provider.backup.stream_names import stream_name
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
@@ -18,11 +21,10 @@ from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, s
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.cli.offsets import in_words
 from airflow_ckpt_provider.cli.options import warn_of
-from airflow_ckpt_provider.errors import RepositoryError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
-from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, stop_plan_and_apply
+from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
@@ -59,11 +61,13 @@ def rewind(call: Call) -> Answer:
 
     if not args.apply:
         return Answer(plan(None).to_json())
+    repository = repository_for_change(place, checkpoint.location)
     _, outcome = stop_plan_and_apply(
-        checkpoint,
-        Repository.open_or_create(place),
+        checkpoint.location,
+        repository,
         plan,
-        sink=sink,
+        partial(apply_rewind, checkpoint=checkpoint, repository=repository, sink=sink),
+        change=RewindPlan.kind,
         stop_running=args.stop_running,
         accept=args.accept,
         **how_to_apply(call, checkpoint.location),
@@ -98,12 +102,7 @@ def _specifier(call: Call) -> Specifier:
 
 
 def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
-    try:
-        repository = Repository.open(place)
-    except RepositoryError:
-        if call.args.repository:
-            raise
-        repository = None
+    repository = repository_at(place, checkpoint.location)
     targets = reachable(checkpoint, repository, name=call.args.name)
     versions = _table_versions(call, checkpoint, repository)
     if call.screen:
@@ -119,11 +118,12 @@ def _table_versions(call: Call, checkpoint: Checkpoint, repository: Repository |
     if sink.place is None or not is_delta_table(sink.place):
         return {}
     history = read_table_history(sink.place)
+    query_id = checkpoint.progress().query_id
     ids = read_query_ids(
-        checkpoint.progress().query_id,
+        query_id,
         place=checkpoint.location,
         repository=repository,
-        name=call.args.name or checkpoint.location.name,
+        name=stream_name(repository, checkpoint.location, call.args.name, query_id=query_id),
         app_id=sink.app_id,
         history=history,
         tree=checkpoint.tree(),

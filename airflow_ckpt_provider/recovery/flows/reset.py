@@ -10,7 +10,6 @@ refuses, nothing has begun, or all is done, and the same command again finishes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
@@ -30,7 +29,9 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.recovery.flows.flow import Flow
+from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
@@ -152,7 +153,7 @@ class FlowReset(Plan):
     @property
     def plan_fingerprint(self) -> str:
         """Changes with the request, the live checkpoint, the positions or the sink: what an approval is given for."""
-        return hashlib.sha256(f"{self.version} {self.reset.plan_fingerprint}".encode()).hexdigest()[:16]
+        return fingerprint_of(f"{self.version} {self.reset.plan_fingerprint}")
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""
@@ -195,7 +196,7 @@ class FlowReset(Plan):
 
 
 @dataclass(frozen=True, slots=True)
-class FlowOutcome:
+class FlowOutcome(RecoveryOutcome):
     """A flow whose live checkpoint is another one now.
 
     :param plan_id: the plan.
@@ -220,10 +221,6 @@ class FlowOutcome:
     snippet: str
     seconds: float
     already_done: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"seconds": round(self.seconds, 3)}
 
 
 def plan_flow_reset(

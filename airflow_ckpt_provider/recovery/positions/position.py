@@ -97,3 +97,20 @@ class SourcePosition:
             "alternatives": [alternative.to_json() for alternative in self.alternatives],
             "seed": self.seed.to_json() if self.seed else None,
         }
+
+
+class FirstStart:
+    """What a new query is given at its first start; base of what has a starting position for each of its ``sources``."""
+
+    __slots__ = ()
+    sources: tuple[Any, ...]
+
+    @property
+    def options(self) -> dict[str, dict[str, str]]:
+        """Source -> options of its reader, for ``spark.readStream.….options(**…)``."""
+        return {source.source: dict(source.options) for source in self.sources}
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """Settings of the session, of all sources."""
+        return {key: value for source in self.sources for key, value in source.conf.items()}

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.recovery.positions.files import (
 )
 from airflow_ckpt_provider.recovery.positions.kafka import kafka_position, kafka_position_by_clock
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, Unread
-from airflow_ckpt_provider.recovery.positions.position import Seed, SourcePosition
+from airflow_ckpt_provider.recovery.positions.position import FirstStart, Seed, SourcePosition
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -48,7 +48,7 @@ class Caution:
 
 
 @dataclass(frozen=True, slots=True)
-class StartingPositions:
+class StartingPositions(FirstStart):
     """Where every source of a new checkpoint starts.
 
     :param origin: the checkpoint or the backup they are of.
@@ -75,16 +75,6 @@ class StartingPositions:
         """The worst of the sources'."""
         found = {source.verdict for source in self.sources}
         return next((verdict for verdict in _RANK if verdict in found), Verdict.UNKNOWN)
-
-    @property
-    def options(self) -> dict[str, dict[str, str]]:
-        """Source -> what goes into ``spark.readStream.….options(**…)``."""
-        return {source.source: dict(source.options) for source in self.sources}
-
-    @property
-    def conf(self) -> dict[str, str]:
-        """Settings of the new query's session, of all sources."""
-        return {key: value for source in self.sources for key, value in source.conf.items()}
 
     @property
     def seeds(self) -> tuple[Seed, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -11,25 +12,26 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
-from airflow_ckpt_provider.change.stopping import with_query_stopped
+from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.repair.planning import repair_place
 
 
 @dataclass(frozen=True, slots=True)
-class RepairOutcome:
+class RepairOutcome(RecoveryOutcome):
     """A repair that was carried out.
 
     :param plan_id: the plan.
     :param checkpoint: URI of the checkpoint.
     :param batch_id: the batch that the query goes on after.
     :param replayed: how many batches are run again that had been logged or committed.
-    :param deleted: files that went.
+    :param deleted: files that were removed.
     :param fetched: files that came from backups.
     :param rewritten: files that were written anew.
-    :param kept: where what went is kept; ``None`` where nothing did.
+    :param kept: where removed and replaced files are kept; ``None`` if there are none.
     :param seconds: how long it took.
     :param already_done: nothing had to be done.
     """
@@ -44,10 +46,6 @@ class RepairOutcome:
     kept: str | None
     seconds: float
     already_done: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"seconds": round(self.seconds, 3)}
 
 
 def apply_repair(
@@ -85,7 +83,7 @@ def apply_repair(
         )
     if plan.already_done:
         return _outcome(plan, plan.batch_id, kept=None, seconds=0.0)
-    kept_in = repository or Repository.open_or_create(repair_place(checkpoint.location))
+    kept_in = _repository(checkpoint, repository)
     change = Change(
         plan,
         checkpoint.location,
@@ -108,33 +106,28 @@ def stop_plan_and_repair(
     *,
     repository: Repository | None = None,
     stop_running: bool = False,
-    rest: RestRule | None = None,
-    made_by: str = "",
-    **more: Any,
+    **how: Any,
 ) -> tuple[RepairPlan, RepairOutcome]:
-    """Plan a repair and carry it out, after the query was stopped where that is allowed.
+    """Plan a repair and carry it out, as :func:`~airflow_ckpt_provider.change.stopping.stop_plan_and_apply` does.
 
-    :param plan: makes the plan, given the id under which the checkpoint was sealed to stop its query, or ``None``.
+    :param plan: makes the plan, given the id of the seal that stopped the query, or ``None``.
+    :param repository: the one that the plan is made with. Without one a repository is made beside the checkpoint: before the
+        query is stopped or, without ``stop_running``, once there is something to keep.
     :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
-    :param more: what else :func:`apply_repair` takes.
+    :param how: what else :func:`apply_repair` takes.
     """
-
-    def work(seal_id: str | None, proof: RestProof | None) -> tuple[RepairPlan, RepairOutcome]:
-        made = plan(seal_id)
-        done = apply_repair(made, checkpoint, repository=repository, rest=rest, proof=proof, made_by=made_by, **more)
-        return made, done
-
     if not stop_running:
-        return work(None, None)
-    return with_query_stopped(
-        checkpoint.location,
-        repository or Repository.open_or_create(repair_place(checkpoint.location)),
-        work,
-        change=RepairPlan.kind,
-        stop_running=stop_running,
-        rest=rest or RestRule(),
-        made_by=made_by,
+        made = plan(None)
+        return made, apply_repair(made, checkpoint, repository=repository, **how)
+    kept_in = _repository(checkpoint, repository)
+    apply = functools.partial(apply_repair, checkpoint=checkpoint, repository=kept_in)
+    return stop_plan_and_apply(
+        checkpoint.location, kept_in, plan, apply, change=RepairPlan.kind, stop_running=True, **how
     )
+
+
+def _repository(checkpoint: Checkpoint, given: Repository | None) -> Repository:
+    return given or Repository.open_or_create(repair_place(checkpoint.location))
 
 
 def _outcome(plan: RepairPlan, batch_id: int, *, kept: str | None, seconds: float) -> RepairOutcome:

@@ -1,10 +1,9 @@
-"""The plan of a repair: which batch, what goes, what comes back from a backup. Data and words; see ``repair`` for the making."""
+"""The plan of a repair: the batch, the files to remove, the files that come from a backup. See ``planning``."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -30,6 +29,7 @@ from airflow_ckpt_provider.checkpoint.doctor.examination import examine
 from airflow_ckpt_provider.checkpoint.findings import Severity
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -148,7 +148,7 @@ class RepairPlan(Plan):
         writes = [(e.path, e.size, e.sha256 or e.checksum) for e, _ in self.fetches]
         anew = {path: hashlib.sha256(content).hexdigest() for path, content in self.rewrites.items()}
         parts = [self.checkpoint, self.fingerprint, self.batch_id, list(self.deletes), writes, anew]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint_of(parts)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""

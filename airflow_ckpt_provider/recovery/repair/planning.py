@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
+from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -60,7 +61,7 @@ def plan_repair(
     :param checkpoint: the checkpoint.
     :param repository: where missing files may be fetched from, and where what is taken away is kept; by default nothing is
         fetched, and it is kept beside the checkpoint.
-    :param name: name of the stream in the repository; by default the last part of the checkpoint's path.
+    :param name: name of the stream in the repository; by default the one that the checkpoint has there.
     :param query_id: the query's id, where ``metadata`` is lost.
     :param contents: read state files to find damage in them.
     :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
@@ -82,7 +83,7 @@ def plan_repair(
     backups = backups_of_same_history(repository, seen, name=name) if repository else None
     plan = RepairPlan(
         plan_id=seal_id or new_plan_id(),
-        name=checked_name(name or location.name),
+        name=stream_name(repository, location, name),
         checkpoint=location.uri,
         batch_id=None,
         exact_replay=False,
@@ -98,7 +99,7 @@ def plan_repair(
     )
     if not findings:
         # What nobody finds fault with is left as it is, whatever a search for a cut would prefer.
-        return replace(plan, batch_id=_stands_at(seen), verdict=Verdict.SAFE, reasons=(_NOTHING_WRONG,))
+        return replace(plan, **_as_it_stands(seen), verdict=Verdict.SAFE, reasons=(_NOTHING_WRONG,))
     hopeless = [f for f in findings if f.kind.code in _HOPELESS and f.severity in (Severity.SILENT, Severity.ERROR)]
     if hopeless:
         return replace(
@@ -107,9 +108,10 @@ def plan_repair(
     return _planned(plan, seen, findings, backups, query_id)
 
 
-def _stands_at(seen: Examination) -> int:
-    """The batch after which Spark continues, as the logs say; -1 before the first."""
-    return max(seen.committed, default=-1)
+def _as_it_stands(seen: Examination) -> dict[str, Any]:
+    """The batch after which Spark continues, -1 before the first; and whether it runs the next one as it was planned."""
+    newest = max(seen.committed, default=-1)
+    return {"batch_id": newest, "exact_replay": newest + 1 in seen.logged}
 
 
 def _planned(
@@ -130,7 +132,7 @@ def _planned(
         holes = tuple(entries[p] for p in sorted(_holes_that_can_be_filled(findings, known)) if p in entries)
         return replace(
             plan,
-            batch_id=_stands_at(seen),
+            **_as_it_stands(seen),
             deletes=tuple(sorted(set(debris) - {entry.path for entry, _ in holes})),
             fetches=holes,
             verdict=Verdict.SAFE,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
@@ -56,7 +57,7 @@ class Backups:
 
 
 def backups_of_same_history(repository: Repository, seen: Examination, *, name: str | None) -> Backups:
-    """Find the backups whose files may be put back into a checkpoint.
+    """Find the backups whose files may be put back into a checkpoint, but for what is known to be damaged.
 
     A backup of the same query is not enough: after a rewind the same batch can have read other data. Every log entry that both
     have must be the same, to the letter, and there must be one.
@@ -67,11 +68,13 @@ def backups_of_same_history(repository: Repository, seen: Examination, *, name: 
     """
     names = repository.names() if name is None else (name,)
     entries: dict[str, tuple[FileEntry, str]] = {}
+    damaged = {path for n in names for path in read_damaged(repository.location, n).objects}
     manifests = [repository.read_manifest(n, id_) for n in names for id_ in repository.backup_ids(n)]
-    for manifest in sorted(manifests, key=lambda m: m.created, reverse=True):
+    for manifest in sorted(manifests, key=lambda m: m.backup_id, reverse=True):
         if _same_history(repository, manifest, seen):
             for entry in manifest.files:
-                entries.setdefault(entry.path, (entry, manifest.backup_id))
+                if entry.object not in damaged:
+                    entries.setdefault(entry.path, (entry, manifest.backup_id))
         else:
             log.debug("backup %s of %s is of another history", manifest.backup_id, manifest.name)
     return Backups(repository, entries)

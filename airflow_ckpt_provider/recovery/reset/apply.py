@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
-from airflow_ckpt_provider.change.stopping import with_query_stopped
+from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 from airflow_ckpt_provider.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
-class ResetOutcome:
+class ResetOutcome(RecoveryOutcome):
     """A reset that was carried out.
 
     :param plan_id: the plan; ``undo`` takes it back by this id.
@@ -28,7 +27,7 @@ class ResetOutcome:
     :param options: source -> options of its reader.
     :param conf: settings of the session at the first start.
     :param snippet: both as Python.
-    :param deleted: files that went.
+    :param deleted: files that were removed.
     :param written: files that were written.
     :param kept: where the old checkpoint is kept, in the repository.
     :param seconds: how long it took.
@@ -47,10 +46,6 @@ class ResetOutcome:
     written: int
     kept: str | None
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"seconds": round(self.seconds, 3)}
 
 
 def outcome_of(plan: ResetPlan, *, kept: str | None, seconds: float) -> ResetOutcome:
@@ -111,40 +106,3 @@ def apply_reset(
     )
     done = change.apply(accept=accept, fingerprint=fingerprint)
     return outcome_of(plan, kept=done.kept, seconds=done.seconds)
-
-
-def stop_plan_and_reset(
-    checkpoint: Location,
-    repository: Repository,
-    plan: Callable[[str | None], ResetPlan],
-    *,
-    stop_running: bool = False,
-    seal_id: str | None = None,
-    rest: RestRule | None = None,
-    made_by: str = "",
-    **more: Any,
-) -> tuple[ResetPlan, ResetOutcome]:
-    """Plan a reset and carry it out, after the query was stopped where that is allowed.
-
-    :param plan: makes the plan, given the id under which the checkpoint was sealed to stop its query, or ``None``.
-    :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
-    :param seal_id: id of a seal that is there already and stays where the reset is refused; the plan takes it over.
-    :param rest: how the query is known to be stopped.
-    :param more: what else :func:`apply_reset` takes.
-    """
-
-    def work(sealed_under: str | None, proof: RestProof | None) -> tuple[ResetPlan, ResetOutcome]:
-        made = plan(sealed_under)
-        return made, apply_reset(made, checkpoint, repository, rest=rest, proof=proof, made_by=made_by, **more)
-
-    if seal_id is not None:
-        return work(seal_id, None)
-    return with_query_stopped(
-        checkpoint,
-        repository,
-        work,
-        change=ResetPlan.kind,
-        stop_running=stop_running,
-        rest=rest or RestRule(),
-        made_by=made_by,
-    )

@@ -1,8 +1,7 @@
-"""The plan of a reset: what goes, where the new checkpoint starts, what the sink does. Data and words; see ``reset``."""
+"""The plan of a reset: the files to remove, where the new checkpoint starts, what the sink does. See ``planning``."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +24,9 @@ from airflow_ckpt_provider.change.plan import (
 )
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.recovery.positions.position import FirstStart
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.sinks.cutover import Cutover
 from airflow_ckpt_provider.verdict import Verdict
@@ -118,7 +119,7 @@ class NewSource:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetPlan(Plan):
+class ResetPlan(FirstStart, Plan):
     """What a reset would do.
 
     :param plan_id: its id; the seal carries it.
@@ -230,16 +231,6 @@ class ResetPlan(Plan):
         return (*(f"sink: {r}" for r in self.cutover.reasons), *of_sources, *self.cautions, *self.notes)
 
     @property
-    def options(self) -> dict[str, dict[str, str]]:
-        """Source -> options of its reader."""
-        return {source.source: dict(source.options) for source in self.sources}
-
-    @property
-    def conf(self) -> dict[str, str]:
-        """Settings of the session at the first start."""
-        return {key: value for source in self.sources for key, value in source.conf.items()}
-
-    @property
     def snippet(self) -> str:
         """Python for the new query: what to set, and what to add to each reader. Empty where nothing has to be."""
         lines = [f"spark.conf.set({_quoted(k)}, {_quoted(v)})  # for the first start" for k, v in self.conf.items()]
@@ -300,7 +291,7 @@ class ResetPlan(Plan):
             "sources": [source.to_json() for source in self.sources],
             "sink": self.cutover.to_json(),
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint_of(parts)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""

@@ -12,13 +12,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_ckpt_provider.backup.manifest import checked_name
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_at
+from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
@@ -77,7 +78,8 @@ def plan_reset(
     :param continue_numbers: the new checkpoint goes on with the old batch numbers, for sinks that go by them; only for queries
         without state.
     :param repository: place of the repository that keeps the old checkpoint; by default beside it.
-    :param name: name of the stream in the repository; by default the last segment of the checkpoint's path.
+    :param name: name of the stream in the repository; by default the one that the checkpoint has there, see
+        :func:`~airflow_ckpt_provider.backup.stream_names.stream_name`.
     :param kafka_partitions: topic -> how many partitions it has now.
     :param rows_before: source -> counts what a Delta position repeats.
     :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
@@ -94,7 +96,6 @@ def plan_reset(
         )
     if batch_id is not None and way is not ResetWay.KEEP_POSITION:
         raise RefusedError(f"a batch goes with keep-position, not with {way.value}", hint="leave the batch out")
-    name = checked_name(name or checkpoint.name)
     request = ResetRequest(
         way=way,
         batch_id=batch_id,
@@ -105,7 +106,7 @@ def plan_reset(
         continue_numbers=continue_numbers,
     )
     before = inspect_target(checkpoint)
-    held = Repository.open_if_there(repository or default_repository(checkpoint))
+    held = repository_at(repository, checkpoint)
     if before.seal:
         plan = read_reset(held, before.seal.plan_id) if held else None
         if plan or before.seal.plan_id != seal_id:
@@ -115,6 +116,7 @@ def plan_reset(
             f"{checkpoint} holds no checkpoint: there is nothing to reset", hint="give the query's checkpointLocation"
         )
     logs = logs_of_checkpoint(checkpoint)
+    name = stream_name(held, checkpoint, name, query_id=logs.query_id)
     known = Known.of(sink)
     ids = _ids(checkpoint, before, logs, known, held, name)
     newest = max((*logs.logged, *logs.committed), default=NOTHING_READ)
@@ -205,9 +207,17 @@ def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice)
     )
 
 
+_NO_BROKER = (
+    "no broker was asked whether the topics still have these offsets, and are the same topics (`airflow-ckpt guard` asks); the "
+    "native connector of Azure Event Hubs writes offsets of this form too, and takes no startingOffsets"
+)
+
+
 def _new_source(name: str, position: SourcePosition) -> NewSource:
     """A position as it is once its seed is in place."""
     verdict, reasons = position.verdict, position.reasons
+    if position.kind == KafkaOffset.kind and verdict is Verdict.SAFE:
+        verdict, reasons = Verdict.UNKNOWN, (*reasons, _NO_BROKER)
     if position.seed:
         damaged = reasons[1:]  # the first says what the seed is for
         known = f"the new checkpoint lists {position.seed.files:,} files as read; the rest is read"
@@ -267,12 +277,12 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known, ids: QueryI
     return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutover=cutover, cautions=(caution,))
 
 
-def _continued(before: Target, plan: ResetPlan | None, name: str, request: ResetRequest) -> ResetPlan:
+def _continued(before: Target, plan: ResetPlan | None, name: str | None, request: ResetRequest) -> ResetPlan:
     """Go on with a reset that was killed: its seal says which one it was, the repository keeps its plan."""
     mark = before.seal
     if mark is None:
         raise ValueError("there is no seal")
-    if plan is None or plan.name != name:
+    if plan is None or name not in (None, plan.name):
         raise sealed_by_another(before.location.uri, mark)
     if plan.request != request:
         raise SealedError(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_ckpt_provider.backup.claims import in_use
-from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
-from airflow_ckpt_provider.change.stopping import with_query_stopped
+from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 from airflow_ckpt_provider.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreOutcome:
+class RestoreOutcome(RecoveryOutcome):
     """A restore that was carried out.
 
     :param kept: where what was replaced is kept, or ``None`` if there was nothing.
@@ -35,10 +33,6 @@ class RestoreOutcome:
     kept: str | None
     unchanged: int
     already_done: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"seconds": round(self.seconds, 3)}
 
 
 def apply_restore(
@@ -100,36 +94,4 @@ def apply_restore(
         kept=plan.kept_before or (done.kept if plan.replacing and not done.already_done else None),
         unchanged=len(plan.entries) if done.already_done else done.unchanged,
         already_done=done.already_done,
-    )
-
-
-def stop_plan_and_restore(
-    target: Location,
-    repository: Repository,
-    plan: Callable[[str | None], RestorePlan],
-    *,
-    stop_running: bool = False,
-    rest: RestRule | None = None,
-    made_by: str = "",
-    **more: Any,
-) -> tuple[RestorePlan, RestoreOutcome]:
-    """Plan a restore and carry it out, after the query at the target was stopped where that is allowed.
-
-    :param plan: makes the plan, given the id under which the target was sealed to stop its query, or ``None``.
-    :param stop_running: a query that still runs may be stopped, by the seal, at its batch boundary.
-    :param more: what else :func:`apply_restore` takes.
-    """
-
-    def work(seal_id: str | None, proof: RestProof | None) -> tuple[RestorePlan, RestoreOutcome]:
-        made = plan(seal_id)
-        return made, apply_restore(made, rest=rest, proof=proof, made_by=made_by, **more)
-
-    return with_query_stopped(
-        target,
-        repository,
-        work,
-        change=RestorePlan.kind,
-        stop_running=stop_running,
-        rest=rest or RestRule(),
-        made_by=made_by,
     )

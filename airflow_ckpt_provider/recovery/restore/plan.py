@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Any, ClassVar
 
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
-from airflow_ckpt_provider.backup.transfer import in_order, in_parallel
-from airflow_ckpt_provider.backup.verify import check_contents, check_structure, content_damage, refuse_damage
+from airflow_ckpt_provider.backup.transfer import in_order, in_parallel, side_by_side
+from airflow_ckpt_provider.backup.verify import (
+    check_contents,
+    check_structure,
+    content_damage,
+    refuse_damage,
+    refuse_findings,
+)
 from airflow_ckpt_provider.change.fail_closed_order import is_log
 from airflow_ckpt_provider.change.plan import (
     Edits,
@@ -31,9 +39,11 @@ from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError, UnreadableLogError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
@@ -65,6 +75,7 @@ class RestorePlan(Plan):
     :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
+    :param other_query: id of the query whose checkpoint is replaced, where it is not known to be the backup's query; else empty.
     """
 
     plan_id: str
@@ -82,6 +93,7 @@ class RestorePlan(Plan):
     kept_before: str | None = None
     continued: bool = False
     observed: str = ""
+    other_query: str = ""
 
     kind: ClassVar[str] = "restore"
 
@@ -107,8 +119,25 @@ class RestorePlan(Plan):
 
     @property
     def risks(self) -> tuple[Risk, ...]:
-        """What has to be accepted: that the sink skips or doubles rows."""
-        if self.already_done or self.sink is None:
+        """What has to be accepted: that another query's checkpoint is replaced, that the sink skips or doubles rows."""
+        if self.already_done:
+            return ()
+        return (*self._risk_of_query, *self._risk_of_sink)
+
+    @property
+    def _risk_of_query(self) -> tuple[Risk, ...]:
+        if not self.other_query:
+            return ()
+        m = self.manifest
+        why = (
+            f"the target holds query {self.other_query}, and the backup is of query {m.query_id} of {m.checkpoint}; nothing "
+            "shows that they are one stream"
+        )
+        return (Risk("other_query", why),)
+
+    @property
+    def _risk_of_sink(self) -> tuple[Risk, ...]:
+        if self.sink is None:
             return ()
         verdict, reasons = self.sink
         word = sink_risk(verdict)
@@ -129,15 +158,18 @@ class RestorePlan(Plan):
         """See that the backup is whole before anything is changed.
 
         Objects that the store copies itself are compared by the checksum that it vouches for; what comes out of the copy is
-        compared again. All others are read.
+        compared again. All others are read, and so is what was found damaged before. What is found is noted.
         """
-        damaged = check_structure(self.repository, self.manifest, self.entries)
-        missing = {damage.path for damage in damaged}
-        read = FileTable(
-            self.manifest.name, (e for e in self.entries if not self._is_copied(e) and e.path not in missing)
+        name = self.manifest.name
+        found, known = side_by_side(
+            lambda: check_structure(self.repository, self.manifest, self.entries),
+            lambda: read_damaged(self.repository.location, name).objects,
         )
-        damaged += check_contents(self.repository, read, workers=workers)
-        refuse_damage(self.manifest, [damage.message for damage in damaged])
+        wrong = {damage.path for damage in found}
+        unsure = (e for e in self.entries if (e.object in known or not self._is_copied(e)) and e.path not in wrong)
+        found += check_contents(self.repository, FileTable(name, unsure), workers=workers)
+        note_damage(self.repository, name, found)
+        refuse_findings(self.manifest, found)
 
     def _is_copied(self, entry: FileEntry) -> bool:
         """Whether the store copies an object to the target by itself."""
@@ -238,7 +270,7 @@ class RestorePlan(Plan):
     def plan_fingerprint(self) -> str:
         """Changes with the backup, the target's place or the target's content."""
         parts = (self.manifest.backup_id, str(self.batch_id), self.target.location.uri, self.target.fingerprint)
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        return fingerprint_of("\n".join(parts))
 
     @property
     def seal_reason(self) -> str:
@@ -251,7 +283,8 @@ class RestorePlan(Plan):
         """What the sink says; ``UNKNOWN`` where it was not looked at."""
         if self.already_done:
             return Verdict.SAFE
-        return self.sink[0] if self.sink else Verdict.UNKNOWN
+        of_sink = self.sink[0] if self.sink else Verdict.UNKNOWN
+        return Verdict.UNKNOWN if self.other_query and of_sink is Verdict.SAFE else of_sink
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -261,9 +294,11 @@ class RestorePlan(Plan):
         n = self.batch_id
         goes_on = f"The query goes on with batch {n + 1} from the sources' offsets of batch {n}."
         sources = f"{goes_on} Sources must still have that data."
+        of_query = tuple(f"Another query: {risk.why}." for risk in self._risk_of_query)
         if self.sink:
-            return (sources, *self.sink[1])
+            return (*of_query, sources, *self.sink[1])
         return (
+            *of_query,
             sources,
             f"The sink is not looked at. If it has batches after {n}, a Delta table or file sink written directly skips their "
             "replay without a word; foreachBatch, Kafka and foreach sinks repeat them, which only an idempotent sink (MERGE by "
@@ -304,6 +339,8 @@ class RestorePlan(Plan):
             "batch_id": self.batch_id,
             "target": self.target.location.uri,
             "target_files": len(self.target.visible),
+            "query_id": self.manifest.query_id,
+            "other_query": self.other_query,
             "replace": self.replace,
             "files": len(self.entries),
             "bytes": self.bytes,
@@ -326,6 +363,7 @@ class RestorePlan(Plan):
             ("backup", f"`{m.backup_id}` of `{m.name}`, {m.created:%Y-%m-%d %H:%M:%S} UTC"),
             ("batch", f"{self.batch_id}; the query goes on with {self.batch_id + 1}"),
             ("taken from", f"`{m.checkpoint}`"),
+            ("query", f"`{m.query_id}`" + (f"; the target holds `{self.other_query}`" if self.other_query else "")),
             ("target", f"`{self.target.location}` ({there})"),
             ("files", f"{len(self.entries)} ({self.bytes:,} bytes)"),
             ("verdict", f"**{self.verdict.value}**"),
@@ -404,7 +442,18 @@ def plan_restore(
             f"{target} holds files that are no checkpoint, such as {next(iter(there.visible))}",
             hint="replace is for checkpoints only; choose an empty place",
         )
-    return plan
+    return replace_fields(plan, other_query=_other_query(repository, manifest, there))
+
+
+def _other_query(repository: Repository, manifest: Manifest, there: Target) -> str:
+    """The id of a query whose checkpoint would be replaced by that of another; empty where it is the same, or cannot be read."""
+    if METADATA_FILE not in there.visible:
+        return ""
+    try:
+        query_id = parse_query_id(there.location.read(METADATA_FILE))
+    except (UnreadableLogError, FileNotFoundError):
+        return ""
+    return "" if is_same_stream(repository, manifest, there.location, query_id) else query_id
 
 
 def _check_place(repository: Repository, manifest: Manifest, target: Location) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 
@@ -30,7 +30,7 @@ class Snapshot:
     def fingerprint(self) -> str:
         """Changes whenever a file comes, goes or is replaced."""
         lines = "\n".join(f"{path} {self.files[path]}" for path in sorted(self.files))
-        return hashlib.sha256(lines.encode()).hexdigest()[:16]
+        return fingerprint_of(lines)
 
 
 def take_snapshot(location: Location) -> Snapshot:

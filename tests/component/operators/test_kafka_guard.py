@@ -205,7 +205,7 @@ def test_backups_know_their_topics(
     place, config = tmp_path / "backups", tmp_path / "kafka.properties"
     config.write_text(f"# a client\nbootstrap.servers={kafka_broker.address}\n")
     taken = CheckpointBackupOperator(
-        task_id="backup", checkpoint=str(checkpoint), repository=str(place), kafka_config_id=connection
+        task_id="backup", checkpoint=str(checkpoint), repository=str(place), kafka_config_id=connection, create=True
     ).execute({})
     facts = json.loads(Path(taken["uri"]).read_text())["facts"]["sources"]["0"]
     assert facts["topics"][topic]["topic_id"]

@@ -37,6 +37,7 @@ def _back_up(bucket: str, **fields: Any) -> dict[str, Any]:
         "checkpoint": f"s3a://{bucket}/checkpoints/orders",
         "checkpoint_conn_id": "lake_of_this_test",
         "repository": f"s3://backups@{bucket}/backups",
+        "create": True,
         **fields,
     }
     return CheckpointBackupOperator(task_id="b", **arguments).execute({})

@@ -33,7 +33,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.namenodes import NameNodes
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.command_line import run
+from tests.command_line import new_repository, run
 from tests.hdfs_cluster import HdfsCluster, running_hdfs
 from tests.samples.archives import sample
 from tests.unit.guards.delta_tables import delta_checkpoint, new_table, put
@@ -233,6 +233,7 @@ def test_by_a_connection_and_from_the_command_line(
     _sample(place / "orders")
     host, uri = hdfs.options["host"], f"hdfs://lake/{place.name}"
     shell = ("--storage-option", f"host=127.0.0.1:9,{host}", "--json")
+    new_repository(f"{uri}/backups", *shell)
     backup = run("backup", f"{uri}/orders", f"{uri}/backups", *shell)
     assert backup.code == 0, backup.err
     assert run("restore", f"{uri}/backups", "latest", f"{uri}/again", "--apply", *shell).code == 0

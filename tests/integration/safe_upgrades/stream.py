@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.spark.stopping import clear_stop, request_stop
 from airflow_ckpt_provider.storage.opening import open_location
@@ -87,6 +88,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
+        Repository.open_or_create(open_location(str(self.root / "backups")))
         self.events = Events(self.broker, self.topic)
 
     @property

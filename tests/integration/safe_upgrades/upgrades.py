@@ -44,19 +44,15 @@ def contiguous(table: Path) -> None:
         assert found == list(range(partition, found[-1] + 1, 2)), "events are missing, doubled or changed"
 
 
-@dataclass
-class Upgrade:
-    """One run of the upgrade of a stream.
+class UpgradeRun:
+    """A run of the DAG of an upgrade, whose tasks are in the group ``u``.
 
-    :param stream: what is upgraded.
-    :param dag: its DAG.
-    :param run: its run; ``None`` before.
+    :ivar dag: the DAG.
+    :ivar run: its run; ``None`` before.
     """
 
-    stream: Stream
     dag: DAG
-    run: Any = None
-    seconds: float = field(default=0.0)
+    run: Any
 
     @property
     def tasks(self) -> dict[str, str]:
@@ -72,18 +68,6 @@ class Upgrade:
         """What it says of its end."""
         found: dict[str, Any] = result(self.run, "u.report") or result(self.run, "u.report", "report")
         return found
-
-    @property
-    def kind(self) -> str:
-        return str(self.report["kind"])
-
-    def result(self, task_id: str, key: str = "return_value") -> Any:
-        return result(self.run, f"u.{task_id}", key)
-
-    def times(self, task_id: str) -> tuple[float, float]:
-        """When a task began and ended."""
-        [ti] = [ti for ti in self.run.get_task_instances() if ti.task_id == f"u.{task_id}"]
-        return ti.start_date.timestamp(), ti.end_date.timestamp()
 
     def go_on(self, task_id: str) -> None:
         """Clear a task and all that comes after it, as a person does in the web interface, and let the run go on."""
@@ -116,6 +100,33 @@ class Upgrade:
                 if not due:
                     time.sleep(0.2)
         self.run = run
+
+
+@dataclass
+class Upgrade(UpgradeRun):
+    """One run of the upgrade of a stream.
+
+    :param stream: what is upgraded.
+    :param dag: its DAG.
+    :param run: its run; ``None`` before.
+    """
+
+    stream: Stream
+    dag: DAG
+    run: Any = None
+    seconds: float = field(default=0.0)
+
+    @property
+    def kind(self) -> str:
+        return str(self.report["kind"])
+
+    def result(self, task_id: str, key: str = "return_value") -> Any:
+        return result(self.run, f"u.{task_id}", key)
+
+    def times(self, task_id: str) -> tuple[float, float]:
+        """When a task began and ended."""
+        [ti] = [ti for ti in self.run.get_task_instances() if ti.task_id == f"u.{task_id}"]
+        return ti.start_date.timestamp(), ti.end_date.timestamp()
 
 
 def make_upgrade(stream: Stream, to: str, **changes: Any) -> Upgrade:

@@ -29,6 +29,7 @@ class WatchedStore(Store):
     :param inner: the real store.
     :param before: called with the operation and the path before each request; may raise, may change files.
     :param copies_within: whether to offer copies inside the store, as object stores do.
+    :param keeps_targets: whether a copy never writes over a file.
     :param creates_if_absent: what to claim of it; by default what the real store says.
     """
 
@@ -39,11 +40,13 @@ class WatchedStore(Store):
         *,
         copies_within: bool = False,
         creates_if_absent: bool | None = None,
+        keeps_targets: bool = True,
     ) -> None:
         self.inner = inner
         self.before = before
         self.requests: list[tuple[str, str]] = []
         self.copies_within = copies_within
+        self.keeps_targets = keeps_targets
         self.deletes_if_same = inner.deletes_if_same
         self.creates_if_absent = inner.creates_if_absent if creates_if_absent is None else creates_if_absent
 
@@ -104,7 +107,10 @@ class WatchedStore(Store):
 
     def copy(self, source: str, target: str, size: int) -> None:
         self._note("copy", target)
-        self.inner.replace(target, self.inner.read(source))
+        (self.inner.create if self.keeps_targets else self.inner.replace)(target, self.inner.read(source))
+
+    def copies_if_absent(self, size: int) -> bool:
+        return self.copies_within and self.keeps_targets
 
     def copy_new(self, source: StoredFile, target: str) -> None:
         self._note("copy_new", target)
@@ -112,7 +118,7 @@ class WatchedStore(Store):
         self.require_same(source, self.inner.find(source.path))
         self.inner.create(target, data)
 
-    def fenced(self, check: Callable[[], None], *, request_timeout: float) -> Store:
+    def fenced(self, check: Callable[[], None], *, request_timeout: float | None) -> Store:
         """What is asked of either is noted in one list."""
         fenced = copy.copy(self)
         fenced.inner = self.inner.fenced(check, request_timeout=request_timeout)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import run
+from tests.command_line import new_repository, run
 from tests.one_checkpoint import unpack
 
 
@@ -18,5 +18,6 @@ def checkpoint(tmp_path: Path) -> Path:
 def repository(tmp_path: Path, checkpoint: Path) -> Path:
     """A repository with one backup of the checkpoint."""
     place = tmp_path / "backups"
+    new_repository(place)
     assert run("backup", checkpoint, place, "--reason", "before lunch", "--tag", "ticket=OPS-1").code == 0
     return place

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import run
+from tests.command_line import new_repository, run
 from tests.one_checkpoint import NEWEST
 from tests.unit.cli.test_json import PAGE, documented, named_in
 
@@ -74,7 +74,7 @@ def test_a_plan_changes_nothing_and_says_so(checkpoint: Path) -> None:
 
 
 def test_repaired_from_a_backup(checkpoint: Path, tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
+    repository = new_repository(tmp_path / "repository")
     assert run("backup", checkpoint, repository).code == 0
     lose_a_changelog(checkpoint)
     finished = run("doctor", checkpoint, "--repair", "--repository", repository, "--apply", *NOW)

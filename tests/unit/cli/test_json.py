@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import Finished, run
+from tests.command_line import Finished, new_repository, run
 from tests.one_checkpoint import NEWEST
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -58,7 +58,7 @@ def test_inspect(checkpoint: Path):
 
 
 def test_backup_and_backups(checkpoint: Path, tmp_path: Path):
-    place = tmp_path / "backups"
+    place = new_repository(tmp_path / "backups")
     document = one_document(
         run("backup", checkpoint, place, "--json", "--tag", "a=1", "--tag", "b=x=y", "--reason", "why")
     )
@@ -131,7 +131,7 @@ def test_restore_plans_then_applies(repository: Path, tmp_path: Path):
 
 
 def test_restore_of_an_older_batch_in_place(checkpoint: Path, tmp_path: Path):
-    place = tmp_path / "backups"
+    place = new_repository(tmp_path / "backups")
     run("backup", checkpoint, place, "--restorable-batches", "3")
     arguments = [
         "restore",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider import __version__
-from tests.command_line import PROGRAM, run, run_program
+from tests.command_line import PROGRAM, new_repository, run, run_program
 
 _SLOW = ("airflow", "fsspec", "rich", "asyncio", "botocore", "s3fs", "obstore", "pyspark")
 
@@ -93,7 +93,7 @@ def test_a_reader_that_has_had_enough_is_no_error(repository: Path):
 
 
 def test_nothing_but_the_answer_in_a_pipe(checkpoint: Path, tmp_path: Path):
-    finished = run_program("backup", checkpoint, tmp_path / "backups")
+    finished = run_program("backup", checkpoint, new_repository(tmp_path / "backups"))
     assert finished.err == ""
     assert "\x1b" not in finished.out
 
@@ -119,7 +119,7 @@ def on_a_terminal(*argv: object, out: int | None = None) -> str:
 
 
 def test_a_progress_bar_on_a_terminal(checkpoint: Path, tmp_path: Path):
-    place = tmp_path / "backups"
+    place = new_repository(tmp_path / "backups")
     shown = on_a_terminal("backup", checkpoint, place)
     assert "Backing up" in shown
     assert "━" in shown
@@ -128,8 +128,8 @@ def test_a_progress_bar_on_a_terminal(checkpoint: Path, tmp_path: Path):
 
 
 def test_the_bar_does_not_spoil_json(checkpoint: Path, tmp_path: Path):
-    answer = tmp_path / "answer.json"
+    answer, place = tmp_path / "answer.json", new_repository(tmp_path / "backups")
     with answer.open("w") as file:
-        shown = on_a_terminal("backup", checkpoint, tmp_path / "backups", "--json", out=file.fileno())
+        shown = on_a_terminal("backup", checkpoint, place, "--json", out=file.fileno())
     assert "Backing up" in shown
     assert json.loads(answer.read_text())["name"] == "orders"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import run
+from tests.command_line import new_repository, run
 from tests.one_checkpoint import NEWEST
 
 STOPPED = ("--query-is-stopped", "--quiet-for", "0")
@@ -40,7 +40,7 @@ def test_plan_apply_undo(checkpoint: Path) -> None:
 
 def test_the_command_in_the_plan_takes_it_back(checkpoint: Path, tmp_path: Path) -> None:
     before = files(checkpoint)
-    where = ("--repository", tmp_path / "kept")
+    where = ("--repository", new_repository(tmp_path / "kept"))
     done = run("reset", checkpoint, *KEEP, *where, "--apply", "--json").document
     plan = json.loads((tmp_path / "kept" / "plans" / f"{done['plan_id']}.json").read_text())
     assert run(*plan["take_back"].split()[1:], *STOPPED).code == 0
@@ -96,7 +96,7 @@ class TestFlows:
         plan = run(*reset, "--json")
         assert (plan.code, plan.document["version"], plan.document["verdict"]) == (0, 1, "SAFE")
         assert "Nothing was changed" in run(*reset).out
-        done = run(*reset, "--apply", "--repository", storage.parent / "audit", "--json")
+        done = run(*reset, "--apply", "--repository", new_repository(storage.parent / "audit"), "--json")
         assert (done.code, done.document["version"]) == (0, 1)
         (record,) = (storage.parent / "audit" / "audit").iterdir()
         assert json.loads(record.read_text())["kind"] == "flow-reset"
@@ -104,7 +104,7 @@ class TestFlows:
 
     def test_restore(self, storage: Path) -> None:
         live = run("flows", storage, "--json").document["flows"][0]["checkpoint"]
-        repository = storage.parent / "backups"
+        repository = new_repository(storage.parent / "backups")
         assert run("backup", live, repository, "--name", "ingest").code == 0
         restore = ("flows", storage, "--restore-into-next", "ingest", "--repository", repository, "--sink", "kafka")
         assert run(*restore, "--json").document["version"] == 1

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import parse_offset
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.offsets import in_words
-from tests.command_line import run
+from tests.command_line import new_repository, run
 from tests.one_checkpoint import NEWEST
 
 
@@ -94,7 +94,7 @@ def test_inspect_of_a_sealed_checkpoint(checkpoint: Path):
 
 
 def test_backup(checkpoint: Path, tmp_path: Path):
-    place = tmp_path / "backups"
+    place = new_repository(tmp_path / "backups")
     shown = lines(run("backup", checkpoint, place).out)
     assert shown[0] == f"Backed up batch {NEWEST} of {checkpoint}"
     backup_id = re.fullmatch(rf"  backup      (\d{{8}}T\d{{6}}Z-b{NEWEST:06d})", shown[1])[1]

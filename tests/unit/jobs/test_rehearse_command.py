@@ -26,6 +26,7 @@ GONE = shlex.join([sys.executable, "-c", "raise SystemExit('a setting is missing
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     file = tmp_path / "key"
+    file.touch(0o600)
     file.write_bytes(base64.b64encode(os.urandom(32)))
     return file
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.storage.opening import open_location
 from tests.one_checkpoint import unpack
 
 Run = Callable[..., dict[str, Any]]
@@ -24,8 +26,10 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Where a repository may be made."""
-    return tmp_path / "backups"
+    """A repository without a backup."""
+    place = tmp_path / "backups"
+    Repository.open_or_create(open_location(str(place)))
+    return place
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ def test_backup(checkpoint: Path, repository: Path, run: Run) -> None:
         "seconds": result["seconds"],
         "already_done": False,
         "unchanged": False,
+        "immutable_until": None,
     }
     assert (manifest.name, manifest.batch_id, manifest.restorable) == ("orders", NEWEST, (NEWEST - 1, NEWEST))
     assert (manifest.tags, manifest.reason) == ({"release": "27"}, "before 2.7")
@@ -68,8 +69,8 @@ def test_a_cleared_task_takes_another_one_where_the_stream_has_gone_on(
 
 
 def test_backup_into_memory(checkpoint: Path, run: Run) -> None:
-    first = _operator(checkpoint, "memory://operators/backups", name="one").execute(run())
-    second = _operator(checkpoint, "memory://operators/backups", name="one").execute(run())
+    first = _operator(checkpoint, "memory://operators/backups", name="one", create=True).execute(run())
+    second = _operator(checkpoint, "memory://operators/backups", name="one", create=True).execute(run())
     assert first["copied_files"] == first["files"]
     assert second["copied_files"] == 0
     assert first["backup_id"] < second["backup_id"]
@@ -148,9 +149,12 @@ def test_outlets_default_to_the_alias(checkpoint: Path, repository: Path) -> Non
     assert _operator(checkpoint, repository, outlets=[own]).outlets == [own]
 
 
-def test_not_a_checkpoint_is_not_retried(tmp_path: Path, repository: Path, run: Run) -> None:
+@pytest.mark.parametrize("create", [False, True])
+def test_not_a_checkpoint_is_not_retried(tmp_path: Path, repository: Path, run: Run, create: bool) -> None:
+    place = tmp_path / "none" if create else repository
     with pytest.raises(AirflowFailException) as e:
-        _operator(tmp_path / "nothing", repository).execute(run())
+        _operator(tmp_path / "nothing", place, create=create).execute(run())
+    assert not (tmp_path / "none").exists()
     assert str(e.value) == (
         f"{tmp_path}/nothing is not a checkpoint: it has no offsets/, no commits/ and no metadata\n"
         "HINT: give the directory that the query has as checkpointLocation; it may also not have started yet"
@@ -161,17 +165,62 @@ def test_not_a_checkpoint_is_not_retried(tmp_path: Path, repository: Path, run: 
 def test_no_repository_is_made_inside_the_checkpoint(checkpoint: Path, run: Run, inside: str) -> None:
     before = sorted(checkpoint.rglob("*"))
     with pytest.raises(AirflowFailException, match="the repository lies inside the checkpoint"):
-        _operator(checkpoint, checkpoint / inside).execute(run())
+        _operator(checkpoint, checkpoint / inside, create=True).execute(run())
     assert sorted(checkpoint.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["../orders", "a/b", "-orders"])
 def test_no_repository_is_made_for_a_name_that_cannot_be_one(
-    checkpoint: Path, repository: Path, run: Run, name: str
+    checkpoint: Path, tmp_path: Path, run: Run, name: str
 ) -> None:
     with pytest.raises(AirflowFailException, match="cannot be the name of a stream"):
-        _operator(checkpoint, repository, name=name).execute(run())
-    assert not repository.exists()
+        _operator(checkpoint, tmp_path / "none", name=name, create=True).execute(run())
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("there", ["missing", "empty"])
+def test_a_place_without_a_repository_is_refused(checkpoint: Path, tmp_path: Path, run: Run, there: str) -> None:
+    """It may be mistyped, or not mounted."""
+    place = tmp_path / "mount"
+    if there == "empty":
+        place.mkdir()
+    for create in (False, "false"):
+        with pytest.raises(AirflowFailException) as e:
+            _operator(checkpoint, place, create=create).execute(run())
+        assert str(e.value).startswith(f"{place} is not a repository: it has no repository.json\n")
+        assert "is mounted" in str(e.value)
+        assert "create=True" in str(e.value)
+    assert sorted(place.rglob("*")) == []
+    made = _operator(checkpoint, place, create="{{ true }}".strip("{ }")).execute(run())
+    assert _operator(checkpoint, place).execute(run(run_id="manual__2"))["name"] == made["name"]
+
+
+def test_another_repository_than_the_connection_expects(
+    checkpoint: Path, repository: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Repository.open(open_place(str(repository))).repository_id
+    other = Repository.open_or_create(open_place(str(tmp_path / "other"))).repository_id
+    extra = {"ckpt_repository_id": f" {expected} "}
+    monkeypatch.setenv("AIRFLOW_CONN_PINNED", json.dumps({"conn_type": "fs", "extra": extra}))
+    pinned = {"repository_conn_id": "pinned", "create": True}
+    assert _operator(checkpoint, repository, **pinned).execute(run())["name"] == "orders"
+    wrong = f"{tmp_path / 'other'} is repository {other}, and repository {expected} is expected there"
+    with pytest.raises(AirflowFailException, match=wrong):
+        _operator(checkpoint, tmp_path / "other", **pinned).execute(run())
+    with pytest.raises(AirflowFailException, match=f"repository {expected} is expected there"):
+        _operator(checkpoint, tmp_path / "none", **pinned).execute(run())
+    assert not (tmp_path / "none").exists()
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["repository.json"]
+
+
+def test_another_stream_is_refused_unless_it_is_a_new_life(checkpoint: Path, repository: Path, run: Run) -> None:
+    first = _operator(checkpoint, repository).execute(run())
+    other = "2f1d8f3e-0b52-4a53-9a7b-000000000002"
+    (checkpoint / "metadata").write_text(json.dumps({"id": other}))
+    with pytest.raises(AirflowFailException, match=f"are of another stream: query {first['query_id']} of "):
+        _operator(checkpoint, repository).execute(run(run_id="manual__2"))
+    second = _operator(checkpoint, repository, new_life="true").execute(run(run_id="manual__3"))
+    assert (second["name"], second["query_id"]) == ("orders", other)
 
 
 def test_retry_finds_its_backup_though_the_checkpoint_is_lost(checkpoint: Path, repository: Path, run: Run) -> None:
@@ -197,6 +246,5 @@ def test_storage_error_is_raised_as_it_is(checkpoint: Path, tmp_path: Path, run:
 def test_running_backup_is_waited_for_by_retrying(checkpoint: Path, repository: Path, run: Run) -> None:
     """The other backup may be the attempt before, on a worker that was lost."""
     place = open_place(str(repository))
-    Repository.open_or_create(place)
     with lease(place, "orders", made_by="somebody"), pytest.raises(BackupRunningError):
         _operator(checkpoint, repository).execute(run())

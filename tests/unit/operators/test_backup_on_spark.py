@@ -25,7 +25,8 @@ import json, os, pathlib, sys
 pathlib.Path(os.environ["NOTED"]).write_text(json.dumps(sys.argv[1:]))
 if os.environ.get("FAILS"):
     sys.exit(3)
-from airflow_ckpt_provider.backup.create import create_backup, open_for_backup
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.copy_closure import _parser
@@ -33,8 +34,9 @@ from airflow_ckpt_provider.storage.opening import open_location
 args = _parser().parse_args(sys.argv[sys.argv.index({APPLICATION!r}) + 1 :])
 source = Checkpoint.at(open_location(args.checkpoint))
 if not os.environ.get("IDLE"):
-    create_backup(source, open_for_backup(open_location(args.repository), source), name=args.name, reason=args.reason,
-                  tags=settings_of(args.tag), made_by=args.made_by, restorable_batches=args.restorable_batches)
+    create_backup(source, Repository.open(open_location(args.repository)), name=args.name, reason=args.reason,
+                  new_life=args.new_life, tags=settings_of(args.tag), made_by=args.made_by,
+                  restorable_batches=args.restorable_batches)
 """
 
 
@@ -79,6 +81,7 @@ def test_on_spark(checkpoint: Path, repository: Path, run: Run, noted: Path) -> 
         **dict.fromkeys(("copied_files", "copied_bytes", "seconds")),
         "already_done": False,
         "unchanged": False,
+        "immutable_until": None,
     }
     assert (manifest.made_by, manifest.tags, manifest.reason) == (
         "dag/manual__1/task/-1",

@@ -17,7 +17,7 @@ from airflow_ckpt_provider import operators
 from airflow_ckpt_provider.get_provider_info import get_provider_info
 
 #: Not templated, because they are no question of what is done but of how fast, or are known when the DAG is written.
-NOT_TEMPLATED = {"timeout", "workers", "quiet_for", "wait_at_most", "poll_interval", "deferrable"}
+NOT_TEMPLATED = {"timeout", "workers", "quiet_for", "flows_run_for", "wait_at_most", "poll_interval", "deferrable"}
 NOT_TEMPLATED_OF_UPGRADES = {"skipped", "steps", "lift", "after", "stopped_by"}
 #: Template fields that no parameter has: what deprecated parameters were given.
 NOT_PARAMETERS = {"old_accept"}

@@ -105,7 +105,7 @@ def test_check(backups: Repository, repository: Path, run: Run) -> None:
 def test_copy(backups: Repository, repository: Path, tmp_path: Path, run: Run) -> None:
     def copy(**fields: Any) -> dict[str, Any]:
         operator = CheckpointCopyOperator(
-            task_id="c", repository=str(repository), target=str(tmp_path / "second"), **fields
+            task_id="c", repository=str(repository), target=str(tmp_path / "second"), create=True, **fields
         )
         result = operator.execute(run())
         assert json.loads(json.dumps(result)) == result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.places import open_place
@@ -83,3 +87,69 @@ def test_refused(backup: dict[str, Any], run: Run, fields: dict[str, str], messa
     with pytest.raises(AirflowFailException) as e:
         operator.execute(run())
     assert str(e.value) == message.format(repository=backup["repository"])
+
+
+class TestAll:
+    def test_whole(self, backup: dict[str, Any], run: Run) -> None:
+        operator = CheckpointVerifyOperator(
+            task_id="v", repository=backup["repository"], backup_id="all", read_data="1/30"
+        )
+        result = operator.execute(run())
+        assert json.loads(json.dumps(result)) == result
+        (orders,) = result["streams"]
+        assert (result["ok"], orders["backups"], orders["read_objects"]) == (True, 1, 1)
+        assert orders["coverage"]["read"] == 1
+
+    def test_only_one_stream(self, backup: dict[str, Any], run: Run) -> None:
+        operator = CheckpointVerifyOperator(
+            task_id="v", repository=backup["repository"], backup_id="all", name="payments"
+        )
+        with pytest.raises(AirflowFailException, match="holds no backup of payments"):
+            operator.execute(run())
+
+    def test_damaged(self, backup: dict[str, Any], run: Run) -> None:
+        entry = rot(backup)
+        context = run()
+        operator = CheckpointVerifyOperator(
+            task_id="v", repository=backup["repository"], backup_id="all", read_data="all"
+        )
+        with pytest.raises(AirflowFailException) as e:
+            operator.execute(context)
+        assert str(e.value) == (
+            "1 backup is damaged: 1 finding\n"
+            f"orders {backup['backup_id']}: metadata: its object {entry.object} has another content than was backed up\n"
+            "HINT: take a new backup, and restore none from this one"
+        )
+        assert context["pushed"]["return_value"]["ok"] is False
+
+
+def rot(backup: dict[str, Any]) -> FileEntry:
+    repository = Path(backup["repository"])
+    manifest = Repository.open(open_place(str(repository))).manifest(whole=False)
+    entry = next(e for e in manifest.files if e.path == "metadata")
+    (repository / entry.object).write_bytes(b"x" * entry.size)
+    return entry
+
+
+@pytest.mark.parametrize("backup_id", ["latest", "all"])
+def test_what_could_not_be_read_is_tried_again(
+    backup: dict[str, Any], run: Run, backup_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Path(backup["repository"])
+    manifest = Repository.open(open_place(str(repository))).manifest()
+    lost = repository / next(e.object for e in manifest.files if e.path == "metadata")
+    read_bytes = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path == lost:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    context = run()
+    operator = CheckpointVerifyOperator(task_id="v", repository=str(repository), backup_id=backup_id, read_data="all")
+    with pytest.raises(StorageError, match=r"^not all could be read: 1 finding"):
+        operator.execute(context)
+    assert context["pushed"]["return_value"]["ok"] is False
+    monkeypatch.undo()
+    assert operator.execute(run())["ok"] is True

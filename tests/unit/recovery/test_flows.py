@@ -26,7 +26,7 @@ from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import Files, contents, logs, metadata, plant
 from tests.unit.checkpoint.stores import WRITES, Killed, Life, forget_all, watched
-from tests.unit.recovery.test_restore import loud_seal
+from tests.unit.recovery.restores import loud_seal
 
 NEWEST = 3
 PATH = "_checkpoints/spark_catalog/default/orders/ingest"

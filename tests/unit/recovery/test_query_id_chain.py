@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.backups import BackupsOfFleet
@@ -34,7 +35,8 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import QUERY_ID, plant
-from tests.unit.recovery.test_rewind import append, batches_in, delta_table, repository, rewind
+from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.unit.recovery.test_rewind import repository, rewind
 
 
 @pytest.fixture
@@ -133,6 +135,7 @@ class TestRewind:
         """The finding, for somebody who names another repository: nothing is changed."""
         new_query_id(orders, table)
         run(orders, table, 5, 6)
+        Repository.open_or_create(place / "elsewhere")
         plan = plan_of(orders, 2, table, sink_exit=None, repository=place / "elsewhere")
         assert plan.sink.verdict is Verdict.WILL_SKIP
         with pytest.raises(RefusedError, match="no known id of the query explains batches 3 to 4") as e:
@@ -148,6 +151,7 @@ class TestRewind:
         sink = Sink(place=table, app_id=QUERY_ID)
         checkpoint = Checkpoint.at(orders)
         to = Specifier("to_batch", "2")
+        Repository.open_or_create(place / "elsewhere")
         plan = plan_rewind(
             checkpoint, to, sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=(), repository=place / "elsewhere"
         )
@@ -266,9 +270,10 @@ class TestBackups:
         verdict, reasons = sink_says(sink, manifest, orders, repository=repository(orders)) or (None, ())
         assert verdict is Verdict.WILL_DUPLICATE
         assert f"as batches of {newer}, and the query's id will be {QUERY_ID}" in reasons[0]
-        elsewhere, _ = sink_says(sink, manifest, orders / "../copy", repository=repository(orders)) or (None, ())
+        copy = Location(orders.store, f"{orders.root}-copy")
+        elsewhere, _ = sink_says(sink, manifest, copy, repository=repository(orders)) or (None, ())
         assert elsewhere is Verdict.WILL_DUPLICATE
-        unknown, _ = sink_says(sink, manifest, orders / "../copy") or (None, ())
+        unknown, _ = sink_says(sink, manifest, copy) or (None, ())
         assert unknown is Verdict.UNKNOWN
 
 
@@ -327,6 +332,7 @@ class TestReplayProof:
 
     def test_it_is_not_green_without_the_records(self, orders: Location, table: Location, place: Location) -> None:
         self.doubled(orders, table)
+        Repository.open_or_create(place / "elsewhere")
         proof = prove_replay(Checkpoint.at(orders), 2, sink=Sink(place=table), repository=place / "elsewhere")
         assert not proof.ok
         assert proof.findings[0].startswith(f"the table has batch 3, 4 of {QUERY_ID} too: if that is an older id")

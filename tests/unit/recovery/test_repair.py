@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.backup.create import create_backup
@@ -483,6 +483,9 @@ def test_a_repair_that_was_begun_can_be_given_up(tmp_path: Path) -> None:
         ["hdfs_agg", "hdfs_agg_maint", "rocks_changelog_maint", "rocks_ckptv2_maint", "two_sources_union"]
     ),
 )
+@example(
+    seed=1025, kind="hdfs_agg_maint"
+)  # the last commit is missing: Spark runs that batch again, and nothing is wrong
 def test_whatever_is_done_to_files_it_is_repaired_or_refused(seed: int, kind: str) -> None:
     """Up to three files cut off, emptied or deleted: after a repair nothing harmful is left."""
     chance = random.Random(seed)

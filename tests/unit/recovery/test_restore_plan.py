@@ -24,12 +24,6 @@ from tests.unit.checkpoint.stores import WRITES, watched
 from tests.unit.checkpoint.test_progress import seal_at
 
 
-@pytest.fixture
-def manifest(place: Location) -> Manifest:
-    """A backup of batches 3 and 4."""
-    return back_up(place, stream(4), restorable_batches=2).manifest
-
-
 def plan(place: Location, manifest: Manifest, target: Location | None = None, **options: Any) -> RestorePlan:
     return plan_restore(repository(place), manifest, target or place / "target", **options)
 
@@ -99,7 +93,8 @@ def test_as_json_and_as_markdown(place: Location, manifest: Manifest) -> None:
     report = json.loads(json.dumps(found.to_json()))
     assert report == {
         "plan_id": found.plan_id, "kind": "restore", "backup_id": manifest.backup_id, "name": "orders", "batch_id": 3,
-        "target": (place / "target").uri, "target_files": 0, "replace": False, "files": len(manifest.files_of(3)),
+        "target": (place / "target").uri, "target_files": 0, "query_id": manifest.query_id,
+        "other_query": "", "replace": False, "files": len(manifest.files_of(3)),
         "bytes": found.bytes, "rewritten": [], "verdict": "UNKNOWN", "reasons": list(found.reasons),
         "steps": list(found.steps), "accept": [], "fingerprint": found.plan_fingerprint,
         "already_done": False,

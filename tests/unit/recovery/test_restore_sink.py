@@ -15,7 +15,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.backups import back_up, repository, stream
-from tests.unit.recovery.test_rewind import delta_table
+from tests.unit.recovery.tables import delta_table
 
 
 @pytest.mark.parametrize(("newest", "verdict"), [(4, Verdict.SAFE), (6, Verdict.WILL_SKIP)])

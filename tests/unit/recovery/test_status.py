@@ -24,7 +24,8 @@ from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, watched
-from tests.unit.recovery.test_rewind import NEWEST, append, batches_in, delta_table, repository, rewind, rewound
+from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.unit.recovery.test_rewind import NEWEST, repository, rewind, rewound
 
 
 @pytest.fixture

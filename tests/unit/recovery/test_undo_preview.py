@@ -25,7 +25,8 @@ from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import contents, plant
 from tests.unit.operators.test_upgrade_begin import FEATURES, PROTOCOL, edit_first, file_sink
-from tests.unit.recovery.test_rewind import NEWEST, delta_table
+from tests.unit.recovery.tables import delta_table
+from tests.unit.recovery.test_rewind import NEWEST
 
 STARTED = "only until the stream is started: then rewind again instead"
 

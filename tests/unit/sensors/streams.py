@@ -19,12 +19,13 @@ class DiskStream:
     def __str__(self) -> str:
         return str(self.place)
 
-    def put(self, path: str, data: bytes, *, age: float = 0.0) -> None:
+    def put(self, path: str, data: bytes, *, age: float = 0.0, now: float | None = None) -> None:
         file = self.place / path
         file.parent.mkdir(parents=True, exist_ok=True)
         hidden = file.with_name(f".{file.name}.tmp")  # a look in between must see neither a part of it nor another time
         hidden.write_bytes(data)
-        os.utime(hidden, (time.time() - age, time.time() - age))
+        at = (time.time() if now is None else now) - age
+        os.utime(hidden, (at, at))
         hidden.replace(file)
 
     def start(self, query_id: str = "one") -> DiskStream:
@@ -36,8 +37,8 @@ class DiskStream:
         self.put(f"offsets/{batch}", entry, age=age)
         return self
 
-    def commit(self, batch: int, *, age: float = 0.0) -> DiskStream:
-        self.put(f"commits/{batch}", commit_log(), age=age)
+    def commit(self, batch: int, *, age: float = 0.0, now: float | None = None) -> DiskStream:
+        self.put(f"commits/{batch}", commit_log(), age=age, now=now)
         return self
 
     def ran(self, batches: Iterable[int], *, age: float = 0.0) -> DiskStream:

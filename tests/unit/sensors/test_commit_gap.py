@@ -290,6 +290,7 @@ class TestCommonRules:
         found = {
             name: parameter
             for cls in self._classes(made)
+            if "__init__" in vars(cls)
             for name, parameter in inspect.signature(vars(cls)["__init__"]).parameters.items()
         }
         return {name: p for name, p in found.items() if name not in ("self", "kwargs")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,12 +23,13 @@ Run = Callable[..., dict[str, Any]]
 
 def ran(stream: DiskStream, batches: range, *, seconds: float = 5.0, rows: int = 600) -> DiskStream:
     """A batch a minute; the newest now."""
+    now = time.time()  # the same for all: how long a batch took does not depend on how busy this machine is
     for batch in batches:
         age = 60.0 * (batches.stop - batch)
         at = stream_rows(stream) + rows
         about = batch_metadata(batch) | {"batchTimestampMs": BEGAN + 60_000 * batch}
-        stream.put(f"offsets/{batch}", offsets_log(compact({"orders": {"0": at}}), metadata=about), age=age)
-        stream.commit(batch, age=age - seconds)
+        stream.put(f"offsets/{batch}", offsets_log(compact({"orders": {"0": at}}), metadata=about), age=age, now=now)
+        stream.commit(batch, age=age - seconds, now=now)
     return stream
 
 
@@ -94,7 +96,8 @@ class TestEveryMode:
         baseline = stream_baseline(str(before))
         ran(before, range(20, 25), seconds=20)
         report = wait(gate(before, baseline, mode), run(), lambda: ran(before, range(25, 30), seconds=5))
-        assert (report["healthy"], report["measured"]["batch_id"]) == (True, 29)
+        assert report["healthy"]
+        assert report["measured"]["batch_id"] in range(27, 30), "as soon as enough of them are fast"
 
     def test_checkpoint_lost_by_the_deployment(self, before: DiskStream, mode: str, run: Run) -> None:
         """It begins again at batch 0: noticed although it happened before the gate was there."""

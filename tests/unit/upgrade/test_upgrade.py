@@ -33,8 +33,8 @@ from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
-from tests.unit.recovery.test_restore import loud_seal
-from tests.unit.recovery.test_rewind import append, batches_in, delta_table
+from tests.unit.recovery.restores import loud_seal
+from tests.unit.recovery.tables import append, batches_in, delta_table
 
 DRAINED = 3
 RUN = "upgrade_orders/run 1"

@@ -1,0 +1,16 @@
+"""What the outcomes of all verbs have in common: how they are given as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOutcome:
+    """Base of the outcomes of restore, rewind, reset, repair and undo. Each has a field ``seconds``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON: its fields in order, the seconds rounded to milliseconds."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "seconds": round(values["seconds"], 3)}

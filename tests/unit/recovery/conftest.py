@@ -1,0 +1,32 @@
+"""Fixtures of the tests of recovery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.storage.location import Location
+from tests.unit.backup.backups import back_up, stream
+from tests.unit.checkpoint.builders import plant
+from tests.unit.recovery.resets import NEWEST
+from tests.unit.recovery.tables import delta_table
+
+
+@pytest.fixture
+def manifest(place: Location) -> Manifest:
+    """A backup of batches 3 and 4."""
+    return back_up(place, stream(4), restorable_batches=2).manifest
+
+
+@pytest.fixture
+def orders(place: Location) -> Location:
+    """A stateful stream of files with batches 0 to 6 committed."""
+    return plant(place / "orders", stream(NEWEST))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Location:
+    """Its sink: a Delta table with two rows of each batch."""
+    return delta_table(tmp_path / "table", range(NEWEST + 1))
