@@ -334,7 +334,7 @@ CONDITIONS = (
         "SOURCE-OFFSET-MALFORMED",
         "The offset of a source in offsets/ is not of the form that the source writes: another source stands in its place, a "
         "newer connector wrote it, or somebody edited it.",
-        "Do not go on editing by hand: a wrong position loses or repeats rows without a word.",
+        "Do not go on editing by hand: a wrong position loses or repeats rows silently.",
         Remedy.RESTORE,
         (Step("See that this query and this checkpoint belong together.", LOOK.command), DIAGNOSE, RESTORE),
         names=(

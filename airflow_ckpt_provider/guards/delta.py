@@ -3,7 +3,7 @@
 What Spark does in each case was run with Spark 4.0.0 and Delta 4.4.0 (``tests/integration/test_delta_guard.py``):
 
 * A commit that is gone fails the start (``DELTA_MISSING_FILES_UNEXPECTED_VERSION``), and that goes for the versions of the newest
-  *committed* batch too, which Spark asks for once more at its start. With ``failOnDataLoss=false`` it is left out without a word,
+  *committed* batch too, which Spark asks for once more at its start. With ``failOnDataLoss=false`` it is left out silently,
   unless the last version of what is asked for and the one after it are both gone (``DELTA_STREAMING_TRAILING_COMMIT_MISSING``).
 * A data file that is gone fails the batch, whatever ``failOnDataLoss`` says.
 * Another table under the same path: ``DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE``.
@@ -113,7 +113,7 @@ class _Look:
     found: list[Judgement] = field(default_factory=list)
     parts: list[PartReport] = field(default_factory=list)
     lost: int | None = 0
-    #: Spark fails at its start whatever ``failOnDataLoss`` says, so nothing is lost without a word.
+    #: Spark fails at its start whatever ``failOnDataLoss`` says, so nothing is lost silently.
     blocked: bool = False
 
     def report(self, facts: dict[str, Any]) -> SourceReport:
@@ -181,7 +181,7 @@ class _Look:
                 "taken back or is a "
                 "copy of an older day. DELTA_STREAMING_TRAILING_COMMIT_MISSING until it has grown past it, and "
                 "then its versions "
-                f"{latest + 1} to {read} are left out without a word; start a new checkpoint",
+                f"{latest + 1} to {read} are left out silently; start a new checkpoint",
             )
             return
         logged_at = self.source.logged_at
@@ -229,7 +229,7 @@ class _Look:
                 Verdict.WILL_FAIL,
                 f"the log no longer has {_versions(gone)}, which the newest committed batch read, nor the version after: "
                 "DELTA_MISSING_FILES_UNEXPECTED_VERSION, and with failOnDataLoss=false "
-                "DELTA_STREAMING_TRAILING_COMMIT_MISSING (an older Delta leaves rows out without a word); start a new checkpoint",
+                "DELTA_STREAMING_TRAILING_COMMIT_MISSING (an older Delta leaves rows out silently); start a new checkpoint",
             )
         elif gone and self.settings.fail_on_data_loss:
             self._add(

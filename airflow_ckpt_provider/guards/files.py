@@ -1,7 +1,7 @@
 """The guard of file sources: whether the files that the next batch will read are still there, as they were listed.
 
 The source logs the files of a batch (``sources/<n>``) before Spark plans it, so whatever is logged beyond the resume point is
-read next, by name. Run on Spark 4.0.0: a file that is gone by then is **left out without a word**, whatever the options say.
+read next, by name. Run on Spark 4.0.0: a file that is gone by then is **left out silently**, whatever the options say.
 The log tells path and modification time and no size, so a file that was replaced shows by its time.
 """
 

@@ -49,7 +49,7 @@ _TRIES, _PAUSE = 4, 0.25
 _GONE = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"})
 #: librdkafka's words for an answer in another protocol.
 _OTHER_PROTOCOL = ("ssl handshake failed", "security.protocol", "wrong version number", "mechanism handshake failed")
-#: A listener that wants a login hangs up, several times and without a word, on whoever begins with anything else.
+#: A listener that wants a login hangs up, several times and silently, on whoever begins with anything else.
 _SEVERAL = 3
 _HUNG_UP = re.compile(r"connection closed by peer.*\(after \d{1,3}ms in state (?:up|apiversion_query)\)")
 

@@ -34,7 +34,7 @@ class GuardSettings:
     """What guards are told, the same for all of them.
 
     :param fail_on_data_loss: the ``failOnDataLoss`` of the query's sources, which no checkpoint records: whether Spark
-        stops where data is gone (its default) or goes on without a word.
+        stops where data is gone (its default) or goes on silently.
     :param max_downtime: seconds that the stream is planned to stand still from now on; ``None``: do not judge it.
     :param buffer: seconds to have in hand after that.
     :param options: of each kind of source, what its guard needs: for ``kafka`` see

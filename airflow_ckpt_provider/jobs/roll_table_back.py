@@ -3,7 +3,7 @@
     spark-submit --packages io.delta:… roll_table_back.py --table s3a://lake/tables/orders --version 222 --expected 230
 
 A rewind runs it, under the seal of the checkpoint (``airflow-ckpt rewind --spark-submit``). ``RESTORE`` gives back content and
-not memory: the table still remembers the batches of the query that leave it, and skips their replay without a word. So the
+not memory: the table still remembers the batches of the query that leave it, and skips their replay silently. So the
 query gets a new id. Whoever runs this by hand has to see to that: ``airflow-ckpt reset CHECKPOINT --new-query-id``.
 """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class FileSourceGuardOperator(CheckpointOperator):
     """See that the files which the next batch of a query will read by name are still there, and as they were listed.
 
-    Spark leaves out a file that is gone, without a word. What ``cleanSource`` moved into an archive is found there, and a log
+    Spark leaves out a file that is gone, silently. What ``cleanSource`` moved into an archive is found there, and a log
     of files that is not whole is told. The result is the report, as a dictionary and key by key. It is pushed before the task
     fails, too.
 

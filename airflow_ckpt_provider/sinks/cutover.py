@@ -174,7 +174,7 @@ def cutover_to_new_checkpoint(
             return _file_sink_goes_on(sink.place.uri, remembered, start)
         reason = (
             f"the sink's log _spark_metadata reaches batch {remembered} and goes by batch number alone: the new checkpoint's "
-            f"batches 0 to {remembered} are skipped without a word, whatever rows they hold; have the new query write to a new "
+            f"batches 0 to {remembered} are skipped silently, whatever rows they hold; have the new query write to a new "
             "directory, or go on with the numbers where it keeps no state (--continue-numbers)"
         )
         return Cutover(
@@ -322,7 +322,7 @@ def _but_of(known: Known, ids: QueryIds) -> str:
 def _same_app_id(uri: str, app_id: str, memory: int) -> Cutover:
     reason = (
         f"foreachBatch writes with txnAppId {app_id}, of which the table remembers {memory}; a new checkpoint begins at batch "
-        f"0, so Delta skips its batches 0 to {memory} without a word: give the new query a new txnAppId "
+        f"0, so Delta skips its batches 0 to {memory} silently: give the new query a new txnAppId "
         "(and say so: --new-txn-app-id), or go on with the numbers where it keeps no state (--continue-numbers)"
     )
     return Cutover("delta", uri, Verdict.WILL_SKIP, (reason,), remembered=memory, skipped=memory + 1)

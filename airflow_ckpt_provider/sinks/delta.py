@@ -331,7 +331,7 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
         if skips:
             reasons.append(
                 f"the table holds batches up to {held} but remembers {memory} (it was restored without that memory): "
-                f"{start.history.engine} skips batches {begin} to {memory} without a word, and their rows are missing"
+                f"{start.history.engine} skips batches {begin} to {memory} silently, and their rows are missing"
             )
         if start.beyond:
             reasons.append(
@@ -341,12 +341,12 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
     if skips and memory is not None and (held is None or memory >= held):
         return (
             f"the table holds batches up to {held} and remembers {memory}: {start.history.engine} skips the replay of "
-            f"batches {begin} to {memory} without a word, so their old rows stay and nothing of the replay is written",
+            f"batches {begin} to {memory} silently, so their old rows stay and nothing of the replay is written",
         )
     if skips and memory is not None:
         return (
             f"the table holds batches up to {held} and remembers {memory} of the id that the query will have: "
-            f"{start.history.engine} skips the replay of batches {begin} to {memory} without a word, and writes "
+            f"{start.history.engine} skips the replay of batches {begin} to {memory} silently, and writes "
             f"batches {memory + 1} to {held} "
             "beside the rows that "
             "are there",

@@ -3,7 +3,7 @@
 Read straight from ``_delta_log/<version>.json``, without a client: a commit is a few lines of JSON (Delta's PROTOCOL.md), of
 which only ``txn``, ``commitInfo``, ``protocol``, ``metaData`` and the ``dataChange`` of ``add`` and ``remove`` matter here.
 
-Delta remembers ``txn(appId = query id, version = batch id)`` and skips every batch up to it without a word. ``RESTORE`` by Spark
+Delta remembers ``txn(appId = query id, version = batch id)`` and skips every batch up to it silently. ``RESTORE`` by Spark
 writes no ``txn``, so the table's content and its memory can differ. Both are worked out here, each by folding the log.
 """
 

@@ -1,6 +1,6 @@
 """Rolling a Delta table back: one atomic commit that restores a version *and* what the table remembers of the query.
 
-``RESTORE`` alone leaves the ``txn`` of the newest batch standing, and every replayed batch is skipped without a word. So the
+``RESTORE`` alone leaves the ``txn`` of the newest batch standing, and every replayed batch is skipped silently. So the
 commit carries ``txn(app id, target batch)`` as well. The table is never without one half: there is only one commit.
 
 A table with features that ``deltalake`` cannot restore goes back by Spark's own ``RESTORE``. That commit carries no ``txn``, so

@@ -40,7 +40,7 @@ def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[in
         return SinkReport("file", place.uri, Verdict.SAFE, (), batch_id=newest, remembered=newest)
     start = batch_id + 1
     reasons = (
-        f"the sink's log {SINK_LOG} reaches batch {newest}: batches {start} to {newest} are skipped without a word when they are "
+        f"the sink's log {SINK_LOG} reaches batch {newest}: batches {start} to {newest} are skipped silently when they are "
         "replayed, so their old rows stay and nothing of the replay is written",
     )
     rollback, obstacle = _rollback(place, log, batch_id, newest, unwritten)

@@ -147,7 +147,7 @@ def test_log_clean_up_takes_what_is_to_be_read(case: Case) -> None:
 
 @pytest.mark.slow
 def test_log_clean_up_takes_a_part_of_a_planned_batch(case: Case) -> None:
-    """The one way to lose rows without a word: a batch that was planned, begins in what is gone and ends in what is there."""
+    """The one way to lose rows silently: a batch that was planned, begins in what is gone and ends in what is there."""
     case.append(30)
     case.append(40)
     assert case.runs() == list(range(30, 50))

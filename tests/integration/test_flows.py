@@ -64,7 +64,7 @@ def test_reset_and_rolled_back(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.run()
     assert pipeline.rows("first") == sorted([0, 1, 2, 3, *range(5)])
     assert pipeline.rows("second") == list(range(5))
-    # Batches 0 to 3 of the new checkpoint were skipped without a word, only the fifth was written.
+    # Batches 0 to 3 of the new checkpoint were skipped silently, only the fifth was written.
     assert pipeline.rows("third") == list(range(5))
     live = pipeline.flow("appended")
     assert live.progress

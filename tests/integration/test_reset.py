@@ -137,7 +137,7 @@ def test_a_batch_that_the_table_has_and_the_checkpoint_not(spark_host: SparkHost
 @pytest.mark.slow
 @pytest.mark.parametrize("continue_numbers", [True, False])
 def test_a_file_sink(spark_host: SparkHost, tmp_path: Path, continue_numbers: bool) -> None:
-    """Numbered anew, its first batches are skipped without a word; with the numbers going on, none is."""
+    """Numbered anew, its first batches are skipped silently; with the numbers going on, none is."""
     place = tmp_path / "in"
     old = Stream(spark_host, tmp_path / "s", (files(place, 1),), sink="files")
     put(place, range(3), seconds=0)

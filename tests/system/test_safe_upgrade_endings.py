@@ -1,4 +1,4 @@
-"""How a run of `safe_upgrade` can end in a real Airflow: nothing is stopped in vain, and nothing stays down without a word."""
+"""How a run of `safe_upgrade` can end in a real Airflow: nothing is stopped in vain, and nothing stays down silently."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ QUERY_ID_MISSING = FindingKind(
     "QUERY-ID-MISSING",
     Severity.SILENT,
     "`metadata`, which holds the query id, is missing, while there are logs.",
-    "Before 4.2 it takes a new id without a word, and exactly-once sinks (Delta) do not know the query any more: what is "
+    "Before 4.2 it takes a new id silently, and exactly-once sinks (Delta) do not know the query any more: what is "
     "replayed is written twice. Since 4.2 it refuses: `STREAMING_CHECKPOINT_MISSING_METADATA_FILE`.",
     "`--repair` with a backup of the same query, or with the id from the logs of a former run (`--query-id`).",
 )

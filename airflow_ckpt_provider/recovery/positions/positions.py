@@ -286,7 +286,7 @@ def _warnings(logs: ReadableLogs, choice: Choice, file_logs: Mapping[str, FileSo
             "batch numbers begin at 0 again. foreachBatch: without a stable txnAppId, what is read again is "
             "written again; with the "
             "old txnAppId and the batch number as txnVersion, Delta skips every batch up to the old number "
-            "without a word: give a new "
+            "silently: give a new "
             "txnAppId. A file sink skips them too while its directory holds _spark_metadata: give a new directory",
         ),
     ]

@@ -236,7 +236,7 @@ def _reasons(seen: Examination, cut: Cut, search: Search, findings: tuple[Findin
     reasons.append(
         f"The sink is not looked at. If it has batches after {after}, foreachBatch, Kafka and foreach sinks get them a second "
         "time, which only an idempotent sink (MERGE by key, overwrite by batch id) puts right; a Delta table or file sink "
-        "written directly skips them without a word (`airflow-ckpt rewind` rolls such a sink back as well)."
+        "written directly skips them silently (`airflow-ckpt rewind` rolls such a sink back as well)."
     )
     if any(path.startswith("sources/") for path in cut.deletes):
         reasons.append(

@@ -301,7 +301,7 @@ class RestorePlan(Plan):
             *of_query,
             sources,
             f"The sink is not looked at. If it has batches after {n}, a Delta table or file sink written directly skips their "
-            "replay without a word; foreachBatch, Kafka and foreach sinks repeat them, which only an idempotent sink (MERGE by "
+            "replay silently; foreachBatch, Kafka and foreach sinks repeat them, which only an idempotent sink (MERGE by "
             "key, overwrite by batch id) puts right.",
         )
 

@@ -1,6 +1,6 @@
 """The files of a checkpoint that lie beyond a batch: what a rewind takes away, and nothing older.
 
-Left in place they do harm, mostly without a word (measured on Spark 4.3): a commit beyond the newest offset fails the query,
+Left in place they do harm, mostly silently (measured on Spark 4.3): a commit beyond the newest offset fails the query,
 an entry of a file source's log is read together with the next one, a state snapshot of the abandoned time line is loaded
 at the next cold start.
 """

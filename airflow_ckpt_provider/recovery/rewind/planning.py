@@ -1,6 +1,6 @@
 """Planning a rewind of a checkpoint, its state and its sink, to a batch or a time. Reads only.
 
-Every obvious way is wrong: deleting commits skips batches without a word; state snapshots left behind corrupt the state; a
+Every obvious way is wrong: deleting commits skips batches silently; state snapshots left behind corrupt the state; a
 table that is restored still remembers its batches and skips their replay. So the plan takes all three together: it names
 every file that goes, asks the sources (guards) and looks at the sink.
 """

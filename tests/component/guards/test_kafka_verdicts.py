@@ -81,7 +81,7 @@ def test_recreated_shorter(kafka_broker: KafkaBroker, ask: Ask) -> None:
 
 @pytest.mark.parametrize("by", ["id", "fingerprint"])
 def test_recreated_longer(kafka_broker: KafkaBroker, ask: Ask, by: str) -> None:
-    """What Spark itself cannot see: it would read on in the new log, without a word."""
+    """What Spark itself cannot see: it would read on in the new log, silently."""
     topic = kafka_broker.create()
     kafka_broker.put(topic, [100], start_ms=_OLD)
     known = facts_of(kafka_broker, topic, {0: 80})

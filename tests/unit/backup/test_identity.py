@@ -1,4 +1,4 @@
-"""A stream in a repository has an identity: two streams never become one, and one stream never two without a word."""
+"""A stream in a repository has an identity: two streams never become one, and one stream never two silently."""
 
 from __future__ import annotations
 

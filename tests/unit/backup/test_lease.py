@@ -76,7 +76,7 @@ def test_another_stream_is_not_concerned(place: Location) -> None:
 
 
 def test_a_real_second_process_is_refused(tmp_path: Any) -> None:
-    """Held by another process that lives, then dies without a word."""
+    """Held by another process that lives, then dies silently."""
     from airflow_ckpt_provider.storage.local_store import LocalStore
 
     place = Location(LocalStore(), str(tmp_path))

@@ -111,7 +111,7 @@ def test_log_clean_up(table: Path, ck: Path, below: int) -> None:
 
 
 def test_log_clean_up_within_a_planned_batch(table: Path, ck: Path) -> None:
-    """Versions 2 and 3 are planned, 2 is gone: with ``failOnDataLoss=false`` its rows are lost without a word."""
+    """Versions 2 and 3 are planned, 2 is gone: with ``failOnDataLoss=false`` its rows are lost silently."""
     delta_checkpoint(ck, table, 4, before=2)
     (ck / "commits" / "1").unlink()
     clean(table, 3)

@@ -41,7 +41,7 @@ def test_a_planned_file_is_gone(ck: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "f 2.json").unlink()
     report = judge(ck)
     assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
-    assert report.reasons == ("1 file of the next batch are gone (f 2.json): Spark leaves them out without a word",)
+    assert report.reasons == ("1 file of the next batch are gone (f 2.json): Spark leaves them out silently",)
 
 
 def test_a_planned_file_is_in_the_archive(ck: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A backup of one query is not put over the checkpoint of another one without a word."""
+"""A backup of one query is not put over the checkpoint of another one silently."""
 
 from __future__ import annotations
 

@@ -99,13 +99,13 @@ class TestTheSeamOfANewCheckpoint:
         table = delta_table(tmp_path / "t", range(7), app_id="totals")
         verdict, reason = self.verdict(orders, table, app_id="totals")
         assert verdict is Verdict.WILL_SKIP
-        assert "Delta skips its batches 0 to 6 without a word" in reason
+        assert "Delta skips its batches 0 to 6 silently" in reason
         assert self.verdict(orders, table, app_id="totals", new_app_id="totals-2")[0] is Verdict.SAFE
 
     def test_a_file_sink_skips_by_number(self, orders: Location, tmp_path: Path) -> None:
         plan = plan_of(orders, sink=Sink(place=file_sink(tmp_path / "out", NEWEST)))
         assert (plan.cutover.verdict, plan.cutover.skipped) == (Verdict.WILL_SKIP, 7)
-        with pytest.raises(RefusedError, match="the new checkpoint's batches 0 to 6 are skipped without a word"):
+        with pytest.raises(RefusedError, match="the new checkpoint's batches 0 to 6 are skipped silently"):
             apply_reset(plan, orders, repository(orders), rest=STOPPED)
 
     def test_a_sink_without_memory(self, orders: Location) -> None:

@@ -24,7 +24,7 @@ QUERY, OTHER = "query-1", "query-2"
 
 
 class Table:
-    """A table that streams write to, as Delta's sink does: what the table remembers is skipped without a word."""
+    """A table that streams write to, as Delta's sink does: what the table remembers is skipped silently."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)

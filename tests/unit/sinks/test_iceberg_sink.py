@@ -73,7 +73,7 @@ def test_the_words(table: Table) -> None:
     report = table.batch(0, 1, 2, 3).look(1)
     assert report.verdict is Verdict.WILL_SKIP
     assert report.reasons == (
-        "the table holds batches up to 3 and remembers 3: Iceberg skips the replay of batches 2 to 3 without a word, so their "
+        "the table holds batches up to 3 and remembers 3: Iceberg skips the replay of batches 2 to 3 silently, so their "
         "old rows stay and nothing of the replay is written",
     )
 
