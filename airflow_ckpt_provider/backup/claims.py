@@ -68,8 +68,22 @@ class Claim:
         :raises BackupRunningError: a prune has given this backup up.
         """
         if not self._end(self._guarded, {"manifest": manifest_path, "given_up": False}):
-            raise given_up()
+            raise _given_up()
         self._bound = True
+
+    def write(self, manifest_path: str, document: bytes) -> None:
+        """Write the manifest, and say before that it will be; nothing but that one may be written after this.
+
+        :raises BackupRunningError: a prune has given this backup up.
+        :raises FileExistsError: somebody else wrote a manifest under this path.
+        """
+        self.bind(manifest_path)
+        try:
+            self._guarded.create(manifest_path, document)
+        except FileExistsError:
+            if self._guarded.read(manifest_path) == GIVEN_UP:
+                raise _given_up() from None
+            raise
 
     def end(self) -> None:
         """Say that nothing will be written any more; after a manifest it was said already."""
@@ -86,7 +100,7 @@ class Claim:
         return True
 
 
-def given_up() -> BackupRunningError:
+def _given_up() -> BackupRunningError:
     """Make the error of a backup that took so long, or stood still so long, that a prune took it for dead."""
     return BackupRunningError(
         "a prune has given this backup up: it had shown no end for too long, and what it copied may be deleted",

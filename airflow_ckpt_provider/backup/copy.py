@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_ckpt_provider.backup.claims import claimed, given_up, in_use
+from airflow_ckpt_provider.backup.claims import claimed, in_use
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
-from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
@@ -122,12 +122,9 @@ def _copied(
         # The numbers are those of the repository: one that gets some of the backups only has no gap in them.
         sequence = max((m.sequence for m in (near, newest) if isinstance(m, Manifest)), default=0) + 1
         made = replace(manifest, files=stored, claim=claim.claim_id, sequence=sequence)
-        claim.bind(made.path)
         try:
-            target.location.create(made.path, made.to_document())
+            claim.write(made.path, made.to_document())
         except FileExistsError:
-            if target.location.read(made.path) == GIVEN_UP:
-                raise given_up() from None
             _check_same(target.read_manifest(name, made.backup_id), manifest, target)  # another copy was faster
     written = {entry.object: entry.size for entry in stored if objects.is_new(entry.object)}
     log.info("copied backup %s of %s to %s", made.backup_id, name, target.location)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from heapq import merge
 from typing import Any
 
 from airflow_ckpt_provider import __version__
-from airflow_ckpt_provider.backup.claims import Claim, claimed, given_up
+from airflow_ckpt_provider.backup.claims import Claim, claimed
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.engine import Engine, Threads
+from airflow_ckpt_provider.backup.facts import ObserveSources, closure_facts, observed_sources
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.identity import chain_of_ids
@@ -28,7 +29,7 @@ from airflow_ckpt_provider.backup.lease import lease
 from airflow_ckpt_provider.backup.manifest import LONGEST_NAME, Manifest, checked_name, new_backup_id, next_backup_id
 from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
-from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import likely_name, stream_name
 from airflow_ckpt_provider.backup.streams import is_place
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel, side_by_side
@@ -36,14 +37,12 @@ from airflow_ckpt_provider.backup.unchanged import position_facts, unchanged_bac
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.inspection import operators_of
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.poll import list_log
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
-    CkptError,
     DamagedBackupError,
     HistoryRewrittenError,
     MissingFileError,
@@ -64,10 +63,6 @@ _LOOKS = 30
 #: The same complaint this often in a row about the same newest batch is damage; seconds between such looks.
 _SAME_COMPLAINTS = 2
 _PAUSE = 0.25
-
-
-#: Given the end offsets of the pinned batch, says what the live sources are: source -> plain JSON.
-ObserveSources = Callable[[tuple[SourceOffset, ...]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +254,7 @@ def _backed_up(
         manifest, copied, taken = _taken(checkpoint, repository, name, query_id, request)
         manifest = replace(manifest, tags=request.tags, reason=request.reason, made_by=by)
         request.immutability.lock_objects(manifest)
-        manifest = write_manifest(repository, manifest, claim, taken=taken)
+        manifest = _write_manifest(repository, manifest, claim, taken=taken)
         return manifest, copied, request.immutability.lock_manifest(manifest)
 
 
@@ -293,7 +288,9 @@ def _taken(
         sequence=newest.sequence + 1 if newest else 1,
     )
     if request.observe is not None:
-        manifest = replace(manifest, facts={**manifest.facts, "sources": _observed(request.observe, closures[0])})
+        manifest = replace(
+            manifest, facts={**manifest.facts, "sources": observed_sources(request.observe, closures[0])}
+        )
     return manifest, copied, taken
 
 
@@ -552,48 +549,12 @@ def _manifest(
         batch_id=newest.batch_id,
         restorable=tuple(closure.batch_id for closure in reversed(closures)),
         files=files,
-        facts={**_facts(tree, closures), **position_facts(tree, newest, batches)},
+        facts={**closure_facts(tree, closures), **position_facts(tree, newest, batches)},
         tool_version=__version__,
     )
 
 
-def _observed(observe: ObserveSources, closure: Closure) -> Mapping[str, Any]:
-    """What the live sources are; a backup is worth more than a note in it."""
-    try:
-        return observe(closure.entry.sources)
-    except CkptError as e:
-        log.warning("the sources are not recorded in this backup: %s", e.message)
-        return {}
-
-
-def _facts(tree: Tree, closures: list[Closure]) -> dict[str, Any]:
-    newest = closures[0]
-    times = {str(c.batch_id): c.entry.time.isoformat() for c in reversed(closures) if c.entry.time}
-    watermark = max(newest.entry.watermark_ms, newest.commit.next_watermark_ms)
-    return {
-        "offset_log_version": newest.entry.version,
-        "commit_log_version": newest.commit.version,
-        "batch_times": times,
-        "start_offsets": _start_offsets(tree, newest),
-        "end_offsets": [source.to_json() for source in newest.entry.sources],
-        "watermark_ms": watermark,
-        "operators": [operator.to_json() for operator in operators_of(tree, newest.entry)],
-    }
-
-
-def _start_offsets(tree: Tree, closure: Closure) -> list[dict[str, Any]]:
-    before = [b for b in tree.batches(OFFSETS) if b < closure.batch_id]
-    file = tree.get(f"{OFFSETS}/{before[-1]}") if before else None
-    if not file:
-        return []
-    try:
-        data = tree.read(file)
-    except FileNotFoundError:  # purged since; it is in the backup, but this is only a note
-        return []
-    return [source.to_json() for source in parse_offsets(data, batch_id=before[-1]).sources]
-
-
-def write_manifest(repository: Repository, manifest: Manifest, claim: Claim, *, taken: frozenset[str]) -> Manifest:
+def _write_manifest(repository: Repository, manifest: Manifest, claim: Claim, *, taken: frozenset[str]) -> Manifest:
     """Write the manifest under an id that sorts after all others: the latest has the last one, whatever the clocks say.
 
     :param taken: ids that are not free, as listed since the claim was written.
@@ -602,12 +563,9 @@ def write_manifest(repository: Repository, manifest: Manifest, claim: Claim, *, 
     """
     backup_id = next_backup_id(manifest, last=max(taken, default=""), repository=repository.location)
     made = replace(manifest, backup_id=backup_id, claim=claim.claim_id)
-    claim.bind(made.path)
     try:
-        repository.location.create(made.path, made.to_document())
+        claim.write(made.path, made.to_document())
     except FileExistsError:
-        if repository.location.read(made.path) == GIVEN_UP:
-            raise given_up() from None
         raise BackupRunningError(
             f"another backup of {made.name} wrote {backup_id} at this moment", hint="run it again"
         ) from None

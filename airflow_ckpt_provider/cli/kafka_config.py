@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.errors import RefusedError
 
 if TYPE_CHECKING:
-    from airflow_ckpt_provider.backup.create import ObserveSources
+    from airflow_ckpt_provider.backup.facts import ObserveSources
     from airflow_ckpt_provider.backup.manifest import Manifest
     from airflow_ckpt_provider.guards.kafka_backups import BackupVerdict
 

@@ -7,11 +7,12 @@ person gives (``sink_options``).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
 
 
@@ -47,40 +48,37 @@ def commit_by_name(
     :raises RefusedError: the catalog refused, as somebody committed before; nothing was changed.
     :raises StorageError: the catalog did not answer; the commit may have happened.
     """
-    client = _client()
+    _client()
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
     table = _load(name, properties)
-    try:
-        table.catalog.commit_table(
-            table,
-            (
-                AssertTableUUID.model_validate({"uuid": uuid}),
-                AssertRefSnapshotId.model_validate({"ref": tag, "snapshot-id": None}),
-                AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": head}),
-            ),
-            (
-                SetSnapshotRefUpdate.model_validate(
-                    {"ref-name": tag, "type": "tag", "snapshot-id": head, "max-ref-age-ms": tag_age_ms}
+    with _catalog_errors(
+        f"{SCHEME}{name}: the catalog did not confirm the commit",
+        hint="run the same command again: it finds the commit where it happened",
+    ):
+        try:
+            table.catalog.commit_table(
+                table,
+                (
+                    AssertTableUUID.model_validate({"uuid": uuid}),
+                    AssertRefSnapshotId.model_validate({"ref": tag, "snapshot-id": None}),
+                    AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": head}),
                 ),
-                SetSnapshotRefUpdate.model_validate(
-                    {"ref-name": MAIN, "type": "branch", "snapshot-id": snapshot, **_retention(table)}
+                (
+                    SetSnapshotRefUpdate.model_validate(
+                        {"ref-name": tag, "type": "tag", "snapshot-id": head, "max-ref-age-ms": tag_age_ms}
+                    ),
+                    SetSnapshotRefUpdate.model_validate(
+                        {"ref-name": MAIN, "type": "branch", "snapshot-id": snapshot, **_retention(table)}
+                    ),
                 ),
-            ),
-        )
-    except CommitFailedException as e:
-        raise RefusedError(
-            f"{SCHEME}{name} was written to at the same moment ({e}); the table was not changed",
-            hint="see who else writes into the table, then make a new plan",
-        ) from e
-    except Exception as e:  # every catalog raises the errors of its own client
-        if isinstance(e, MemoryError):
-            raise
-        raise StorageError(
-            f"{SCHEME}{name}: the catalog did not confirm the commit ({type(e).__name__}: {e}); pyiceberg {client.__version__}",
-            hint="run the same command again: it finds the commit where it happened",
-        ) from e
+            )
+        except CommitFailedException as e:
+            raise RefusedError(
+                f"{SCHEME}{name} was written to at the same moment ({e}); the table was not changed",
+                hint="see who else writes into the table, then make a new plan",
+            ) from e
 
 
 def _retention(table: Any) -> dict[str, int]:
@@ -98,24 +96,32 @@ def _load(name: str, properties: Mapping[str, str]) -> Any:
             f"{SCHEME}{name} does not name a table",
             hint="give CATALOG.NAMESPACE.TABLE, such as iceberg:prod.sales.orders",
         )
-    client = _client()
+    _client()
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
+    with _catalog_errors(
+        f"{SCHEME}{name} could not be loaded",
+        hint="set the catalog up: .pyiceberg.yaml, PYICEBERG_CATALOG__… or its properties (sink_options / --sink-option)",
+    ):
+        try:
+            return load_catalog(catalog_name, **dict(properties)).load_table(identifier)
+        except (NoSuchTableError, NoSuchNamespaceError) as e:
+            raise RefusedError(
+                f"catalog {catalog_name} has no table {identifier} ({e})",
+                hint="give the name that the catalog has in Spark too: a SQL catalog keeps its tables under that name",
+            ) from e
+
+
+@contextmanager
+def _catalog_errors(message: str, *, hint: str) -> Iterator[None]:
+    """What a catalog raises, as an error of ours: every catalog has the errors of its own client."""
     try:
-        return load_catalog(catalog_name, **dict(properties)).load_table(identifier)
-    except (NoSuchTableError, NoSuchNamespaceError) as e:
-        raise RefusedError(
-            f"catalog {catalog_name} has no table {identifier} ({e})",
-            hint="give the name that the catalog has in Spark too: a SQL catalog keeps its tables under that name",
-        ) from e
-    except Exception as e:  # every catalog raises the errors of its own client
-        if isinstance(e, MemoryError):
-            raise
-        raise StorageError(
-            f"{SCHEME}{name} could not be loaded by pyiceberg {client.__version__} ({type(e).__name__}: {e})",
-            hint="set the catalog up: .pyiceberg.yaml, PYICEBERG_CATALOG__… or its properties (sink_options / --sink-option)",
-        ) from e
+        yield
+    except (CkptError, MemoryError):
+        raise
+    except Exception as e:
+        raise StorageError(f"{message} ({type(e).__name__}: {e}); pyiceberg {_client().__version__}", hint=hint) from e
 
 
 def _client() -> ModuleType:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_ckpt_provider.backup.create import ObserveSources
+    from airflow_ckpt_provider.backup.facts import ObserveSources
     from airflow_ckpt_provider.backup.manifest import Manifest
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.storage.location import Location
