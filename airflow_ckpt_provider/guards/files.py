@@ -109,8 +109,7 @@ class FileGuard:
             judgements.append(
                 Judgement(
                     Verdict.WILL_LOSE,
-                    f"{_count(gone)} of the next batch are gone ({_some(gone)}): Spark leaves them out without "
-                    f"a word{way}",
+                    f"{_count(gone)} of the next batch are gone ({_some(gone)}): Spark leaves them out silently{way}",
                 )
             )
         if changed:
