@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -100,14 +99,6 @@ class SparkCluster:
                 if os.getsid(int(process.name)) == self._process.pid and state not in "ZX":
                     found.append(int(process.name))
         return found
-
-
-def wait_until(condition: Any, what: str, *, at_most: float = 120.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + at_most
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.005)
 
 
 def _home(place: Path) -> Path:

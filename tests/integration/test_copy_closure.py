@@ -24,10 +24,11 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks.sample_tree import SampleTree
 from tests.integration.live_copies import LiveCopies, Stream
-from tests.integration.spark_cluster import SparkCluster, wait_until
+from tests.integration.spark_cluster import SparkCluster
 from tests.integration.streams.spark_host import SparkHost
 from tests.s3_server import S3Server
 from tests.samples.archives import kinds_of, sample
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

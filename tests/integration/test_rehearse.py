@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.fingerprints import fingerprint
 from tests.integration.streams.data import put_files
 from tests.integration.upgrades.spark_worker import HDFS, QUERIES, SparkWorker
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -212,13 +212,6 @@ def committed(checkpoint: Path) -> int:
     return max((int(p.name) for p in (checkpoint / "commits").glob("*") if p.name.isdigit()), default=-1)
 
 
-def wait_for(condition: Callable[[], object], what: str, *, within: float = 120.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_good_and_bad_code_beside_production(stream: MakeStream):
     """The same code, with state, follows a stream that runs: each of its batches appears while followed. Then other code."""
@@ -230,17 +223,17 @@ def test_good_and_bad_code_beside_production(stream: MakeStream):
     assert worker.ask(do="begin", build=f"{QUERIES}distinct", **request) == {}
     try:
         running.tell("distinct", sink=str(running.table), follow=True, batches=5, timeout=200, idle=100)
-        wait_for(lambda: list((place / "scratch").glob("*/new/metadata")), "the shadow begins")
+        wait_until(lambda: list((place / "scratch").glob("*/new/metadata")), "the shadow begins")
         for file in range(5):
             before = committed(running.checkpoint)
             running.go_on(1)
-            wait_for(lambda before=before: committed(running.checkpoint) > before, f"a batch for file {file}")
+            wait_until(lambda before=before: committed(running.checkpoint) > before, f"a batch for file {file}")
         report = worker.answer()
         running.tell("distinct_by_other", sink=str(running.table), follow=True, timeout=60, stop_at_difference=True)
-        wait_for(lambda: list((place / "scratch").glob("*/new/metadata")), "the second shadow begins")
+        wait_until(lambda: list((place / "scratch").glob("*/new/metadata")), "the second shadow begins")
         before = committed(running.checkpoint)
         running.go_on(1)
-        wait_for(lambda: committed(running.checkpoint) > before, "production goes on beside both")
+        wait_until(lambda: committed(running.checkpoint) > before, "production goes on beside both")
         bad = worker.answer()
     finally:
         ended = worker.ask(do="end", checkpoint=str(running.checkpoint))

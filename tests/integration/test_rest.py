@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from tests import waiting
 from tests.integration import rest_oracle
 from tests.integration.resting_queries import RestingQueries
 from tests.integration.streams.data import put_files
@@ -38,6 +40,7 @@ QUICK = RestRule(quiet_for=0.5, wait_at_most=120, minimum=3, history=0)
 CAREFUL = replace(QUICK, history=86400)
 #: Seconds for a condition to become true, on a machine that is busy with other things.
 WITHIN = 400.0
+wait_until = partial(waiting.wait_until, within=WITHIN)
 RATE = {"format": "rate", "rowsPerSecond": 5}
 OWN_PACE, STEADY, SLOW, NOW_AND_THEN = "own_pace", "steady", "slow_trigger", "available_now_done"
 EMPTY, LONG_BATCH, CONTINUOUS = "no_files_yet", "available_now_long_batch", "continuous"
@@ -59,13 +62,6 @@ Found = RestProof | QueryNotStoppedError
 
 def location(path: Path) -> Location:
     return open_location(str(path))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline, "waited for too long"
-        time.sleep(0.05)
 
 
 def newest(checkpoint: Path, log: str = "commits") -> int:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from tests.samples.kinds import KINDS, newest, write_input
 from tests.samples.service import SampleService
 from tests.samples.spark_versions import python_with
 from tests.stopped import ACCEPTED
+from tests.waiting import wait_until
 
 #: A test may have to install a Spark first, and to start it.
 pytestmark = pytest.mark.timeout(900)
@@ -122,13 +122,6 @@ class Stream:
     def _ask(self, do: str, **more: Any) -> dict[str, str]:
         answer: dict[str, str] = self.spark.ask({"do": do, "name": str(self.place), **more})
         return answer
-
-
-def wait_until(condition: Callable[[], bool], within: float = 120.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "waited for too long"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

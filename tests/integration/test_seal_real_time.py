@@ -6,9 +6,8 @@ Spark runs it over Kafka and over a source in memory that lies in its own jar; h
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from tests.samples.kinds import newest
 from tests.samples.service import SampleService
 from tests.samples.spark_versions import python_with
 from tests.stopped import ACCEPTED
+from tests.waiting import wait_until
 
 #: A test may have to install a Spark first, and to start it.
 pytestmark = [pytest.mark.other_spark, pytest.mark.timeout(900)]
@@ -97,13 +97,6 @@ class Stream:
 
     def feed_until_batch(self, batch: int) -> None:
         wait_until(lambda: bool(self.feed()) and self.committed() >= batch)
-
-
-def wait_until(condition: Callable[[], bool], within: float = 90.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "waited for too long"
-        time.sleep(0.1)
 
 
 @pytest.fixture(params=VERSIONS)

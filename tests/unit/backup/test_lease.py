@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.unit.backup.backups import dead_pid, stream
 from tests.unit.checkpoint.builders import plant
 from tests.unit.checkpoint.stores import watched
+from tests.waiting import wait_until
 
 PATH = "running/orders.json"
 
@@ -252,10 +252,3 @@ class TestRenewals:
         with pytest.raises(LeaseLostError, match=f"process {os.getppid()} on elsewhere took it over"):
             run()
         assert held(place)["made_by"] == "run 2"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -32,6 +32,7 @@ from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.checkpoint.stores import Killed, watched
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 #: So short that a test can wait for its end, and so long that no renewal of it comes too late on a busy machine.
@@ -52,13 +53,6 @@ def attempt_at(
     orders: Location, repository: Repository, *, terms: LeaseTerms = LONG, made_by: str = "me", plan_id: str = "beef"
 ) -> AbstractContextManager[Fence]:
     return fenced(repository, orders, plan_id=plan_id, what="a reset", made_by=made_by, terms=terms)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.01)
 
 
 def notes(orders: Location, repository: Repository) -> list[str]:
