@@ -1,9 +1,9 @@
 """Keeping backups undeletable for a time, by S3 Object Lock.
 
 A backup with ``immutable_for`` locks all that its restore needs: its objects, also those that earlier backups have stored,
-its manifest, ``repository.json`` and the wrapped keys. The objects come first: a manifest exists only where its objects are
-locked. The mode is ``COMPLIANCE``: nobody can shorten or lift such a lock, not even the owner of the account. ``GOVERNANCE``
-can be lifted by whoever has ``s3:*``, as administrators and their stolen keys do.
+its manifest with its signatures, ``repository.json`` and the wrapped keys. The objects come first: a manifest exists only where
+its objects are locked. The mode is ``COMPLIANCE``: nobody can shorten or lift such a lock, not even the owner of the account.
+``GOVERNANCE`` can be lifted by whoever has ``s3:*``, as administrators and their stolen keys do.
 
 A lock protects versions. Whoever may write or delete can still put a newer version or a delete marker over a locked file, and the
 package then sees that. The locked version stays, and is brought back by removing what lies over it.
@@ -23,6 +23,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.key_sets import KEYS
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.signatures import SIGNATURES
 
 #: A lock cannot be taken back: more than this is taken for a mistake.
 LONGEST = timedelta(days=3660)
@@ -68,11 +69,13 @@ class Immutability:
         self._lock([_MARKER, *(file.path for file in keys), *dict.fromkeys(entry.object for entry in manifest.files)])
 
     def lock_manifest(self, manifest: Manifest) -> datetime | None:
-        """Lock the manifest of a backup whose objects are locked.
+        """Lock the manifest of a backup whose objects are locked, and its signatures: without one, readers do not trust it.
 
         :return: until when; ``None`` where nothing is locked.
         """
-        return self._lock([manifest.path])
+        place = self.repository.location
+        signed = () if self.length is None or not place.signing else place.list(f"{SIGNATURES}/{manifest.path}").files
+        return self._lock([manifest.path, *(file.path for file in signed)])
 
     def _lock(self, paths: Iterable[str]) -> datetime | None:
         if self.length is None:

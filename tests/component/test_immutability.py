@@ -22,6 +22,7 @@ from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
+from airflow_ckpt_provider.storage.signatures import Signing, new_signing_key, public_key
 from tests.command_line import run
 from tests.s3_server import ADMIN, RESTRICTED, S3Server
 from tests.unit.backup.backups import stream
@@ -128,6 +129,15 @@ def test_keys_of_an_encrypted_repository_are_locked_too(vault: Vault) -> None:
     add_key(place, b"2" * 32)
     made = create_backup(vault.checkpoint(4), Repository.open(place), name="orders", immutable_for=DAY)
     assert None not in vault.locks([*vault.paths(made), "keys/000001.json"])
+
+
+def test_the_signatures_of_a_manifest_are_locked_too(vault: Vault) -> None:
+    """Without a signature readers refuse the backup: whoever may delete could make it useless."""
+    secret = new_signing_key()
+    place = replace(vault.place("backups"), signing=Signing(secret, (public_key(secret),)))
+    made = create_backup(vault.checkpoint(4), Repository.open_or_create(place), name="orders", immutable_for=DAY)
+    (signature,) = place.walk(f"signatures/{made.manifest.path}")
+    assert None not in vault.locks([*vault.paths(made), signature])
 
 
 class TestRefused:
