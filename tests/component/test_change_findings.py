@@ -22,6 +22,7 @@ from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.command_line import Finished, new_repository, run
 from tests.damaged_samples import Files, delta_missing
+from tests.every_run import of_these
 from tests.golden.half_done import HALF_DONE, half_done
 from tests.samples.archives import sample, write_files
 from tests.support.killing import killed_before
@@ -280,8 +281,8 @@ def stale_attempt(
 
 class TestAnAttemptThatWakesUp:
     @pytest.mark.parametrize("moment", ["after", "before"])
-    @pytest.mark.parametrize("number", [1, 4])
-    @pytest.mark.parametrize("name", STALE)
+    @pytest.mark.parametrize("number", of_these([1, 4], 1))
+    @pytest.mark.parametrize("name", of_these(STALE, "restore", "reset from scratch"))
     def test_among_its_deletes(
         self, name: str, number: int, moment: str, tmp_path: Path, attempts: list[Attempt]
     ) -> None:
@@ -290,7 +291,7 @@ class TestAnAttemptThatWakesUp:
     @pytest.mark.parametrize("moment", ["after", "before"])
     @pytest.mark.parametrize(
         ("name", "number"),
-        [*((name, 1) for name in STALE), ("restore", 5)],
+        of_these([*((name, 1) for name in STALE), ("restore", 5)], ("rewind", 1), ("restore", 5)),
     )
     def test_among_its_writes(
         self, name: str, number: int, moment: str, tmp_path: Path, attempts: list[Attempt]
@@ -334,6 +335,8 @@ KILLED = {
     ),
     "reset of a flow": Change(reset_flow, logs(range(2)), below="pipeline", subject=f"pipeline/{FLOW}/0"),
 }
+#: One that goes back in place, one that begins anew, one of a pipeline's flow.
+KILLED_EVERY_RUN = ("rewind", "reset to a new query id", "repair from a backup")
 NOTHING_DONE = re.compile(r"changed nothing|nothing to undo|knows no |no change", re.IGNORECASE)
 
 
@@ -363,7 +366,7 @@ def each_kill(change: Change, tmp_path: Path, *, step: int = 1) -> Iterator[tupl
 
 
 @pytest.mark.usefixtures("quick_disk")
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize("name", of_these(KILLED, *KILLED_EVERY_RUN))
 class TestKilledBeforeEveryWrite:
     @pytest.mark.parametrize(
         ("lifted", "named"),
@@ -413,7 +416,7 @@ class TestKilledBeforeEveryWrite:
 
 
 @pytest.mark.usefixtures("quick_disk")
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize("name", of_these(KILLED, *KILLED_EVERY_RUN))
 def test_status_says_where_it_stands(name: str, tmp_path: Path) -> None:
     """A change that was killed under its seal is named, with the two ways out."""
     change, wrong, sealed = KILLED[name], [], 0

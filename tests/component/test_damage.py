@@ -22,6 +22,7 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.command_line import Finished, new_repository, run
+from tests.every_run import of_these
 from tests.fingerprints import NOTES, fingerprint
 from tests.s3_server import S3Server
 from tests.samples.archives import sample
@@ -29,9 +30,7 @@ from tests.stopped import STOPPED
 
 #: One of each way in which state is stored; a restore of the second rewrites what it reads.
 KINDS = (
-    "rocks_changelog_agg",
-    "tws_rocks",
-    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("file_to_noop", "hdfs_agg", "rocks_ckptv2_ssjoin")),
+    *of_these(("rocks_changelog_agg", "tws_rocks", "file_to_noop", "hdfs_agg", "rocks_ckptv2_ssjoin"), "tws_rocks"),
 )
 
 

@@ -40,13 +40,10 @@ REWOUND = (
     "rocks_ckptv2_ssjoin",
     "tws_rocks_ckptv2",
 )
-#: Of the locked Spark, what every run of the tests starts: a source log, each way of keeping state. The rest is marked ``slow``.
+#: Of the locked Spark, what every run of the tests starts: a source log, a join in Spark's own state store, RocksDB.
 QUICK = (
     "file_to_file_compact",
-    "rate_async_progress",
     "hdfs_ssjoin",
-    "rocks_changelog_maint",
-    "rocks_ckptv2_agg",
     "tws_rocks",
 )
 #: kind -> files of its closure, each of which Spark cannot do without.

@@ -28,6 +28,7 @@ from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests import waiting
+from tests.every_run import of_these
 from tests.integration import rest_oracle
 from tests.integration.resting_queries import RestingQueries
 from tests.integration.streams.data import put_files
@@ -243,7 +244,7 @@ def test_the_progress_lines_report_its_end(story: Story, name: str) -> None:
     assert found.how == RestEvidence.PROBE
 
 
-@pytest.mark.parametrize("name", [STEADY, SLOW])
+@pytest.mark.parametrize("name", of_these([STEADY, SLOW], STEADY))
 def test_silence_proves_it_where_batches_came_evenly(story: Story, name: str) -> None:
     checkpoint = story.checkpoints[name]
     assert rest_oracle.obstacles(checkpoint, history=QUICK.history) == set()

@@ -115,6 +115,7 @@ class TestControls:
         DeltaTable(str(broken.out)).restore(broken.right)  # type: ignore[attr-defined]
         assert self._costs(broken, "commits deleted, RESTORE")[0] > 0
 
+    @pytest.mark.slow
     def test_checkpoint_rewound_and_the_table_restored(self, broken: Story) -> None:
         """The rewound checkpoint is right; the table remembers the batches all the same."""
         version = broken.plan("to_batch", broken.right).sink.rollback.to_version  # type: ignore[attr-defined,union-attr]

@@ -26,6 +26,7 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.every_run import of_these
 from tests.integration.streams.spark_host import coordinates
 from tests.stopped import STOPPED
 
@@ -124,7 +125,7 @@ class Story:
         return [[row, row + 1] for row in range(self.made * _ROWS)]
 
 
-@pytest.fixture(params=["hadoop", "sql"])
+@pytest.fixture(params=of_these(["hadoop", "sql"], "sql"))
 def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
     return Story(tmp_path, request.param)
 
@@ -151,6 +152,7 @@ def test_row_exact_after_a_bug(story: Story) -> None:
     assert proof.rows == {4: 50}
 
 
+@pytest.mark.slow
 def test_the_control_loses_thirty_rows(story: Story) -> None:
     """The checkpoint rewound, and the table left as it is: what the plan foretold."""
     story.run(6)

@@ -74,6 +74,7 @@ def test_to_a_backup_of_the_older_id(spark_host: SparkHost, tmp_path: Path) -> N
     assert difference(story.reference(), story.rows()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_control_by_the_newest_id_alone(story: Story) -> None:
     """Without the records the rewind is refused. What it did before: the table goes back to the newest id's first batch."""
     right: int = story.right  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.every_run import of_these
 from tests.integration.sealing_streams import STOPPED, Sealed, seal_at_random_moments
 from tests.integration.streams.spark_host import Run, SparkHost
 
@@ -28,7 +29,9 @@ def _seal(host: SparkHost, kind: str, root: Path, *, times: int, seed: int) -> l
     return seal_at_random_moments(host, kind, root, times=times, seed=seed, checkpoint=checkpoint, uri=str(place))
 
 
-@pytest.mark.parametrize(("kind", "times"), [("stateless", 2), ("agg_rocksdb", 1), ("delta_sink", 1)])
+@pytest.mark.parametrize(
+    ("kind", "times"), of_these([("stateless", 2), ("agg_rocksdb", 1), ("delta_sink", 1)], ("agg_rocksdb", 1))
+)
 def test_a_sealed_stream_stops_cleanly_and_goes_on_row_exact(
     spark_host: SparkHost, tmp_path: Path, kind: str, times: int
 ) -> None:

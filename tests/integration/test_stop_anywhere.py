@@ -136,7 +136,14 @@ def test_a_restore_to_an_empty_place_killed_after_any_write(stream: Stream, tmp_
     assert refused >= len(wanted) + 1, "the seal and every file but the lifted seal"
 
 
-@pytest.mark.parametrize("every", [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param(21, id="few"),
+        pytest.param(7, id="some", marks=pytest.mark.slow),
+        pytest.param(1, id="all", marks=pytest.mark.soak),
+    ],
+)
 def test_a_replacing_restore_killed_after_any_write(stream: Stream, tmp_path: Path, every: int) -> None:
     """First as before, then refused, then as after; the same command completes it wherever it was stopped."""
     whole = tmp_path / "whole"

@@ -37,6 +37,7 @@ def _start(output: Path, *options: str) -> subprocess.Popen[str]:
 
 @pytest.mark.spark
 @pytest.mark.airflow
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_demo(tmp_path: Path) -> None:
     output = tmp_path / "out"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.every_run import of_these
 from tests.throwaway_airflow import HOME
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def test_the_key_of_a_connection(client: TestClient) -> None:
 #: A DAG file, with a line that somebody has left, or a library: it logs what the task was given.
 DAG_FILE = """
 from airflow.sdk import DAG
+from tests.every_run import of_these
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 
@@ -118,7 +120,9 @@ def run_tasks(client: TestClient, tmp_path: Path) -> Iterator[RunTasks]:
     file.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("name", ["ckpt_repository_secret_key", "ckpt_repository_key"])
+@pytest.mark.parametrize(
+    "name", of_these(["ckpt_repository_secret_key", "ckpt_repository_key"], "ckpt_repository_secret_key")
+)
 def test_the_key_in_a_run(
     client: TestClient, run_tasks: RunTasks, checkpoint: Path, repository: Path, tmp_path: Path, name: str
 ) -> None:

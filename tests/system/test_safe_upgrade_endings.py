@@ -159,12 +159,15 @@ class TestRefusedBeforeTheStop:
         """With its defaults."""
         untouched(tried.upgrade())
 
+    @pytest.mark.slow
     def test_only_spark_restores_the_table(self, tried: Tried, spark_table: Path) -> None:
         untouched(tried.upgrade(sink=str(spark_table)))
 
+    @pytest.mark.slow
     def test_txn_app_id_of_such_a_table(self, tried: Tried, spark_table: Path) -> None:
         untouched(tried.upgrade(sink=str(spark_table), sink_settings={"txn_app_id": "orders_app"}))
 
+    @pytest.mark.slow
     def test_control_it_is_found_too_late(self, tried: Tried) -> None:
         """Accepted, it happens as it did before there was a dry run: stopped, then refused, and the stream stays down."""
         tried.upgrade(accept=["no_way_back"], start=lambda: (tried.commit_a_batch(), fail()))
@@ -180,6 +183,7 @@ class TestSkipped:
         assert "deploy (skipped)" in tried.report["markdown"]
         assert tried.report["clear"] is None
 
+    @pytest.mark.slow
     def test_by_a_short_circuit_before_it(self, tried: Tried) -> None:
         def make(task_id: str) -> BaseOperator:
             gate = ShortCircuitOperator(
@@ -192,6 +196,7 @@ class TestSkipped:
         taken_back(tried.upgrade(deploy=Made(make), **KEEP), ["stop", *BACK])
         assert tried.tasks["deploy"] == "skipped"
 
+    @pytest.mark.slow
     def test_checks(self, tried: Tried) -> None:
         taken_back(
             tried.upgrade(start=tried.commit_a_batch, checks=skip, start_old=tried.commit_a_batch, **KEEP),
@@ -203,6 +208,7 @@ class TestSkipped:
         tried.upgrade(stop=skip, start=tried.commit_a_batch, **KEEP)
         assert (tried.report["kind"], tried.run.state, tried.sealed) == ("kept", "success", False)
 
+    @pytest.mark.slow
     def test_the_stop_of_the_new_code(self, tried: Tried) -> None:
         """Nobody knows whether it runs: it stays sealed until a person has stopped it and marked the stop as successful."""
         tried.upgrade(start=fail, stop_new=skip, start_old=tried.commit_a_batch, **KEEP)
@@ -210,6 +216,7 @@ class TestSkipped:
         assert (tried.tasks["stop_new"], tried.tasks["seal_again"]) == ("skipped", "success")
         assert tried.tasks["restore"] == "failed"
 
+    @pytest.mark.slow
     def test_the_old_code_is_not_put_in_place(self, tried: Tried) -> None:
         tried.upgrade(start=fail, roll_back_code=skip, start_old=tried.commit_a_batch, **KEEP)
         assert (tried.report["kind"], tried.report["clear"], tried.sealed) == ("half_way", "take_back", True)
@@ -217,6 +224,7 @@ class TestSkipped:
         tried.go_on("take_back")
         taken_back(tried, BACK)
 
+    @pytest.mark.slow
     def test_the_old_code_is_not_started(self, tried: Tried) -> None:
         taken_back(tried.upgrade(start=fail, start_old=skip, **KEEP), ["stop", "deploy", "start", *BACK])
         assert tried.report["clear"] == "start_old"
@@ -228,6 +236,7 @@ def test_the_approval_is_rejected(tried: Tried, answer: Answer) -> None:
     assert "### Way back" in result(tried.run, "u.plan")["markdown"]
 
 
+@pytest.mark.slow
 def test_start_timed_out(tried: Tried) -> None:
     def make(task_id: str) -> BaseOperator:
         never = threading.Event()
@@ -241,11 +250,13 @@ def test_start_timed_out(tried: Tried) -> None:
 class TestMarkedSuccess:
     """Without having run."""
 
+    @pytest.mark.slow
     def test_deploy(self, tried: Tried) -> None:
         """Whoever marks it answers for what is in place."""
         tried.upgrade(start=tried.commit_a_batch, run={"mark_success_pattern": r"u\.deploy"}, **KEEP)
         assert (tried.report["kind"], tried.did) == ("kept", ["stop", "start"])
 
+    @pytest.mark.slow
     def test_seal(self, tried: Tried) -> None:
         """Nothing is sealed: `release` finds it."""
         tried.upgrade(start_old=tried.commit_a_batch, run={"mark_success_pattern": r"u\.seal$"}, **KEEP)

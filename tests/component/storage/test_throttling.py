@@ -212,6 +212,7 @@ class TestNeverAgain:
         assert repository.backup_ids("orders") == ()
         assert verify_backup(repository, create_backup(checkpoint, repository).manifest).ok
 
+    @pytest.mark.slow
     def test_restore(self, gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
         repository = Repository.open_or_create(place(gate, f"{bucket}/repository"))
         manifest = create_backup(Checkpoint.at(place(gate, f"{bucket}/orders")), repository).manifest

@@ -182,7 +182,7 @@ class Stream(RuleBasedStateMachine):
         known = set(read_damaged(self.repository.location, "orders").objects)
         bad = self.not_whole(known)
         whole = [m.backup_id for m in reversed(self.manifests()) if m.backup_id not in bad]
-        requests = 0
+        before_it, requests = set(self.held), 0
 
         def before(operation: str, path: str) -> None:
             nonlocal requests
@@ -201,6 +201,11 @@ class Stream(RuleBasedStateMachine):
         self.see_what_was_made()
         self.found &= self.damaged()
         left = {m.backup_id for m in self.manifests()}
+        bad |= self.not_whole(set(read_damaged(self.repository.location, "orders").objects))
+        made = sorted(
+            set(self.held) - before_it, reverse=True
+        )  # meanwhile; the expire may have been planned after that
+        whole = [backup_id for backup_id in (*made, *whole) if backup_id not in bad]
         kept = whole[: 1 + choice % 3] if kind == "expire" else whole
         assert left >= set(kept), "a damaged one has the place of a whole one"
 

@@ -32,6 +32,7 @@ from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from tests.every_run import of_these
 from tests.stopped import STOPPED
 from tests.unit.backup.backups import bury, stream
 from tests.unit.change.test_fence import wait_until
@@ -166,7 +167,7 @@ def _after_first_change(verb: Verb, here: Location) -> Callable[[Location], Any]
     return run
 
 
-@pytest.mark.parametrize("name", names(lambda verb: verb.stops))
+@pytest.mark.parametrize("name", of_these(names(lambda verb: verb.stops), "rewind"))
 def test_killed_at_every_write_after_the_seal_has_stopped_the_query(place: Location, name: str) -> None:
     """There are two seals: that which stops the query, and that of the plan. The same command resumes from either."""
     verb = VERBS[name]

@@ -386,6 +386,7 @@ class TestTheWayBack:
             way_back(orders, kept, table)
         assert contents(orders) == before
 
+    @pytest.mark.slow
     def test_stopped_anywhere(self, place: Location, tmp_path: Path) -> None:
         """After every single write: no Spark starts, or nothing has begun, or all is done; the same again ends it."""
         for writes in range(200):

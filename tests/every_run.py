@@ -1,0 +1,25 @@
+"""Which of many cases run every time; the others are marked ``slow``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def of_these(cases: Iterable[Any], *every_run: Any) -> list[Any]:
+    """Parameters for all cases, those marked ``slow`` that are not among the ones of every run.
+
+    :param cases: values of one parameter, or tuples of several.
+    :param every_run: those that run every time.
+    """
+    found = list(cases)
+    if unknown := [case for case in every_run if case not in found]:
+        raise ValueError(f"{unknown} is none of {found}")
+    return [
+        case
+        if case in every_run
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in found
+    ]
