@@ -15,13 +15,13 @@ from airflow_ckpt_provider.storage.opening import open_location
 from tests.s3_server import S3Server
 from tests.unit.backup.damage_model import Stream, settings_of
 
-#: A history takes seconds: five hundred of them an hour and more.
+#: A history takes seconds: a hundred of them up to half an hour.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 
 
 def test_on_a_disk(tmp_path: Path) -> None:
     run_state_machine_as_test(
-        partial(Stream, lambda: Location(LocalStore(), str(tmp_path / uuid.uuid4().hex))), settings=settings_of(500)
+        partial(Stream, lambda: Location(LocalStore(), str(tmp_path / uuid.uuid4().hex))), settings=settings_of(100)
     )
 
 
@@ -29,5 +29,5 @@ def test_on_s3(s3_server: S3Server) -> None:
     bucket, options = s3_server.make_bucket("histories"), s3_server.options()
     run_state_machine_as_test(
         partial(Stream, lambda: open_location(f"s3://{bucket}/{uuid.uuid4().hex}", storage_options=options)),
-        settings=settings_of(500),
+        settings=settings_of(100),
     )
