@@ -131,6 +131,7 @@ def test_vacuum(case: Case) -> None:
     assert "FOREACH_BATCH_USER_FUNCTION_ERROR" in case.fails(failOnDataLoss="false")
 
 
+@pytest.mark.slow
 def test_log_clean_up_takes_what_is_to_be_read(case: Case) -> None:
     case.append(30)
     case.append(40)
@@ -193,6 +194,7 @@ def test_log_clean_up_under_the_first_snapshot(spark_host: SparkHost, tmp_path: 
     assert "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE" in case.fails(maxFilesPerTrigger="2")
 
 
+@pytest.mark.slow
 def test_another_table_at_the_same_path(case: Case) -> None:
     shutil.rmtree(case.table)
     for start in range(0, 60, 10):

@@ -43,6 +43,7 @@ def new_query_id(story: Story) -> None:
     apply_reset(plan, story.place, story.repository, rest=STOPPED)
 
 
+@pytest.mark.slow
 def test_past_one_change_and_past_two(story: Story) -> None:
     right: int = story.right  # type: ignore[attr-defined]
     assert story.plan("to_batch", right, sink_exit=None).sink.verdict is Verdict.WILL_SKIP

@@ -203,6 +203,7 @@ class TestSkipped:
             ["stop", "deploy", "start", "checks", *BACK],
         )
 
+    @pytest.mark.slow
     def test_the_stop(self, tried: Tried) -> None:
         """The seal stops the stream, and the upgrade goes on."""
         tried.upgrade(stop=skip, start=tried.commit_a_batch, **KEEP)
@@ -277,6 +278,7 @@ class TestMarkedSuccess:
         assert tried.newest == NEWEST + 1
 
 
+@pytest.mark.slow
 def test_the_run_was_killed(tried: Tried) -> None:
     """None of our tasks runs after `deploy`, the report neither: as where a run is marked as failed, or its time is over."""
     tried.upgrade(

@@ -14,10 +14,14 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 from tests.component.storage.places import PLACES, Place
+from tests.every_run import of_these
 from tests.s3_server import S3Server
 
+#: The same store as "s3", opened by what s3fs was given: a few tests tell whether it was opened right.
+SAME = "s3 from s3fs"
 
-@pytest.fixture(params=PLACES)
+
+@pytest.fixture(params=of_these(PLACES, *(kind for kind in PLACES if kind != SAME)))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """One empty directory in each kind of store."""
 
@@ -37,7 +41,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 S3_KINDS = ["s3", "s3 from s3fs", "s3fs"]
 
 
-@pytest.fixture(params=S3_KINDS)
+@pytest.fixture(params=of_these(S3_KINDS, "s3", "s3fs"))
 def s3_location(request: pytest.FixtureRequest, s3_server: S3Server) -> Callable[..., Location]:
     """A function that opens a path on the S3 server in one of the three ways."""
 

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.pace import RetryPolicy
 from airflow_ckpt_provider.storage.store import StoredFile
 from tests.component.storage.places import Place
+from tests.every_run import of_these
 from tests.s3_gate import Gate, Request
 from tests.s3_server import S3Server
 
@@ -211,7 +212,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "RetryPolicy", lambda: short)
 
 
-@pytest.fixture(params=["s3", "s3 from s3fs", "s3fs"])
+@pytest.fixture(params=of_these(["s3", "s3 from s3fs", "s3fs"], "s3", "s3fs"))
 def through_gate(request: pytest.FixtureRequest, gate: Gate, s3_server: S3Server, impatient: None) -> Location:
     """An empty place behind the gate, by each client."""
     bucket = s3_server.make_bucket()
