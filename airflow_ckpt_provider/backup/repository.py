@@ -110,6 +110,8 @@ class Repository:
             marker = load_json(data)
             is_ours = marker["format"] == _FORMAT
             version, repository_id = marker["version"], marker["id"]
+            if not _is_id(repository_id):
+                raise ValueError("its id is none")
         except (ValueError, KeyError, TypeError) as e:
             raise RepositoryError(
                 f"{location}/{_MARKER} cannot be read: {data[:80]!r}", hint="restore this file; it was damaged"
@@ -488,6 +490,11 @@ class Repository:
     def audit(self, made_by: str) -> dict[str, Any] | None:
         """The newest audit record of a run, or ``None``; lets a retried task find its own work."""
         return next((record for record in self.records() if record.get("made_by") == made_by), None)
+
+
+def _is_id(repository_id: object) -> bool:
+    """Whether this can be the id of a repository: signatures are bound to it, so an empty one would be that of any."""
+    return isinstance(repository_id, str) and repository_id.isprintable() and bool(repository_id.strip())
 
 
 def checked_plan_id(plan_id: str) -> str:

@@ -104,7 +104,7 @@ class Signing:
         :param data: the document.
         :raises RefusedError: see :meth:`refuse_unsigned`; or somebody else has written a file of that name.
         """
-        if not self._is_about(path):
+        if not is_signed(path):
             return
         self.refuse_unsigned()
         if self.secret is None:
@@ -134,7 +134,7 @@ class Signing:
 
         :raises UntrustedError: none has.
         """
-        if self.trusted and self._is_about(path) and self.signed_by(place, path, data) is None:
+        if self.trusted and is_signed(path) and self.signed_by(place, path, data) is None:
             raise UntrustedError(
                 f"{path} is not signed by a trusted key",
                 data=data,
@@ -160,9 +160,6 @@ class Signing:
 
     def _text(self, path: str, sha256: str) -> bytes:
         return signed_text(self.repository_id, path, sha256)
-
-    def _is_about(self, path: str) -> bool:
-        return bool(self.repository_id) and is_signed(path)
 
 
 def signed_text(repository_id: str, path: str, sha256: str) -> bytes:

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.trust import check_trust, sign_all
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError, UntrustedError
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -115,6 +115,29 @@ class TestManifests:
         mine = opened(place).repository_id
         (place / "backups").replace("repository.json", marker.replace(mine.encode(), b"0" * 36))
         assert not opened(place).location.is_trusted(made[1].path)
+
+    @pytest.mark.parametrize("bad", ["", " ", "a\nb", None, 0, False, [], {}, ["x"]])
+    def test_a_repository_without_an_id_is_refused(self, place: Location, made: list[Manifest], bad: object) -> None:
+        """An id that is none would be bound to no signature, and nothing would be checked."""
+        forge(place, made[1])
+        marker = json.loads((place / "backups").read("repository.json"))
+        (place / "backups").replace("repository.json", json.dumps({**marker, "id": bad}).encode())
+        for opening in (Repository.open, Repository.open_or_create, Repository.open_if_there):
+            for location in (signing(place), place / "backups"):
+                with pytest.raises(RepositoryError, match=r"repository\.json cannot be read"):
+                    opening(location)
+
+    def test_trusted_keys_check_whatever_the_id(self, place: Location, made: list[Manifest]) -> None:
+        """Also of a place that is not opened as a repository."""
+        forged = forge(place, made[1])
+        not_opened = signing(place)
+        assert not_opened.signing is not None
+        assert not_opened.signing.repository_id == ""
+        assert not not_opened.is_trusted(forged.path)
+        with pytest.raises(UntrustedError):
+            not_opened.read(forged.path)
+        with pytest.raises(RefusedError, match="no key to sign new ones with"):
+            signing(place, secret=None).create("holds/orders/a/000001.json", b"{}")
 
     @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b'{"signature": 5}', b'{"signature": "AAAA"}', b"\xff"])
     def test_a_damaged_signature_is_none(self, place: Location, made: list[Manifest], damage: bytes) -> None:
