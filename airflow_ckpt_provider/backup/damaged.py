@@ -25,6 +25,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
+from airflow_ckpt_provider.backup.numbered import number_of, numbered
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
@@ -155,7 +156,7 @@ def learn_damaged(
         }
         document = json.dumps({"format": _FORMAT, "version": _VERSION, "at": now, "objects": values}).encode()
         try:
-            repository.create(f"{_DAMAGED}/{name}/{number:06d}.json", document if objects else _NOTHING)
+            repository.create(f"{_DAMAGED}/{name}/{numbered(number)}", document if objects else _NOTHING)
             return DamagedObjects(number, objects)
         except FileExistsError:  # somebody else at the same moment: this one comes after
             continue
@@ -163,6 +164,8 @@ def learn_damaged(
 
 def forget_damaged(repository: Location, name: str, known: DamagedObjects, *, listed: Collection[str]) -> None:
     """Leave out what is deleted and no backup lists any more, and delete the records that a newer one has taken the place of.
+
+    One that no trusted key has signed takes the place of none.
 
     :param known: what was known before it was known which backups there are, and who was at work.
     :param listed: objects that backups list, and the paths of their manifests.
@@ -172,8 +175,10 @@ def forget_damaged(repository: Location, name: str, known: DamagedObjects, *, li
         gone = {path for path in unused if path not in there}
         learn_damaged(repository, name, damaged={}, whole=gone, since=known.number)
     records = _records(repository, name)
-    for number in sorted(records)[:-1]:
-        repository.delete(records[number].path)
+    newest = next((n for n in sorted(records, reverse=True) if repository.is_trusted(records[n].path)), 0)
+    for number in sorted(records):
+        if number < newest:
+            repository.delete(records[number].path)
 
 
 def streams_with_damage_known(repository: Location) -> frozenset[str]:
@@ -185,8 +190,7 @@ def streams_with_damage_known(repository: Location) -> frozenset[str]:
 def _records(repository: Location, name: str) -> dict[int, StoredFile]:
     """The records by their numbers."""
     files = repository.list(f"{_DAMAGED}/{checked_name(name)}").files
-    names = ((file.path.rpartition("/")[2], file) for file in files)
-    return {int(n[:-5]): file for n, file in names if n.endswith(".json") and n[:-5].isdecimal()}
+    return {number: file for file in files if (number := number_of(file.path)) is not None}
 
 
 def _known(repository: Location, name: str, records: Iterable[StoredFile]) -> dict[str, Damaged]:

@@ -102,7 +102,7 @@ class Location:
         if not self.checks_signatures:
             return True
         try:
-            self.read_document(path)
+            self.read_document(path, most=LARGE)
         except UntrustedError as e:
             log.warning("%s: it is ignored", e.message)
             return False

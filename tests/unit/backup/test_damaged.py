@@ -67,6 +67,25 @@ def test_nothing_new_is_no_record(place: Location) -> None:
     assert sorted(contents(place)) == ["damaged/orders/000001.json", "damaged/orders/000002.json"]
 
 
+@pytest.mark.parametrize("name", ["1", "01", "0000001", "\u0661"])
+def test_each_number_has_one_name(place: Location, name: str) -> None:
+    learn(place, X)
+    place.create(
+        f"damaged/orders/{name}.json", b'{"format":"airflow-ckpt-damaged-objects","version":1,"objects":{}}\n'
+    )
+    assert known(place) == {X}
+    forget_damaged(place, "orders", read_damaged(place, "orders"), listed={X})
+    assert known(place) == {X}
+
+
+def test_the_record_after_the_last_of_six_digits(place: Location) -> None:
+    learn(place, X)
+    place.create("damaged/orders/999999.json", place.read("damaged/orders/000001.json"))
+    assert learn(place, Y).number == 1_000_000
+    assert learn(place, whole=(X, Y), since=1_000_000).number == 1_000_001
+    assert known(place) == set()
+
+
 def test_read_whole_it_is_taken_out(place: Location) -> None:
     learn(place, X, Y)
     assert set(learn(place, whole=(X,), since=1).objects) == {Y}

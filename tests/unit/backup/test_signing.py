@@ -264,6 +264,26 @@ class TestNotes:
         learn_damaged(repository.location, "orders", damaged={}, whole=[first, second], since=9)
         assert read_damaged(repository.location, "orders").objects == {}
 
+    @pytest.mark.parametrize("name", ["000099", "1", "01", "0000001", "\u0661", "-1", "9" * 30])
+    def test_an_unsigned_record_takes_the_place_of_no_signed_one(
+        self, place: Location, made: list[Manifest], name: str
+    ) -> None:
+        """Whatever it is called, and also after a prune, which deletes records that newer ones have taken the place of."""
+        repository, plain = opened(place), place / "backups"
+        (bad,) = (e for e in made[1].files if e.path == "offsets/6")
+        learn_damaged(repository.location, "orders", damaged={bad.object: "size"}, whole=(), since=0)
+        learn_damaged(repository.location, "orders", damaged={bad.object: "content"}, whole=(), since=0)
+        nothing = b'{"format":"airflow-ckpt-damaged-objects","version":1,"objects":{}}\n'
+        plain.create(f"damaged/orders/{name}.json", nothing)
+        for _ in range(2):
+            assert read_damaged(repository.location, "orders").objects.keys() == {bad.object}
+            assert repository.manifest() == made[0]
+            apply_prune(repository, plan_prune(repository))
+        assert "damaged/orders/000001.json" not in contents(plain), "the second one has taken its place"
+        (other,) = (e for e in made[1].files if e.path == "commits/6")
+        learn_damaged(repository.location, "orders", damaged={other.object: "content"}, whole=(), since=0)
+        assert read_damaged(repository.location, "orders").objects.keys() == {bad.object, other.object}
+
     def test_a_forged_audit_record_is_left_out(self, place: Location, made: list[Manifest]) -> None:
         repository = opened(place)
         repository.record("a", {"kind": "test", "made_by": "me"})

@@ -1,0 +1,20 @@
+"""Names of numbered documents: ``000001.json``, ``000002.json``, … ``1000000.json``."""
+
+from __future__ import annotations
+
+
+def number_of(path: str) -> int | None:
+    """The number in a path that ends like ``000001.json``; ``None``: it is not the one name of a number.
+
+    ``1.json`` has none. It would stand for the same document as ``000001.json``.
+    """
+    digits = path.rpartition("/")[2].removesuffix(".json")
+    if not (digits.isascii() and digits.isdecimal()):
+        return None
+    number = int(digits)
+    return number if path.rpartition("/")[2] == numbered(number) else None
+
+
+def numbered(number: int) -> str:
+    """The file name of a number."""
+    return f"{number:06d}.json"
