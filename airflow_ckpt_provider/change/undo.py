@@ -154,7 +154,8 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
 
     :param place: the checkpoint.
     :param repository: the one that the change was carried out with.
-    :param plan_id: the change; ``None``: the one that is half-way, else the newest one of this checkpoint that was not undone.
+    :param plan_id: the change; ``None``: the one that is half-way, else the newest one of this checkpoint,
+        also where it was undone: an undo that is sent twice undoes one change, and an older one is named by its id.
     :raises NoSuchBackupError: there is none.
     """
     if plan_id is None:
@@ -319,6 +320,8 @@ def _check_untouched(
         after = plan.record.get("after")
         if now.fingerprint == after or (after is None and first_run_since(now, document) is None):
             return
+        if after is not None and _is_back_at(str(after), now, repository):
+            return
         raise RefusedError(
             f"{place} was written to since {kind} {plan.undone}: the stream was started",
             hint=f"{'rewind again instead, to a batch of the new history' if kind == 'rewind' else 'let the stream go on'}; "
@@ -336,3 +339,19 @@ def _check_untouched(
             hint="there is nothing to undo",
         )
     check_not_written_since(now, aside, document, repository)
+
+
+def _is_back_at(after: str, now: Target, repository: Repository) -> bool:
+    """Whether nothing but later changes, each taken back since, came between a change and now.
+
+    :param after: fingerprint of the checkpoint after the change.
+    """
+    records = [r for r in repository.records() if r.get("kind") == UndoPlan.kind and _is_of(r, now.location.uri)]
+    undos = {str(r.get("after")): undone_by(str(r.get("plan_id"))) for r in records}
+    at: str | None = now.fingerprint
+    while at in undos:  # an undo puts back what was there when the change that it undoes was planned
+        document = repository.kept_plan(undos.pop(at)) or {}
+        at = document.get("checkpoint_fingerprint")
+        if at == after:
+            return True
+    return False

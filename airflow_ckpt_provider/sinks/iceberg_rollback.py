@@ -25,6 +25,7 @@ from airflow_ckpt_provider.guards.iceberg_metadata import (
     METADATA,
     SCHEME,
     VERSION_HINT,
+    ancestors,
     head_of,
     newest_metadata,
     read_metadata,
@@ -34,7 +35,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
 
-#: For how long a tag keeps the snapshots that left the table, for the undo: 30 days.
+#: For how long a tag keeps the snapshot that left the table, for the undo: 30 days after the rollback.
 _KEPT_MS = 30 * 24 * 60 * 60 * 1000
 #: Hadoop's checksum of the hint on a local disk, which would not fit any more.
 _HINT_CHECKSUM = f"{METADATA}/.version-hint.text.crc"
@@ -78,6 +79,15 @@ def current_snapshot(table: IcebergTable) -> int | None:
     return head_of(table.metadata())
 
 
+def holds_snapshot(table: IcebergTable, snapshot: int, *, as_head: bool) -> bool:
+    """Whether a snapshot is the current one.
+
+    :param as_head: ``False``: an ancestor of the current one counts too.
+    """
+    metadata = table.metadata()
+    return head_of(metadata) == snapshot or (not as_head and snapshot in ancestors(metadata)[0])
+
+
 def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: str) -> int:
     """Make a snapshot the current one; the second time it does nothing.
 
@@ -94,6 +104,7 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
     path, is_hadoop = newest_metadata(table.place) if table.place else ("", False)
     metadata = read_metadata(table.place, path) if table.place else table.metadata()
     if tag_of(plan_id) in (metadata.get("refs") or {}):
+        _expect_still_set(table, metadata, snapshot, expected, plan_id)
         log.info("%s was set to snapshot %d by plan %s already", table, snapshot, plan_id)
         return snapshot
     head = head_of(metadata)
@@ -108,6 +119,7 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
             f"snapshot {snapshot} of {table} has expired: the table cannot go there any more; it was not changed",
             hint="make a new plan, to a batch whose snapshot is there",
         )
+    tag_age = _tag_age_ms(metadata, expected)
     if table.place is None:
         commit_by_name(
             table.name,
@@ -116,10 +128,10 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
             head=expected,
             snapshot=snapshot,
             tag=tag_of(plan_id),
-            tag_age_ms=_KEPT_MS,
+            tag_age_ms=tag_age,
         )
     elif is_hadoop:
-        _commit_to_directory(table.place, path, metadata, snapshot, head=expected, tag=tag_of(plan_id))
+        _commit_to_directory(table.place, path, metadata, snapshot, head=expected, tag=(tag_of(plan_id), tag_age))
     else:
         raise RefusedError(
             f"{table} belongs to a catalog, which would not know of a commit in its directory",
@@ -129,9 +141,37 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
     return snapshot
 
 
-def _commit_to_directory(
-    place: Location, path: str, metadata: Mapping[str, Any], snapshot: int, *, head: int, tag: str
+def _expect_still_set(
+    table: IcebergTable, metadata: Mapping[str, Any], snapshot: int, expected: int, plan_id: str
 ) -> None:
+    """See that the table still is where a plan has set it, or was written to from there.
+
+    :raises RefusedError: main was set to something else since.
+    """
+    snapshots, line = snapshots_of(metadata), ancestors(metadata)[0]
+    before_that = ancestors({**metadata, "current-snapshot-id": snapshot})[0] if snapshot in snapshots else []
+    left = expected in line and expected not in before_that
+    if left or (snapshot in snapshots and snapshot not in line):
+        raise RefusedError(
+            f"{table} was set to snapshot {snapshot} by plan {plan_id}, and to another one since: it is at {head_of(metadata)}; "
+            "it was not changed now",
+            hint="see in its refs table who set main, then make a new plan",
+        )
+
+
+def _tag_age_ms(metadata: Mapping[str, Any], head: int) -> int:
+    """How old the tag may become: Iceberg compares with the time of the tag's *snapshot*, not with that of the tag.
+
+    Source: ``RemoveSnapshots.computeRetainedRefs``.
+    """
+    made = int(snapshots_of(metadata).get(head, {}).get("timestamp-ms", 0))
+    return _KEPT_MS + max(0, time.time_ns() // 1_000_000 - made)
+
+
+def _commit_to_directory(
+    place: Location, path: str, metadata: Mapping[str, Any], snapshot: int, *, head: int, tag: tuple[str, int]
+) -> None:
+    name_of_tag, tag_age = tag
     version = int(path.removeprefix(f"{METADATA}/v").partition(".")[0]) + 1
     now = max(time.time_ns() // 1_000_000, int(metadata["last-updated-ms"]) + 1)
     references = dict(metadata.get("refs") or {})
@@ -144,7 +184,7 @@ def _commit_to_directory(
         "refs": {
             **references,
             MAIN: main,
-            tag: {"snapshot-id": head, "type": "tag", "max-ref-age-ms": _KEPT_MS},
+            name_of_tag: {"snapshot-id": head, "type": "tag", "max-ref-age-ms": tag_age},
         },
         "snapshot-log": [*(metadata.get("snapshot-log") or ()), {"timestamp-ms": now, "snapshot-id": snapshot}],
         "metadata-log": [*(metadata.get("metadata-log") or ()), former],

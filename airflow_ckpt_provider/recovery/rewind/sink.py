@@ -17,8 +17,10 @@ from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by
 from airflow_ckpt_provider.sinks.iceberg_rollback import (
     IcebergTable,
     current_snapshot,
+    holds_snapshot,
     set_snapshot,
     snapshot_is_set_by,
+    tag_of,
 )
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
@@ -229,7 +231,10 @@ class BringForward:
         plan, rollback = self.plan, self.plan.sink.rollback
         if snapshot_is_set_by(table, undo_of(plan.plan_id)):
             return True
-        if rollback is None or not snapshot_is_set_by(table, plan.plan_id):
+        if rollback is None:
+            return False
+        if not snapshot_is_set_by(table, plan.plan_id):
+            self._expect_not_rolled_back(table)
             return False
         if (newest := current_snapshot(table)) != rollback.to_version:
             raise RefusedError(
@@ -241,13 +246,39 @@ class BringForward:
             )
         return True
 
+    def _expect_not_rolled_back(self, table: IcebergTable) -> None:
+        """See that the table is as it was before the rewind, which has no tag in it.
+
+        Without a tag, either the rewind was stopped before it reached the table, or somebody removed the tag afterwards.
+
+        :raises RefusedError: the table is not known to be as before.
+        """
+        plan, rollback = self.plan, self.plan.sink.rollback
+        former = rollback.from_version if rollback else None
+        reached = bool(self.record and self.record.get("table_version"))
+        if former is not None and holds_snapshot(table, former, as_head=reached):
+            return
+        raise RefusedError(
+            f"{table} has no tag {tag_of(plan.plan_id)} any more, which kept snapshot {former} for the undo of rewind "
+            f"{plan.plan_id}, and the table is not at that snapshot: it expired or was dropped; nothing was changed",
+            hint=f"if {table} still has snapshot {former}, set main to it (CALL <catalog>.system.set_current_snapshot) and run "
+            "the undo again; else rewind again instead",
+        )
+
     def _rolled_back_in(self) -> int | None:
         """The table version in which the rewind rolled a table back, which still has to be its newest; ``None`` without one."""
         plan, place = self.plan, self.sink.place
         if not plan.rolls_sink_back or plan.sink.kind != "delta" or place is None:
             return None
         done = self.record["table_version"] if self.record else committed_by(place, plan.plan_id)
-        newest = read_table_history(place).newest
+        history = read_table_history(place)
+        newest, former = history.newest, plan.sink.rollback.from_version if plan.sink.rollback else None
+        if done is None and former is not None and history.first > former + 1:
+            raise RefusedError(
+                f"the log of {place} begins at version {history.first}, so it is not known whether rewind {plan.plan_id} rolled "
+                f"the table back from version {former}; nothing was changed",
+                hint="run the same rewind again, which ends it",
+            )
         if done is not None and newest != done and committed_by(place, undo_of(plan.plan_id)) is None:
             raise RefusedError(
                 f"{place} was written to since rewind {plan.plan_id}: it is at version {newest}, the roll-back was {done}",

@@ -42,7 +42,9 @@ def undo_preview(report: SinkReport, sink: Sink, sink_exit: SinkPolicy | None, *
         return {"possible": True, "reasons": needs}
     needs.append("nobody may write into the table before")
     if report.kind == "iceberg":
-        needs.append("a tag keeps the snapshot that leaves the table for 30 days, also from expire_snapshots")
+        needs.append(
+            "a tag keeps the snapshot that leaves the table for 30 days, also from expire_snapshots: nobody may drop it before"
+        )
         return {"possible": True, "reasons": needs}
     found, against = _of_table(report.uri, report.rollback.feature, sink)
     return {"possible": not against, "reasons": against or [*needs, *found]}

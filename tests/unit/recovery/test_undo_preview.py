@@ -10,23 +10,27 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.engine import _Attempt
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.sink import RollBack
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.recovery.undo import undo
+from airflow_ckpt_provider.recovery.undo import UndoOutcome, undo
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
+from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
 from tests.unit.operators.test_upgrade_begin import FEATURES, PROTOCOL, edit_first, file_sink
 from tests.unit.recovery.tables import delta_table
 from tests.unit.recovery.test_rewind import NEWEST
+from tests.unit.sinks.iceberg_tables import Table
 
 STARTED = "only until the stream is started: then rewind again instead"
 
@@ -100,6 +104,105 @@ def test_files_that_a_vacuum_deletes_at_once(orders: Location, table: Path) -> N
     possible, reasons = undo_of(planned(orders, Sink(place=open_location(str(table)))))
     assert possible
     assert reasons[-1].startswith("a VACUUM deletes files interval 0 hours after they left the table")
+
+
+class TestIceberg:
+    """The tag is all that an undo has: without it the checkpoint came forward and the table did not."""
+
+    @pytest.fixture
+    def lake(self, tmp_path: Path) -> Table:
+        return Table(tmp_path / "lake").batch(*range(NEWEST + 1), query=QUERY_ID)
+
+    def rewind(self, orders: Location, lake: Table, batch: int) -> RewindPlan:
+        plan = planned(orders, lake.sink, batch=batch)
+        repository = Repository.open_or_create(default_repository(orders))
+        apply_rewind(plan, Checkpoint.at(orders), repository, sink=lake.sink, rest=STOPPED)
+        return plan
+
+    def undo(self, orders: Location, lake: Table, plan: RewindPlan | None = None) -> UndoOutcome:
+        repository = Repository.open_or_create(default_repository(orders))
+        return undo(orders, repository, plan_id=plan.plan_id if plan else None, sink=lake.sink, rest=STOPPED)
+
+    def test_forward_again(self, orders: Location, lake: Table) -> None:
+        held, plan = lake.held, planned(orders, lake.sink)
+        assert undo_of(plan) == (
+            True,
+            [
+                STARTED,
+                "nobody may write into the table before",
+                "a tag keeps the snapshot that leaves the table for 30 days, also from expire_snapshots: nobody may drop it "
+                "before",
+            ],
+        )
+        carried_out_and_back(orders, plan, lake.sink)
+        assert lake.held == held
+
+    def test_somebody_dropped_the_tag(self, orders: Location, lake: Table) -> None:
+        held, former, before = lake.held, lake.head, contents(orders)
+        plan = self.rewind(orders, lake, 4)
+        rewound, left = contents(orders), lake.held
+        lake.table.manage_snapshots().remove_tag(f"airflow-ckpt-{plan.plan_id}").commit()
+        with pytest.raises(RefusedError) as refused:
+            self.undo(orders, lake)
+        assert refused.value.message == (
+            f"iceberg:lake.sales.orders has no tag airflow-ckpt-{plan.plan_id} any more, which kept snapshot {former} for the "
+            f"undo of rewind {plan.plan_id}, and the table is not at that snapshot: it expired or was dropped; nothing was "
+            "changed"
+        )
+        assert "set main to it (CALL <catalog>.system.set_current_snapshot)" in (refused.value.hint or "")
+        assert (contents(orders), lake.held) == (rewound, left)
+        assert former is not None
+        lake.table.manage_snapshots().set_current_snapshot(former).commit()  # what the hint says
+        self.undo(orders, lake)
+        assert (contents(orders), lake.held) == (before, held)
+
+    def test_somebody_dropped_the_tag_of_a_rewind_that_was_killed(
+        self, orders: Location, lake: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        plan = planned(orders, lake.sink)
+        repository = Repository.open_or_create(default_repository(orders))
+        with monkeypatch.context() as patch:
+            patch.setattr(_Attempt, "_remove", killed)
+            with pytest.raises(KeyboardInterrupt):
+                apply_rewind(plan, Checkpoint.at(orders), repository, sink=lake.sink, rest=STOPPED)
+        lake.table.manage_snapshots().remove_tag(f"airflow-ckpt-{plan.plan_id}").commit()
+        with pytest.raises(RefusedError, match="has no tag"):
+            self.undo(orders, lake)
+        assert len(lake.held) == 5
+
+    def test_a_rewind_that_was_killed_before_the_table(
+        self, orders: Location, lake: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def killed(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        plan, before = planned(orders, lake.sink), contents(orders)
+        repository = Repository.open_or_create(default_repository(orders))
+        with monkeypatch.context() as patch:
+            patch.setattr(RollBack, "run", killed)
+            with pytest.raises(KeyboardInterrupt):
+                apply_rewind(plan, Checkpoint.at(orders), repository, sink=lake.sink, rest=STOPPED)
+        held = lake.rows("of somebody else").held
+        self.undo(orders, lake)
+        assert (contents(orders), lake.held) == (before, held)
+
+    def test_one_after_the_other(self, orders: Location, lake: Table) -> None:
+        held, before = lake.held, contents(orders)
+        first, second = self.rewind(orders, lake, 4), self.rewind(orders, lake, 2)
+        assert len(lake.held) == 3
+        self.undo(orders, lake)
+        assert len(lake.held) == 5
+        again = self.undo(orders, lake)  # sent twice: it undoes one change
+        assert (again.plan_id, again.already_done, len(lake.held)) == (second.plan_id, True, 5)
+        self.undo(orders, lake, first)
+        assert (contents(orders), lake.held) == (before, held)
+        third = self.rewind(orders, lake, 3)
+        assert len(lake.held) == 4
+        self.undo(orders, lake, third)
+        assert (contents(orders), lake.held) == (before, held)
 
 
 def test_rows_that_stay(orders: Location) -> None:

@@ -133,6 +133,40 @@ def test_the_same_rollback_twice_is_one_commit_and_its_undo_brings_everything_ba
     assert table.held == [f"{QUERY}/{batch}" for batch in range(3)]
 
 
+@pytest.mark.parametrize("form", ["by name", "Hadoop"])
+def test_the_tag_outlives_30_days_whatever_the_age_of_its_snapshot(
+    form: str, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg compares the age of the tag's snapshot with it: a table that was last written 29 days ago kept it for a day."""
+    table.batch(0, 1)
+    rollback = table.look(0).rollback
+    assert rollback
+    there = table.named if form == "by name" else IcebergTable(open_location(str(table.as_hadoop_table())))
+    made = next(s["timestamp-ms"] for s in there.metadata()["snapshots"] if s["snapshot-id"] == rollback.from_version)
+    day = 24 * 60 * 60 * 1000
+    now = made + 29 * day
+    monkeypatch.setattr("time.time_ns", lambda: now * 1_000_000)
+    set_snapshot(there, rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a")
+    tag = there.metadata()["refs"]["airflow-ckpt-7f3a"]
+    assert tag["snapshot-id"] == rollback.from_version
+    assert made + tag["max-ref-age-ms"] == now + 30 * day  # removed once now - timestamp-ms of the snapshot exceeds it
+
+
+def test_a_table_that_was_set_elsewhere_since_is_not_reported_as_rolled_back(table: Table) -> None:
+    table.batch(0, 1, 2)
+    rollback = table.look(0).rollback
+    assert rollback
+    old, new = rollback.from_version or 0, rollback.to_version or 0
+    set_snapshot(table.named, new, expected=old, plan_id="7f3a")
+    table.rows("after it")
+    assert set_snapshot(table.named, new, expected=old, plan_id="7f3a") == new  # what was written since is kept
+    table.table.manage_snapshots().set_current_snapshot(old).commit()
+    with pytest.raises(
+        RefusedError, match=f"set to snapshot {new} by plan 7f3a, and to another one since: it is at {old}"
+    ):
+        set_snapshot(table.named, new, expected=old, plan_id="7f3a")
+
+
 def test_an_expired_snapshot_is_refused(table: Table) -> None:
     report = table.batch(0, 1, 2, 3).expire(2).look(0)
     assert report.verdict is Verdict.WILL_SKIP
