@@ -157,7 +157,7 @@ class RewindPlan(Plan):
         """What happens at the sink with the exit that was chosen."""
         if not self.rolls_sink_back:
             return self.sink.verdict
-        if self.sink.rollback and self.sink.rollback.reverts:
+        if self.sink.rollback and (self.sink.rollback.reverts or self.sink.rollback.foreign):
             return Verdict.WILL_LOSE
         return Verdict.UNKNOWN if self.sink.doubts else Verdict.SAFE
 
@@ -178,6 +178,7 @@ class RewindPlan(Plan):
             found += [f"sources: {reason}" for reason in self.sources["reasons"]]
         found += [f"sink: {reason}" for reason in (self.sink.doubts if self.rolls_sink_back else self.sink.reasons)]
         if self.rolls_sink_back and self.sink.rollback:
+            found += [f"sink: a rollback removes rows of others: {commit}" for commit in self.sink.rollback.foreign]
             found += [f"sink: a rollback takes back: {change}" for change in self.sink.rollback.reverts]
         return (*found, *self.downstream, *self.notes)
 

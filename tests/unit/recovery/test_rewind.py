@@ -160,6 +160,11 @@ class TestTheTable:
             rewind(orders, "to_batch", 4, table=table)
         assert Checkpoint.at(orders).progress().seal is None
         assert set(contents(orders)) == set(stream(NEWEST))
+        target = Specifier("to_batch", "4")
+        plan = plan_rewind(
+            Checkpoint.at(orders), target, sink=Sink(place=table), sink_exit=SinkPolicy.ROLLBACK, guards=()
+        )
+        assert plan.sink_verdict is Verdict.WILL_LOSE
 
     def test_somebody_writes_between_plan_and_apply(self, orders: Location, table: Location) -> None:
         sink = Sink(place=table)

@@ -24,6 +24,7 @@ from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
 from tests.stopped import STOPPED
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
@@ -188,6 +189,13 @@ class TestIceberg:
         held = lake.rows("of somebody else").held
         self.undo(orders, lake)
         assert (contents(orders), lake.held) == (before, held)
+
+    def test_rows_of_others_leave_with_it(self, orders: Location, lake: Table) -> None:
+        lake.batch(0, query="another")
+        plan = planned(orders, lake.sink)
+        assert plan.sink_verdict is Verdict.WILL_LOSE
+        assert any(reason.startswith("sink: a rollback removes rows of others: snapshot ") for reason in plan.reasons)
+        assert [risk.word for risk in plan.risks] == ["foreign_loss"]
 
     def test_one_after_the_other(self, orders: Location, lake: Table) -> None:
         held, before = lake.held, contents(orders)
