@@ -21,6 +21,12 @@ LATEST, EARLIEST = -1, -2
 #: Partitions that a reason names.
 _NAMED = 6
 
+#: Why no position of Kafka is ``SAFE``: the numbers are right, but whether they still mean what they meant only a broker knows.
+NO_BROKER = (
+    "no broker was asked whether the topics still have these offsets, and are the same topics (`airflow-ckpt guard` asks); the "
+    "native connector of Azure Event Hubs writes offsets of this form too, and takes no startingOffsets"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -29,6 +30,8 @@ PYTHON, SQL = "python", "sql"
 #: Options that a flow may need after its first start. Auto Loader may filter each listing by ``modifiedAfter``; a Delta source
 #: that has found no new version has written no position yet. Kafka's source writes its first offsets down at once.
 NEEDED_LATER = frozenset({"modifiedAfter", "modifiedBefore", "startingVersion", "startingTimestamp"})
+#: Options by which a Kafka source begins at given offsets or times; a word (``earliest``) holds for every topic.
+_OF_KAFKA = ("startingOffsets", "startingOffsetsByTimestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ def judge_positions(
     configuration: Mapping[str, str],
     merged: Mapping[str, str] | None = None,
     language: str = "",
+    asked: bool = False,
 ) -> list[Judgement]:
     """Say what is known of where the reset flows begin.
 
@@ -145,6 +149,7 @@ def judge_positions(
     :param configuration: configuration of the pipeline.
     :param merged: what is merged into it before the start.
     :param language: ``python`` or ``sql`` where all source code of the pipeline is in it.
+    :param asked: a guard has asked the sources; what it found is judged besides.
     :raises RefusedError: a position belongs to no flow that is reset.
     """
     strange = sorted({position.flow for position in positions} - set(flows))
@@ -168,7 +173,7 @@ def judge_positions(
         found += _missing_sources(flow, own, sources.get(flow) or ())
         for position in own:
             handed = _Handed(parameters, configuration, merged or {}, language)
-            found += _judge(position, handed)
+            found += [*_given(position, asked), *_judge(position, handed)]
     return found
 
 
@@ -208,11 +213,25 @@ class _Handed:
         return (str(self.configuration[key]), "the pipeline's configuration") if key in self.configuration else None
 
 
+def _given(position: Position, asked: bool) -> Iterable[Judgement]:
+    """What a position does, as whoever worked it out says. Of Kafka only a broker knows: ``SAFE`` needs a guard's report."""
+    verdict, reasons = position.verdict, position.reasons
+    of_kafka = any(position.options.get(name, "").lstrip().startswith("{") for name in _OF_KAFKA)
+    if verdict is Verdict.SAFE and not asked and of_kafka:
+        verdict, reasons = Verdict.UNKNOWN, (*reasons, NO_BROKER)
+    if verdict is Verdict.UNKNOWN and asked and NO_BROKER in reasons:
+        return
+    if verdict is not Verdict.SAFE:
+        why = "; ".join(reasons) or "as whoever worked it out says"
+        yield Judgement(verdict, f"{position.label}: {_shown(position)}: {why}")
+
+
+def _shown(position: Position) -> str:
+    return ", ".join(f"{name}={value}" for name, value in position.options.items()) or "no option"
+
+
 def _judge(position: Position, handed: _Handed) -> Iterable[Judgement]:
-    shown = ", ".join(f"{name}={value}" for name, value in position.options.items()) or "no option"
-    if position.verdict is not Verdict.SAFE:
-        why = "; ".join(position.reasons) or "as whoever worked it out says"
-        yield Judgement(position.verdict, f"{position.label}: {shown}: {why}")
+    shown = _shown(position)
     if position.deployed:
         yield Judgement(Verdict.SAFE, f"{position.label}: begins at {shown}; you say that the deployed code has it")
         return

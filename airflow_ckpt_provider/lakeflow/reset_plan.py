@@ -100,6 +100,7 @@ def plan_pipeline_reset(
             configuration=examined.configuration,
             merged=merged.values,
             language=language_of(examined.spec),
+            asked=bool(guard_judgements(guard_report)),
         )
         judgements += guard_judgements(guard_report)
         judgements += _selections(examined, request, flows)

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
+from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.recovery.positions.position import Alternative, SourcePosition
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -53,8 +54,8 @@ def kafka_position(
         source=source,
         kind=KafkaOffset.kind,
         options={"startingOffsets": text},
-        verdict=Verdict.SAFE,
-        reasons=tuple(reasons),
+        verdict=Verdict.UNKNOWN,
+        reasons=(*reasons, NO_BROKER),
         until={"endingOffsets": _json(offset.partitions)},
         alternatives=alternatives,
     )
@@ -80,8 +81,8 @@ def kafka_position_by_clock(
         source=source,
         kind=KafkaOffset.kind,
         options=_by_timestamp(start, _ms(time)),
-        verdict=Verdict.SAFE,
-        reasons=tuple(reasons),
+        verdict=Verdict.UNKNOWN,
+        reasons=(*reasons, NO_BROKER),
         repeats=None,
         until={"endingOffsets": _json(offset.partitions)},
     )

@@ -19,7 +19,6 @@ from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
-from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
@@ -207,17 +206,9 @@ def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice)
     )
 
 
-_NO_BROKER = (
-    "no broker was asked whether the topics still have these offsets, and are the same topics (`airflow-ckpt guard` asks); the "
-    "native connector of Azure Event Hubs writes offsets of this form too, and takes no startingOffsets"
-)
-
-
 def _new_source(name: str, position: SourcePosition) -> NewSource:
     """A position as it is once its seed is in place."""
     verdict, reasons = position.verdict, position.reasons
-    if position.kind == KafkaOffset.kind and verdict is Verdict.SAFE:
-        verdict, reasons = Verdict.UNKNOWN, (*reasons, _NO_BROKER)
     if position.seed:
         damaged = reasons[1:]  # the first says what the seed is for
         known = f"the new checkpoint lists {position.seed.files:,} files as read; the rest is read"

@@ -24,6 +24,8 @@ TABLE = "main.sales.orders"
 BEFORE = {"startingOffsets": "earliest", "spark.sql.shuffle.partitions": "8"}
 WANTED = {"startingOffsets": OFFSETS}
 POSITION = {"orders": {"options": {"startingOffsets": OFFSETS}, "carried_by": {"startingOffsets": "startingOffsets"}}}
+#: What a guard says that has asked the broker: without it no position of Kafka is safe.
+ASKED = {"verdict": "SAFE", "reasons": []}
 
 
 @pytest.fixture
@@ -58,6 +60,7 @@ def reset(pipeline: Pipeline, **fields: Any) -> ResetCheckpointOperator:
         "mode": "apply",
         "poll_interval": 0.001,
         "flows_run_for": 0.0,
+        "guard_report": ASKED,
         "starting_positions": POSITION,
     }
     return ResetCheckpointOperator(task_id="reset", **{**about, **fields})

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.lakeflow.positions import judge_positions, positions_of
 from airflow_ckpt_provider.verdict import Verdict
 
 
-def verdicts(given: Any, *, there: dict[str, str] | None = None, sources: Any = None) -> list[tuple[str, str]]:
-    found = judge_positions(["f"], positions_of(given), sources or {}, parameters={}, configuration=there or {})
+def verdicts(
+    given: Any, *, there: dict[str, str] | None = None, sources: Any = None, asked: bool = True
+) -> list[tuple[str, str]]:
+    found = judge_positions(
+        ["f"], positions_of(given), sources or {}, parameters={}, configuration=there or {}, asked=asked
+    )
     return [(judgement.verdict.value, judgement.reason) for judgement in found]
 
 
@@ -93,6 +98,22 @@ def test_what_cannot_be_seen() -> None:
     assert "carried_by" in reason
     ((verdict, _),) = verdicts({"f": {"options": {"modifiedAfter": "x"}, "deployed": True}})
     assert verdict == "SAFE"
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_a_position_of_kafka_is_safe_only_where_a_guard_has_asked(option: str) -> None:
+    """Whoever gave it: by hand, or worked out of a checkpoint by a release that called it SAFE."""
+    by_hand = {"options": {option: '{"t":{"0":5}}'}, "deployed": True}
+    worked_out = {**by_hand, "verdict": "UNKNOWN", "reasons": [NO_BROKER]}
+    for given in (by_hand, {**by_hand, "verdict": "SAFE"}, worked_out):
+        found = verdicts({"f": given}, asked=False)
+        assert [verdict for verdict, _ in found] == ["UNKNOWN", "SAFE"]
+        assert NO_BROKER in found[0][1]
+        assert [verdict for verdict, _ in verdicts({"f": given})] == ["SAFE"]
+    other = {**worked_out, "reasons": ["it cannot be known"]}
+    assert [verdict for verdict, _ in verdicts({"f": other})] == ["UNKNOWN", "SAFE"]
+    word = {"options": {"startingOffsets": "earliest"}, "deployed": True}
+    assert [verdict for verdict, _ in verdicts({"f": word}, asked=False)] == ["SAFE"]
 
 
 def test_every_source_of_a_join() -> None:

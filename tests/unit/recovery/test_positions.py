@@ -15,6 +15,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.file_source_log import SEEDED
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
 from airflow_ckpt_provider.recovery.positions.delta import ALLOW_NEXT_VERSION
 from airflow_ckpt_provider.recovery.positions.logs import logs_of_backup, logs_of_checkpoint
@@ -77,7 +78,8 @@ def test_kafka_starts_at_the_offsets_of_the_newest_committed_batch(place: Locati
     assert found.batch_id == 1
     assert json.loads(source.options["startingOffsets"]) == {"orders": {"0": 5, "1": 9}}
     assert json.loads(source.until["endingOffsets"]) == {"orders": {"0": 5, "1": 9}}
-    assert (source.verdict, source.repeats) == (Verdict.SAFE, {})
+    assert (source.verdict, source.repeats) == (Verdict.UNKNOWN, {})
+    assert source.reasons[-1] == NO_BROKER
     (by_time,) = source.alternatives
     assert json.loads(by_time.options["startingOffsetsByTimestamp"]) == {
         "orders": {"0": BEGAN + 1000, "1": BEGAN + 1000}
@@ -92,7 +94,16 @@ def test_added_partitions_are_read_from_their_earliest_offset(place: Location) -
     found = of(place, stream((kafka(3, 4),)), kafka_partitions={"orders": 4})
     (source,) = found.sources
     assert json.loads(source.options["startingOffsets"]) == {"orders": {"0": 3, "1": 4, "2": -2, "3": -2}}
-    assert source.reasons == ("partitions added since, read from their earliest offset: orders-2, orders-3",)
+    assert source.reasons == ("partitions added since, read from their earliest offset: orders-2, orders-3", NO_BROKER)
+
+
+def test_event_hubs_writes_the_same_offsets_and_nothing_is_safe_that_no_broker_has_confirmed(place: Location) -> None:
+    """Its native connector knows no ``startingOffsets``: a new query would begin at its default."""
+    files = stream(('{"myhub":{"0":120,"1":7}}',), ('{"myhub":{"0":140,"1":9}}',))
+    for question in (Question(), Question(to_datetime=at(-1))):
+        found = of(place, files, question)
+        assert found.verdict is found.sources[0].verdict is Verdict.UNKNOWN
+        assert found.sources[0].reasons[-1] == NO_BROKER
 
 
 def test_partitions_of_a_topic_that_nobody_reads_are_refused(place: Location) -> None:
