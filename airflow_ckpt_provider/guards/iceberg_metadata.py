@@ -32,11 +32,10 @@ def newest_metadata(place: Location) -> tuple[str, bool]:
 
     :raises RefusedError: there is none.
     """
-    names = [file.path.rpartition("/")[2] for file in place.list(METADATA).files]
-    by_version = {int(match[1]): name for name in names if (match := _HADOOP.fullmatch(name))}
-    if by_version:
+    if by_version := hadoop_files(place):
         # Iceberg begins with the hint, which may be old, and goes on while there is a next version.
-        return f"{METADATA}/{by_version[max(by_version)]}", True
+        return by_version[max(by_version)][0], True
+    names = [file.path.rpartition("/")[2] for file in place.list(METADATA).files]
     by_number = [(int(match[1]), name) for name in names if (match := _IN_CATALOG.fullmatch(name))]
     if not by_number:
         raise RefusedError(
@@ -44,6 +43,28 @@ def newest_metadata(place: Location) -> tuple[str, bool]:
             hint="give the directory of the table, or its name: --sink iceberg:CATALOG.NAMESPACE.TABLE",
         )
     return f"{METADATA}/{max(by_number)[1]}", False
+
+
+def hadoop_files(place: Location) -> dict[int, list[str]]:
+    """Version -> metadata files of a Hadoop table, the one that Iceberg reads first: it looks for the plain one first.
+
+    Source: ``HadoopTableOperations.getMetadataFile``. There is more than one where writers with different codecs met.
+    """
+    found: dict[int, list[str]] = {}
+    for file in place.list(METADATA).files:
+        name = file.path.rpartition("/")[2]
+        if match := _HADOOP.fullmatch(name):
+            found.setdefault(int(match[1]), []).append(f"{METADATA}/{name}")
+    # v7.metadata.json, then v7.gz.metadata.json, then the v7.metadata.json.gz of old versions of Iceberg.
+    return {version: sorted(paths, key=lambda path: (".gz" in path, path)) for version, paths in found.items()}
+
+
+def version_of(path: str) -> int:
+    """The version of a Hadoop table's metadata file."""
+    match = _HADOOP.fullmatch(path.rpartition("/")[2])
+    if match is None:
+        raise ValueError(f"{path} is no metadata file of a Hadoop table")
+    return int(match[1])
 
 
 def read_metadata(place: Location, path: str) -> dict[str, Any]:

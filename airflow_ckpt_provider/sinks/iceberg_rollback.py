@@ -11,7 +11,6 @@ keeps its id. The tag names the plan: a second run finds it, and until it expire
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping
@@ -22,23 +21,20 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.iceberg_client import commit_by_name, metadata_by_name
 from airflow_ckpt_provider.guards.iceberg_metadata import (
     MAIN,
-    METADATA,
     SCHEME,
-    VERSION_HINT,
     ancestors,
     head_of,
     newest_metadata,
     read_metadata,
     snapshots_of,
 )
+from airflow_ckpt_provider.sinks.iceberg_directory import commit_to_directory
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
 
 #: For how long a tag keeps the snapshot that left the table, for the undo: 30 days after the rollback.
 _KEPT_MS = 30 * 24 * 60 * 60 * 1000
-#: Hadoop's checksum of the hint on a local disk, which would not fit any more.
-_HINT_CHECKSUM = f"{METADATA}/.version-hint.text.crc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +127,8 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
             tag_age_ms=tag_age,
         )
     elif is_hadoop:
-        _commit_to_directory(table.place, path, metadata, snapshot, head=expected, tag=(tag_of(plan_id), tag_age))
+        changed = _changed(metadata, path, snapshot, head=expected, tag=tag_of(plan_id), tag_age_ms=tag_age)
+        commit_to_directory(table.place, path, changed)
     else:
         raise RefusedError(
             f"{table} belongs to a catalog, which would not know of a commit in its directory",
@@ -168,35 +165,22 @@ def _tag_age_ms(metadata: Mapping[str, Any], head: int) -> int:
     return _KEPT_MS + max(0, time.time_ns() // 1_000_000 - made)
 
 
-def _commit_to_directory(
-    place: Location, path: str, metadata: Mapping[str, Any], snapshot: int, *, head: int, tag: tuple[str, int]
-) -> None:
-    name_of_tag, tag_age = tag
-    version = int(path.removeprefix(f"{METADATA}/v").partition(".")[0]) + 1
+def _changed(
+    metadata: Mapping[str, Any], path: str, snapshot: int, *, head: int, tag: str, tag_age_ms: int
+) -> dict[str, Any]:
+    """The metadata with main at a snapshot and the former one tagged.
+
+    :param path: the file that the metadata comes from.
+    """
     now = max(time.time_ns() // 1_000_000, int(metadata["last-updated-ms"]) + 1)
     references = dict(metadata.get("refs") or {})
     main = {**references.get(MAIN, {"type": "branch"}), "snapshot-id": snapshot}
     former = {"metadata-file": f"{metadata['location']}/{path}", "timestamp-ms": metadata["last-updated-ms"]}
-    changed = {
+    return {
         **metadata,
         "last-updated-ms": now,
         "current-snapshot-id": snapshot,
-        "refs": {
-            **references,
-            MAIN: main,
-            name_of_tag: {"snapshot-id": head, "type": "tag", "max-ref-age-ms": tag_age},
-        },
+        "refs": {**references, MAIN: main, tag: {"snapshot-id": head, "type": "tag", "max-ref-age-ms": tag_age_ms}},
         "snapshot-log": [*(metadata.get("snapshot-log") or ()), {"timestamp-ms": now, "snapshot-id": snapshot}],
         "metadata-log": [*(metadata.get("metadata-log") or ()), former],
     }
-    name = f"{METADATA}/v{version}.metadata.json"
-    try:
-        place.create(name, json.dumps(changed).encode())
-    except FileExistsError as e:
-        raise RefusedError(
-            f"{place} was written to at the same moment ({name} exists); the table was not changed",
-            hint="see who else writes into the table, then make a new plan",
-        ) from e
-    # Only a hint: a reader that finds the former one goes on to the newer versions by itself.
-    place.delete(_HINT_CHECKSUM)
-    place.replace(VERSION_HINT, str(version).encode())

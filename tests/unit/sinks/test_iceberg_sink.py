@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +18,15 @@ from airflow_ckpt_provider.sinks.cutover import (
     cutover_to_new_checkpoint,
     cutover_to_new_query_id,
 )
-from airflow_ckpt_provider.sinks.iceberg_rollback import IcebergTable, current_snapshot, set_snapshot
+from airflow_ckpt_provider.sinks.iceberg_rollback import (
+    IcebergTable,
+    current_snapshot,
+    set_snapshot,
+    snapshot_is_set_by,
+)
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.sinks.iceberg_tables import NAME, OTHER, QUERY, Table, look_at
@@ -302,6 +310,123 @@ class TestByDirectory:
                 IcebergTable(place), rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a"
             )
         assert place.read("metadata/v2.metadata.json") == first
+
+    @pytest.mark.parametrize("theirs", ["v2.gz.metadata.json", "v2.metadata.json", "v2.metadata.json.gz"])
+    @pytest.mark.parametrize("codec", ["", ".gz"])
+    @pytest.mark.parametrize("moment", ["before ours", "just after ours"])
+    def test_another_writer_with_another_codec(
+        self, theirs: str, codec: str, moment: str, table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two files of one version: a reader takes the plain one, and the commit in the other is lost silently."""
+        table.batch(0, 1, 2)
+        metadata = table.as_hadoop_table() / "metadata"
+        plain = (metadata / "v1.metadata.json").read_bytes()
+        (metadata / "v1.metadata.json").unlink()
+        (metadata / f"v1{codec}.metadata.json").write_bytes(gzip.compress(plain) if codec else plain)
+        place = open_location(str(metadata.parent))
+        rollback = look_at(Sink(place, ""), 0).rollback
+        assert rollback
+        content = gzip.compress(plain) if "gz" in theirs else plain
+        create = Location.create
+
+        def racing(self: Location, path: str, data: bytes) -> None:
+            if moment == "before ours":
+                (metadata / theirs).write_bytes(content)
+            create(self, path, data)
+            if moment == "just after ours":
+                (metadata / theirs).write_bytes(content)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Location, "create", racing)
+            with pytest.raises(RefusedError):
+                set_snapshot(
+                    IcebergTable(place), rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a"
+                )
+        assert [path.name for path in metadata.glob("v2*")] == [theirs]
+        assert (metadata / theirs).read_bytes() == content
+        assert current_snapshot(IcebergTable(place)) == rollback.from_version
+
+    @pytest.mark.parametrize("codec", [".gz.metadata.json", ".metadata.json.gz"])
+    def test_a_compressed_table_stays_compressed(self, codec: str, table: Table) -> None:
+        table.batch(0, 1, 2)
+        metadata = table.as_hadoop_table() / "metadata"
+        (metadata / f"v1{codec}").write_bytes(gzip.compress((metadata / "v1.metadata.json").read_bytes()))
+        (metadata / "v1.metadata.json").unlink()
+        place = open_location(str(metadata.parent))
+        rollback = look_at(Sink(place, ""), 0).rollback
+        assert rollback
+        set_snapshot(IcebergTable(place), rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a")
+        assert [path.name for path in metadata.glob("v2*")] == ["v2.gz.metadata.json"]
+        written = json.loads(gzip.decompress((metadata / "v2.gz.metadata.json").read_bytes()))
+        assert written["current-snapshot-id"] == rollback.to_version
+        assert look_at(Sink(place, ""), 0).verdict is Verdict.SAFE
+
+    def test_a_newer_version_follows_one_of_two(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        table.batch(0, 1, 2)
+        metadata = table.as_hadoop_table() / "metadata"
+        plain = (metadata / "v1.metadata.json").read_bytes()
+        place = open_location(str(metadata.parent))
+        rollback = look_at(Sink(place, ""), 0).rollback
+        assert rollback
+        create = Location.create
+
+        def racing(self: Location, path: str, data: bytes) -> None:
+            create(self, path, data)
+            (metadata / "v2.gz.metadata.json").write_bytes(gzip.compress(plain))
+            (metadata / "v3.metadata.json").write_bytes(plain)
+
+        monkeypatch.setattr(Location, "create", racing)
+        with pytest.raises(
+            StorageError, match=r"has version 2 twice, metadata/v2\.metadata\.json and metadata/v2\.gz\.meta"
+        ):
+            set_snapshot(
+                IcebergTable(place), rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a"
+            )
+
+    def test_a_writer_that_renames_over_it(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On an object store a rename is a copy: that writer looked before our file was there, and writes over it."""
+        table.batch(0, 1, 2)
+        metadata = table.as_hadoop_table() / "metadata"
+        place = open_location(str(metadata.parent))
+        plain = place.read("metadata/v1.metadata.json")
+        rollback = look_at(Sink(place, ""), 0).rollback
+        assert rollback
+        create = Location.create
+
+        def then_renamed(self: Location, path: str, data: bytes) -> None:
+            create(self, path, data)
+            (metadata.parent / path).write_bytes(plain)
+
+        monkeypatch.setattr(Location, "create", then_renamed)
+        there = IcebergTable(place)
+        with pytest.raises(RefusedError, match="its commit stands, and the rollback is not in the table"):
+            set_snapshot(there, rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a")
+        assert not snapshot_is_set_by(there, "7f3a")
+        assert place.read("metadata/version-hint.text") == b"1"
+
+    @pytest.mark.parametrize("paused_before", ["delete", "replace"])
+    def test_the_hint_never_goes_back(self, paused_before: str, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process that stood still between version and hint: the version that it would name is deleted by now."""
+        table.batch(0, 1, 2)
+        metadata = table.as_hadoop_table() / "metadata"
+        place = open_location(str(metadata.parent))
+        rollback = look_at(Sink(place, ""), 0).rollback
+        assert rollback
+        step = getattr(Location, paused_before)
+
+        def paused(self: Location, *args: Any) -> None:
+            if (second := metadata / "v2.metadata.json").exists():  # write.metadata.delete-after-commit.enabled
+                content = second.read_bytes()
+                for number in (3, 4, 5):
+                    (metadata / f"v{number}.metadata.json").write_bytes(content)
+                (metadata / "version-hint.text").write_text("5")
+                for number in (1, 2, 3):
+                    (metadata / f"v{number}.metadata.json").unlink()
+            step(self, *args)
+
+        monkeypatch.setattr(Location, paused_before, paused)
+        set_snapshot(IcebergTable(place), rollback.to_version or 0, expected=rollback.from_version or 0, plan_id="7f3a")
+        assert (metadata / "version-hint.text").read_text() == "5"
 
     def test_damaged_metadata(self, table: Table) -> None:
         place = open_location(str(table.as_hadoop_table()))
