@@ -14,7 +14,13 @@ from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, guard_judgem
 from airflow_ckpt_provider.lakeflow.positions import NEEDED_LATER, Position, judge_positions, positions_of
 from airflow_ckpt_provider.lakeflow.refresh_plan import judge_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
-from airflow_ckpt_provider.lakeflow.settings import bundle_patch, changed_by, deployed_by_bundle, language_of
+from airflow_ckpt_provider.lakeflow.settings import (
+    PUT_BACK_HINT,
+    bundle_patch,
+    changed_by,
+    deployed_by_bundle,
+    language_of,
+)
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, is_continuous, parameters_of
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
 from airflow_ckpt_provider.verdict import Verdict
@@ -169,8 +175,7 @@ def _settings(examined: Examined, merged: Merged, positions: Sequence[Position])
         found.append(
             Judgement(
                 Verdict.WILL_FAIL if merged.values else Verdict.UNKNOWN,
-                f"{other} has changed the pipeline's configuration and has not put it back: put it back with "
-                "PipelineConfigurationPutBackOperator, if that run is over",
+                f"{other} has changed the pipeline's configuration and has not put it back: {PUT_BACK_HINT.format(other)}",
             )
         )
     if needed := merged.needed_later(positions) - merged.kept(positions):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, WorkspaceError, WorkspaceForbiddenError
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 MARK = "airflow_ckpt.put_back"
 #: How often settings are sent before it is given up: after a lost answer, or an edit of somebody else in between.
 _TRIES = 5
+#: How whoever's keys are left in a configuration puts them back.
+PUT_BACK_HINT = "put it back with PipelineConfigurationPutBackOperator(changed_by={!r}), if that run is over"
 #: Extensions of source files -> their language.
 _LANGUAGES = {".py": "python", ".sql": "sql"}
 
@@ -76,7 +79,7 @@ def merge_configuration(workspace: Workspace, pipeline_id: str, values: Mapping[
             raise RefusedError(
                 f"pipeline {pipeline_id}: {changed_by(there)} has changed {', '.join(mark['set'])} of its configuration, "
                 "and has not put it back",
-                hint="put it back with PipelineConfigurationPutBackOperator, if that run is over",
+                hint=PUT_BACK_HINT.format(changed_by(there)),
             )
         if all(there.get(key) == value for key, value in values.items()):
             _see_the_rest(pipeline_id, before, pipeline)
@@ -92,43 +95,81 @@ def merge_configuration(workspace: Workspace, pipeline_id: str, values: Mapping[
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What became of keys that were merged into a configuration.
+
+    :param put_back: key -> its former value, ``None`` for a key that was removed.
+    :param changed_since: key -> the value that somebody has given it since, which stands; ``None`` for one that was removed.
+    :param left_to: who else has keys there that were not touched; empty: nobody.
+    """
+
+    put_back: Mapping[str, str | None] = field(default_factory=dict)
+    changed_since: Mapping[str, str | None] = field(default_factory=dict)
+    left_to: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON."""
+        return {
+            "put_back": dict(self.put_back),
+            "changed_since": dict(self.changed_since),
+            "left_to": self.left_to or None,
+        }
+
+
 def put_back_configuration(
     workspace: Workspace, pipeline_id: str, by: str = "", *, keep: frozenset[str] = frozenset()
-) -> dict[str, str | None]:
-    """Give keys that were merged into a configuration their former values; return those, ``None`` for a key that is gone.
+) -> PutBack:
+    """Give keys that were merged into a configuration their former values.
 
-    A key that somebody has changed since is left as it is. Without keys to put back nothing is sent.
+    Each key is compared first: one that somebody has changed since is left as it is and named. Without keys to put back
+    nothing is sent.
 
-    :param by: only what this caller has changed; empty: whoever has.
+    :param by: only what this caller has changed; with ``/`` at its end all callers whose names begin so; empty: whoever has.
     :param keep: keys that stay as they were set.
     :raises WorkspaceError: the workspace did not take it; the keys are still there, and so is the note of what they were.
     """
-    done: dict[str, str | None] = {}
+    outcome = PutBack()
     for _ in range(_TRIES):
         pipeline = workspace.ask(pipeline_id)
         configuration = dict(configuration_of(pipeline))
         mark = _mark_of(configuration)
-        if not mark or (by and mark.get("by") != by):
-            return done
+        if not mark:
+            return outcome
+        if not _is_of(by, changed_by(configuration)):
+            return PutBack(outcome.put_back, outcome.changed_since, changed_by(configuration))
         del configuration[MARK]
-        done = {}
+        done: dict[str, str | None] = {}
+        since: dict[str, str | None] = {}
         for key, value in mark["was"].items():
             if key in keep:
                 continue
             if configuration.get(key) != mark["set"].get(key):
-                log.warning("Pipeline %s: somebody has changed %s since; it is left as it is", pipeline_id, key)
+                since[key] = configuration.get(key)
+                log.warning(
+                    "Pipeline %s: somebody has changed %s since it was merged: %r stays, and %r is not put back",
+                    pipeline_id,
+                    key,
+                    since[key],
+                    value,
+                )
                 continue
             done[key] = value
             if value is None:
                 configuration.pop(key, None)
             else:
                 configuration[key] = value
+        outcome = PutBack(done, since)
         _send(workspace, pipeline_id, pipeline, configuration)
     raise WorkspaceError(
         f"pipeline {pipeline_id}: its configuration could not be put back in {_TRIES} requests",
         hint=f"the former values stand in its configuration under {MARK}: put them back by hand, or by "
         "PipelineConfigurationPutBackOperator",
     )
+
+
+def _is_of(by: str, whose: str) -> bool:
+    return not by or whose == by or (by.endswith("/") and whose.startswith(by))
 
 
 def _send(

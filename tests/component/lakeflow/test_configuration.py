@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from databricks.sdk.service.pipelines import PipelinesAPI
 
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
-from airflow_ckpt_provider.lakeflow.settings import MARK, merge_configuration, put_back_configuration
+from airflow_ckpt_provider.lakeflow.settings import MARK, PutBack, merge_configuration, put_back_configuration
 from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from tests.component.lakeflow.tasks import Killed, Task
@@ -221,24 +221,72 @@ def test_a_worker_that_is_gone_for_good_leaves_a_note(workspace: FakeWorkspace, 
     assert "dag/run1/reset/-1 has changed the pipeline's configuration" in " ".join(plan["reasons"])
     with pytest.raises(AirflowFailException, match="has changed the pipeline's configuration"):
         Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
-    made = lambda: PipelineConfigurationPutBackOperator(  # noqa: E731
-        task_id="back", pipeline_id=pipeline.pipeline_id, poll_interval=0.001
-    )
-    assert Task(made).attempt() == {"pipeline_id": pipeline.pipeline_id, "put_back": {"startingOffsets": "earliest"}}
+    assert "(changed_by='dag/run1/reset/-1')" in " ".join(plan["reasons"])
+    made = lambda: put_back(pipeline)  # noqa: E731
+    nothing = {"changed_since": {}, "left_to": None}
+    assert Task(made, run_id="run1").attempt() == {
+        "pipeline_id": pipeline.pipeline_id,
+        "put_back": {"startingOffsets": "earliest"},
+        **nothing,
+    }
     assert pipeline.configuration == BEFORE
-    assert Task(made).attempt()["put_back"] == {}
+    assert Task(made, run_id="run1").attempt()["put_back"] == {}
     merge_configuration(hook, pipeline.pipeline_id, WANTED, "dag/run1/reset/-1")
     running = pipeline.start({"validate_only": True})
-    assert Task(made).attempt()["put_back"] == {"startingOffsets": "earliest"}
+    assert Task(made, run_id="run1").attempt()["put_back"] == {"startingOffsets": "earliest"}
     assert not running.active, "an update may need the configuration until it has ended"
+
+
+def put_back(pipeline: Pipeline, **fields: Any) -> PipelineConfigurationPutBackOperator:
+    return PipelineConfigurationPutBackOperator(
+        task_id="back", pipeline_id=pipeline.pipeline_id, poll_interval=0.001, **fields
+    )
+
+
+def test_keys_of_another_run_are_left_and_named(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    """A reset of run 2 fails because run 1 still holds its keys; its put_back (one_failed) must not take them away."""
+    hook = DatabricksPipelinesHook()
+    merge_configuration(hook, pipeline.pipeline_id, WANTED, "dag/run1/reset/-1")
+    held = dict(pipeline.configuration)
+    with pytest.raises(AirflowFailException, match="dag/run1/reset/-1 has changed the pipeline's configuration"):
+        Task(lambda: reset(pipeline, configuration=WANTED), run_id="run2").attempt()
+    puts = len(workspace.asked("PUT"))
+    found = Task(lambda: put_back(pipeline), run_id="run2").attempt()
+    assert (found["put_back"], found["left_to"]) == ({}, "dag/run1/reset/-1")
+    # Neither does a run whose id only begins alike.
+    assert Task(lambda: put_back(pipeline), run_id="run").attempt()["left_to"] == "dag/run1/reset/-1"
+    assert (pipeline.configuration, len(workspace.asked("PUT"))) == (held, puts)
+    with pytest.raises(AirflowFailException, match="was changed by dag/run1/reset/-1, not by dag/run3/reset/-1"):
+        Task(lambda: put_back(pipeline, changed_by="dag/run3/reset/-1"), run_id="run2").attempt()
+    named = Task(lambda: put_back(pipeline, changed_by="dag/run1/reset/-1"), run_id="run2").attempt()
+    assert named["put_back"] == {"startingOffsets": "earliest"}
+    assert pipeline.configuration == BEFORE
+
+
+def test_what_is_changed_while_it_is_put_back_stays_and_is_named(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    hook = DatabricksPipelinesHook()
+    merge_configuration(hook, pipeline.pipeline_id, {**WANTED, "other": "x"}, "dag/run1/reset/-1")
+
+    def somebody_else() -> None:
+        theirs = {**pipeline.configuration, "startingOffsets": "latest"}
+        pipeline.edit({**pipeline.spec, "configuration": theirs, "parameters": {"region": "eu"}})
+
+    # The edit comes between the reading that the PUT goes by and the PUT itself.
+    workspace.fault("GET", f"/pipelines/{pipeline.pipeline_id}$", nth=3, then=somebody_else)
+    found = Task(lambda: put_back(pipeline), run_id="run1").attempt()
+    assert [put.status for put in workspace.asked("PUT")][-2:] == [409, 200]
+    assert found["put_back"] == {"other": None}
+    assert found["changed_since"] == {"startingOffsets": "latest"}
+    assert pipeline.configuration == {**BEFORE, "startingOffsets": "latest"}
 
 
 def test_what_somebody_changed_since_is_left(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
     hook = DatabricksPipelinesHook()
     merge_configuration(hook, pipeline.pipeline_id, {**WANTED, "other": "x"}, "me")
     pipeline.configuration["startingOffsets"] = "latest"
-    assert put_back_configuration(hook, pipeline.pipeline_id, "somebody else") == {}
-    assert put_back_configuration(hook, pipeline.pipeline_id, "me") == {"other": None}
+    assert put_back_configuration(hook, pipeline.pipeline_id, "somebody else") == PutBack(left_to="me")
+    found = put_back_configuration(hook, pipeline.pipeline_id, "me")
+    assert found == PutBack({"other": None}, {"startingOffsets": "latest"})
     assert pipeline.configuration == {**BEFORE, "startingOffsets": "latest"}
     pipeline.configuration[MARK] = "nonsense"
     with pytest.raises(Exception, match="cannot be read"):
