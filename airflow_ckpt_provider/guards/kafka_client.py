@@ -110,6 +110,21 @@ class KafkaClient:
             if p in earliest and p in latest and p in stable
         }
 
+    def offsets_at(self, partitions: Collection[Partition], milliseconds: int) -> dict[Partition, int]:
+        """The first offset in each partition whose timestamp is at or after a time, or the end of its log.
+
+        :param milliseconds: since the epoch.
+        """
+        from confluent_kafka.admin import OffsetSpec
+
+        if not partitions:
+            return {}
+        with self._asking("list offsets"):
+            found = self._offsets(partitions, OffsetSpec.for_timestamp(milliseconds))
+            later = {p for p, info in found.items() if info.offset < 0}
+            ends = self._offsets(later, OffsetSpec.latest()) if later else {}
+        return {p: ends[p].offset if p in ends else info.offset for p, info in found.items()}
+
     def newest_timestamps(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The newest timestamp in each partition, milliseconds since the epoch; empty partitions are left out."""
         from confluent_kafka.admin import OffsetSpec

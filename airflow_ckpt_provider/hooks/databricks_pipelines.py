@@ -261,6 +261,11 @@ class DatabricksPipelinesHook(DatabricksHook):
         with _translated(f"statement {statement_id}"):
             return _answer(self._do_api_call(("GET", f"{_STATEMENTS}/{statement_id}")))
 
+    def get_statement_chunk(self, statement_id: str, index: int) -> dict[str, Any]:
+        """Return a further part of a statement's rows."""
+        with _translated(f"statement {statement_id}"):
+            return _answer(self._do_api_call(("GET", f"{_STATEMENTS}/{statement_id}/result/chunks/{index}")))
+
     # -----------------------------------------------------------------------------------------------------------------
 
     def _pages(self, pipeline_id: str, path: str, key: str, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

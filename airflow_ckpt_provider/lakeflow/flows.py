@@ -35,12 +35,14 @@ class Flow:
     :param dataset: the table that it writes to, as the events have it; empty where they do not say.
     :param streaming: whether it is a stream; ``None`` where it is not told.
     :param sources: what it reads, where it is told.
+    :param kind: what its definition calls it: ``APPEND``, ``CHANGE``, …; empty where it is not told.
     """
 
     name: str
     dataset: str = ""
     streaming: bool | None = None
     sources: tuple[str, ...] = ()
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def known_flows(workspace: Workspace, pipeline: Mapping[str, Any], *, looked_at:
                 str(origin.get("dataset_name") or before.dataset),
                 _STREAMING.get(kind, before.streaming),
                 sources or before.sources,
+                kind or before.kind,
             )
     return KnownFlows(flows, complete=len(events) <= looked_at)
 

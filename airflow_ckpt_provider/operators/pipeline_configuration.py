@@ -25,15 +25,15 @@ class PipelineConfigurationPutBackOperator(PipelineOperator):
     the DAG are put back; those of another run may still be needed, and are named in the result. A key that somebody has changed
     since stays as it is. Waits until no update of a triggered pipeline is active, for that update may still need what was merged.
 
-    The result: ``pipeline_id``, ``put_back`` (key -> former value, ``None`` for a key that was removed), ``changed_since`` (key ->
-    the value of somebody else, which stands), ``left_to`` (whose keys were left, or ``None``).
+    The result: ``pipeline_id``, ``put_back`` (key -> former value, ``None`` for a key that was removed), ``changed_since`` (key
+    -> the value of somebody else, which stands), ``left_to`` (whose keys were left, or ``None``).
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
 
     .. seealso:: :doc:`/howto/lakeflow-reset`
 
-    :param changed_by: whose keys are put back, as the plan of a reset names them (``dag_id/run_id/task_id/map_index``); by default
-        those of all tasks of this run. (templated)
+    :param changed_by: whose keys are put back, as the plan of a reset names them (``dag_id/run_id/task_id/map_index``); by
+        default those of all tasks of this run. (templated)
     """
 
     template_fields: Sequence[str] = (*PipelineOperator.template_fields, "changed_by")

@@ -33,7 +33,12 @@ class EventLog:
     def __init__(self, clock: Clock, pipeline_id: str, pipeline_name: str) -> None:
         self._clock = clock
         self._origin = {"pipeline_id": pipeline_id, "pipeline_name": pipeline_name}
+        #: What the interface returns.
         self.events: list[Event] = []
+        #: What only the table has.
+        self.metrics: list[Event] = []
+        #: Whether the interface returns METRICS events: "stored only in the Delta table" says the schema's page.
+        self.metrics_over_rest = False
 
     def note(
         self,
@@ -53,7 +58,7 @@ class EventLog:
         """
         event: Event = {
             "id": str(uuid.uuid4()),
-            "sequence": {"control_plane_seq_no": len(self.events) + 1},
+            "sequence": {"control_plane_seq_no": len(self.events) + len(self.metrics) + 1},
             "origin": {**self._origin, **(of or {})},
             "timestamp": text(self._clock.now()),
             "message": message,
@@ -69,7 +74,12 @@ class EventLog:
             event["error"] = {"exceptions": [exception]} | ({"fatal": True} if fatal else {})
         if details:
             event["details"] = dict(details)
-        self.events.append(event)
+        (self.metrics if level == "METRICS" and not self.metrics_over_rest else self.events).append(event)
+
+    @property
+    def table(self) -> list[Event]:
+        """The event log as its table has it."""
+        return sorted([*self.events, *self.metrics], key=_number)
 
     def page(self, filter: str, order_by: str, max_results: int, token: str) -> dict[str, Any]:
         """One page of the answer to ``GET …/events``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -41,11 +42,16 @@ class Checkpoint:
     :param next: for each source where to read on.
     :param operators: the stateful operators of the code that made it.
     :param seen: keys that ``dropDuplicates`` has seen.
+    :param tables: for each Delta source the id of its table.
+    :param batch: number of the newest batch.
     """
 
     next: dict[str, Start]
     operators: tuple[str, ...] = ()
     seen: set[Any] = field(default_factory=set)
+    tables: dict[str, str] = field(default_factory=dict)
+    batch: int = -1
+    query_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def copy(self) -> Checkpoint:
         return copy.deepcopy(self)
@@ -102,6 +108,8 @@ class Flow:
     schema_change: bool = False
     explicit_name: bool | None = None
     checkpoint: Checkpoint | None = None
+    #: The newest batch as Spark's progress tells it, until it is noted.
+    reported: dict[str, Any] | None = None
     #: Times the checkpoint was reset, by any kind of update.
     resets: int = 0
 
@@ -148,10 +156,32 @@ class Flow:
         for source in sources:
             source.filter_again(checkpoint.next[source.name], self.options(source, settings))
         read = [(source, source.read(checkpoint.next[source.name])) for source in sources]
+        before = {source.name: checkpoint.next[source.name].position for source in sources}
         for source, rows in read:
             checkpoint.next[source.name].move_past(rows)
+        checkpoint.tables = {source.name: source.table_id for source in sources if source.kind == "delta"}
         self.checkpoint = checkpoint
+        self._report(checkpoint, read, before)
         return self._deduplicated([values(source, row) for source, rows in read for row in rows], checkpoint)
+
+    def _report(self, checkpoint: Checkpoint, read: list[tuple[Source, list[Row]]], before: Mapping[str, int]) -> None:
+        """Spark's progress: of a batch, or of a trigger that found nothing, which has the number of the next one."""
+        moved = any(rows for _, rows in read)
+        checkpoint.batch += int(moved)
+        self.reported = {
+            "id": checkpoint.query_id,
+            "batchId": checkpoint.batch if moved else checkpoint.batch + 1,
+            "stateOperators": [{"operatorName": name} for name in checkpoint.operators],
+            "sources": [
+                {
+                    "description": source.description,
+                    "startOffset": source.offset(before[source.name]),
+                    "endOffset": source.offset(checkpoint.next[source.name].position),
+                    "numInputRows": len(rows),
+                }
+                for source, rows in read
+            ],
+        }
 
     def _deduplicated(self, rows: list[dict[str, Any]], checkpoint: Checkpoint) -> list[dict[str, Any]]:
         if DROP_DUPLICATES not in self.operators:
@@ -183,6 +213,14 @@ class Flow:
                 f"Stateful operators in the metadata: [{_named(self.checkpoint.operators)}]; "
                 f"Stateful operators in current batch: [{_named(self.operators)}]. SQLSTATE: 42K03",
             )
+        for source in sources:
+            if source.kind == "delta" and self.checkpoint.tables.get(source.name, source.table_id) != source.table_id:
+                raise FlowFailed(
+                    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
+                    f"The streaming query was reading from an unexpected Delta table (id = '{source.table_id}').\n"
+                    f"It used to read from another Delta table (id = '{self.checkpoint.tables[source.name]}') according to "
+                    "checkpoint. SQLSTATE: 55019",
+                )
         if set(self.checkpoint.next) != {source.name for source in sources}:
             raise FlowFailed(
                 "",

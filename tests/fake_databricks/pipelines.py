@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -34,6 +35,8 @@ class Pipeline:
         or ``None``: all but the flows whose code names them.
     :param reset_without_refresh: what becomes of a reset of a flow whose table is in no selection, while others are.
     :param failed_state: state of the pipeline after an update has failed.
+    :param progress_as_text: whether ``stream_progress`` has its progress as ``progress_json``, a text.
+    :param history_names_batches: whether the history of the tables names the query and the batch that wrote a version.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Pipeline:
         qualified_names: bool | None = None,
         reset_without_refresh: Literal["fail", "ignore"] = "fail",
         failed_state: str = "FAILED",
+        progress_as_text: bool = False,
+        history_names_batches: bool = True,
     ) -> None:
         self.pipeline_id = pipeline_id or str(uuid.uuid4())
         self.name = name
@@ -84,6 +89,9 @@ class Pipeline:
         self.update_retries, self.follow_up_after = update_retries, follow_up_after
         self.unknown_flows, self.qualified_names, self.failed_state = unknown_flows, qualified_names, failed_state
         self.reset_without_refresh = reset_without_refresh
+        self.progress_as_text, self.history_names_batches = progress_as_text, history_names_batches
+        #: Flows whose next batches are written, and their progress never arrives in the event log.
+        self.progress_lost: set[str] = set()
         self.deleted = False
         self.updates: list[Update] = []  # oldest first
         self.events = EventLog(clock, self.pipeline_id, name)
@@ -395,10 +403,26 @@ class Pipeline:
                 failed = failed or error
                 continue
             self._write(flow, rows)
+            self._note_progress(update, flow)
             if not update.continuous:
                 self._progress(update, flow, "COMPLETED")
         if failed:
             raise failed
+
+    def _note_progress(self, update: Update, flow: Flow) -> None:
+        """A ``stream_progress`` event of the newest batch."""
+        reported, flow.reported = flow.reported, None
+        if reported is None or flow.name in self.progress_lost:
+            return
+        progress = {**reported, "timestamp": clock.text(self.clock.now())}
+        shape = {"progress_json": json.dumps(json.dumps(progress))} if self.progress_as_text else {"progress": progress}
+        self.events.note(
+            "stream_progress",
+            f"Completed a streaming update of '{self.shown_flow(flow)}'.",
+            level="METRICS",
+            of=self._of(update, flow),
+            details={"stream_progress": shape},
+        )
 
     def _chosen(self, update: Update, flow: Flow) -> bool:
         """Whether an update refreshes the table of a flow."""
@@ -429,12 +453,15 @@ class Pipeline:
     def _write(self, flow: Flow, rows: list[dict[str, Any]]) -> None:
         dataset = self.datasets[flow.dataset]
         table = self.table(dataset.name)
+        batch: dict[str, str] = {}
+        if self.history_names_batches and flow.checkpoint and flow.kind != "materialized":
+            batch = {"queryId": flow.checkpoint.query_id, "epochId": str(flow.checkpoint.batch)}
         if flow.kind == "materialized":
             self.tables.replace(table, rows, "CREATE OR REPLACE TABLE AS SELECT")
         elif dataset.keys:
-            self.tables.upsert(table, rows, dataset.keys, dataset.sequence_by)
+            self.tables.upsert(table, rows, dataset.keys, dataset.sequence_by, batch)
         else:
-            self.tables.append(table, rows)
+            self.tables.append(table, rows, parameters=batch)
 
     # Answers
 

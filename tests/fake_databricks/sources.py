@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -72,6 +73,10 @@ class Source:
     rows: list[Row] = field(default_factory=list)
     #: Rows below it are gone.
     first: int = 0
+    #: Delta: the table's own id. One that was dropped and made again has another.
+    table_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    #: Kafka: the broker gives the timestamps.
+    append_time: bool = True
 
     @property
     def end(self) -> int:
@@ -83,6 +88,27 @@ class Source:
         row = Row(self.end, timestamp, values)
         self.rows.append(row)
         return row
+
+    def recreate(self) -> None:
+        """Drop it and make it again, empty: a table gets another id, and versions begin anew."""
+        self.rows.clear()
+        self.first = 0
+        self.table_id = str(uuid.uuid4())
+
+    def offset(self, position: int) -> dict[str, Any]:
+        """A position in the words of Spark's offsets."""
+        if self.kind == "kafka":
+            return {self.name: {"0": position}}
+        if self.kind == "files":  # of Auto Loader: a number of its own, that tells no file
+            return {"seqNum": position, "sourceVersion": 1}
+        about = {"sourceVersion": 1, "reservoirId": self.table_id, "index": -1, "isStartingVersion": False}
+        return {**about, "reservoirVersion": position}
+
+    @property
+    def description(self) -> str:
+        """What progress calls it."""
+        kinds = {"kafka": "KafkaV2[Subscribe[{}]]", "delta": "DeltaSource[{}]", "files": "CloudFilesSource[{}]"}
+        return kinds[self.kind].format(self.name)
 
     def expire_before(self, position: int) -> None:
         """Retention: rows below the position are gone."""

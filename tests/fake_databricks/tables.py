@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +39,9 @@ class Version:
     time: datetime
     operation: str
     rows: list[tuple[Any, ...]]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    #: Rows that it wrote.
+    written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ _CLONE = re.compile(
 )
 _AS_OF = re.compile(r"(\S+)\s+(VERSION|TIMESTAMP)\s+AS\s+OF\s+('[^']*'|\d+)", re.IGNORECASE)
 _READ_FILES = re.compile(r"read_files\(\s*'([^']*)'[^)]*\)", re.IGNORECASE)
+_FILES_STATE = re.compile(r"cloud_files_state\(\s*TABLE\(\s*([^)]+?)\s*\)\s*\)", re.IGNORECASE)
+_EVENT_LOG = re.compile(r"event_log\(\s*'([^']*)'\s*\)", re.IGNORECASE)
 _RESTORE = re.compile(
     r"RESTORE\s+(?:TABLE\s+)?(\S+)\s+TO\s+(VERSION|TIMESTAMP)\s+AS\s+OF\s+('[^']*'|\d+)\s*", re.IGNORECASE
 )
@@ -66,6 +73,20 @@ _CHANGES = re.compile(
     r"|MERGE\s+INTO\s+|DELETE\s+FROM\s+|UPDATE\s+|TRUNCATE\s+TABLE\s+|DROP\s+TABLE\s+(?:IF\s+EXISTS\s+)?)([\w.`]+)",
     re.IGNORECASE,
 )
+_FILE_STATE = {
+    "path": "VARCHAR",
+    "size": "BIGINT",
+    "create_time": "TIMESTAMP",
+    "commit_time": "TIMESTAMP",
+    "source_id": "VARCHAR",
+    "flow_name": "VARCHAR",
+}
+_EVENTS = {
+    "timestamp": "TIMESTAMP",
+    "event_type": "VARCHAR",
+    "origin": "STRUCT(flow_name VARCHAR, update_id VARCHAR)",
+    "details": "VARCHAR",
+}
 #: Types of duckdb, in the words of Databricks.
 _TYPES = {
     "VARCHAR": "STRING",
@@ -97,6 +118,12 @@ class Tables:
         self.properties: dict[str, dict[str, str]] = {}
         #: Gives the rows that lie in a directory, for ``read_files``.
         self.files: Callable[[str], list[dict[str, Any]]] = lambda path: []
+        #: Delta tables that no pipeline writes: name -> id and versions; ``None`` where there is no such table.
+        self.outside: Callable[[str], tuple[str, list[Version]] | None] = lambda name: None
+        #: What ``cloud_files_state`` and ``event_log`` return.
+        self.file_state: Callable[[str], list[dict[str, Any]]] = lambda table: []
+        self.event_log: Callable[[str], list[dict[str, Any]]] = lambda pipeline_id: []
+        self.ids: dict[str, str] = {}
         #: Statements whose text contains one of these fail with the message that belongs to it.
         self.refuse: dict[str, str] = {}
         #: Whether a pipeline writes a table.
@@ -139,15 +166,28 @@ class Tables:
         with self._lock:
             return [str(column[0]) for column in self._duckdb.table(_quoted(name)).description]
 
-    def append(self, name: str, rows: Sequence[Mapping[str, Any]], operation: str = "STREAMING UPDATE") -> None:
+    def append(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        operation: str = "STREAMING UPDATE",
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
         """Add rows in one version; columns that a row does not have are null."""
         if not rows:
             return
         with self._lock:
             self._insert(name, [tuple(_naive(row.get(column)) for column in self.columns(name)) for row in rows])
-            self._note(name, operation)
+            self._note(name, operation, parameters, len(rows))
 
-    def upsert(self, name: str, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], sequence_by: str) -> None:
+    def upsert(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        keys: Sequence[str],
+        sequence_by: str,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
         """Change data capture: for each key the row that comes last."""
         if not rows:
             return
@@ -161,7 +201,7 @@ class Tables:
                 if key not in newest or newest[key][at] is None or row[at] >= newest[key][at]:
                     newest[key] = row
             self._fill(name, list(newest.values()))
-            self._note(name, "MERGE")
+            self._note(name, "MERGE", parameters, len(rows))
 
     def replace(self, name: str, rows: Sequence[Mapping[str, Any]], operation: str) -> None:
         """Put rows in the place of all others."""
@@ -230,7 +270,11 @@ class Tables:
             return Result()
         changed = _CHANGES.match(sql)
         sql = _AS_OF.sub(lambda match: self._as_of(names.table(match[1]), match[2], match[3]), sql)
-        sql = _READ_FILES.sub(lambda match: self._temporary_table(COLUMNS, self.files(match[1])), sql)
+        sql = _READ_FILES.sub(self._read_files, sql)
+        sql = _FILES_STATE.sub(
+            lambda match: self._temporary_table(_FILE_STATE, self.file_state(names.table(match[1]))), sql
+        )
+        sql = _EVENT_LOG.sub(lambda match: self._temporary_table(_EVENTS, self.event_log(match[1])), sql)
         sql = functions(rename(sql, names.resolve))
         cursor = self._duckdb.execute(sql)
         columns = [(str(c[0]), _TYPES.get(str(c[1]).split("(")[0], "STRING")) for c in cursor.description or []]
@@ -270,6 +314,15 @@ class Tables:
             [(len(rows), 1, 0, 1, 0, len(rows))],
         )
 
+    def _read_files(self, match: re.Match[str]) -> str:
+        if "binaryfile" not in match[0].lower():
+            return self._temporary_table(COLUMNS, self.files(match[1]))
+        listed = [
+            {"path": f"dbfs:{match[1]}/{row['position']}.json", "modificationTime": row["modified"], "length": 1}
+            for row in self.files(match[1])
+        ]
+        return self._temporary_table({"path": "VARCHAR", "modificationTime": "TIMESTAMP", "length": "BIGINT"}, listed)
+
     def _see_clone(self, match: re.Match[str]) -> None:
         """What is refused of a clone of a streaming table or materialized view."""
         what = "[DELTA_DEEP_CLONE_MV_ST_ERROR.{}] {} SQLSTATE: 0A000"
@@ -283,15 +336,28 @@ class Tables:
             raise SqlFailed(what.format("REQUIRES_WITH_HISTORY", "Use CREATE TABLE ... DEEP CLONE ... WITH HISTORY."))
 
     def _describe(self, what: str, table: str, limit: int) -> Result:
-        if not self.exists(table):
+        outside = self.outside(table)
+        if outside is None and not self.exists(table):
             raise SqlFailed(_missing(table))
+        table_id, history = outside or (self.ids.setdefault(table, str(uuid.uuid4())), self.history.get(table, []))
         if what == "DETAIL":
-            rows: list[tuple[Any, ...]] = [("delta", table, 1, 100 * len(self.rows(table)))]
-            return Result(
-                [("format", "STRING"), ("name", "STRING"), ("numFiles", "LONG"), ("sizeInBytes", "LONG")], rows
-            )
+            size = 0 if outside else 100 * len(self.rows(table))
+            rows: list[tuple[Any, ...]] = [("delta", table_id, table, 1, size)]
+            kinds = [("format", "STRING"), ("id", "STRING"), ("name", "STRING"), ("numFiles", "LONG")]
+            return Result([*kinds, ("sizeInBytes", "LONG")], rows)
         columns = [("version", "LONG"), ("timestamp", "TIMESTAMP"), ("operation", "STRING")]
-        return Result(columns, [(v.number, v.time, v.operation) for v in reversed(self.history[table])][:limit])
+        columns += [("operationParameters", "MAP"), ("operationMetrics", "MAP")]
+        rows = [
+            (
+                v.number,
+                v.time,
+                v.operation,
+                json.dumps(dict(v.parameters)),
+                json.dumps({} if v.written is None else {"numOutputRows": str(v.written)}),
+            )
+            for v in reversed(history)
+        ]
+        return Result(columns, rows[:limit])
 
     def _show(self, schema: str, like: str | None) -> Result:
         found = self._duckdb.execute(
@@ -346,11 +412,13 @@ class Tables:
         self._duckdb.execute(f"DELETE FROM {_quoted(name)}")
         self._insert(name, rows)
 
-    def _note(self, name: str, operation: str) -> None:
+    def _note(
+        self, name: str, operation: str, parameters: Mapping[str, str] | None = None, written: int | None = None
+    ) -> None:
         versions = self.history.setdefault(name, [])
         rows = self._duckdb.execute(f"SELECT * FROM {_quoted(name)}").fetchall()
         number = versions[-1].number + 1 if versions else 0
-        versions.append(Version(number, self._clock.now(), operation, rows))
+        versions.append(Version(number, self._clock.now(), operation, rows, dict(parameters or {}), written))
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,4 +475,6 @@ def cell(value: Any) -> str | None:
         return text(value if value.tzinfo else value.replace(tzinfo=UTC))
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value)
     return None if value is None else str(value)

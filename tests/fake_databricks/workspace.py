@@ -9,7 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from tests.fake_databricks.clock import Clock
+from tests.fake_databricks.clock import Clock, parse
 from tests.fake_databricks.errors import ApiError, not_found
 from tests.fake_databricks.faults import Fault
 from tests.fake_databricks.flows import values
@@ -18,7 +18,7 @@ from tests.fake_databricks.pipelines import Pipeline
 from tests.fake_databricks.server import Request, serving
 from tests.fake_databricks.sources import Kind, Source
 from tests.fake_databricks.statements import Statements
-from tests.fake_databricks.tables import Tables
+from tests.fake_databricks.tables import Tables, Version
 
 TOKEN = "dapi-test"
 WAREHOUSE = "warehouse-1"
@@ -48,6 +48,9 @@ class FakeWorkspace:
         self.tables.of_pipeline = lambda name: any(
             name == pipeline.table(dataset) for pipeline in self.pipelines.values() for dataset in pipeline.datasets
         )
+        self.tables.outside = self._outside
+        self.tables.file_state = self._file_state
+        self.tables.event_log = self._event_log
         self.jobs = Jobs(self.clock, self.find, lambda: self.url)
         self.statements = Statements(self.tables, {WAREHOUSE})
         self.requests: list[Request] = []
@@ -105,6 +108,44 @@ class FakeWorkspace:
             pipeline = Pipeline(self.tables, self.clock, self.sources, name, **settings)
             self.pipelines[pipeline.pipeline_id] = pipeline
             return pipeline
+
+    def _outside(self, table: str) -> tuple[str, list[Version]] | None:
+        """The history of a Delta table that a flow reads and no pipeline writes: a version a row, and version 0 before all."""
+        source = next(
+            (s for s in self.sources.values() if s.kind == "delta" and table in (s.name, f"main.{s.name}")), None
+        )
+        if source is None or self.tables.of_pipeline(table):
+            return None
+        kept = [Version(row.position, row.timestamp, "WRITE", [], {"mode": "Append"}, 1) for row in source.kept()]
+        return source.table_id, kept
+
+    def _file_state(self, table: str) -> list[dict[str, Any]]:
+        found = []
+        for pipeline in self.pipelines.values():
+            for flow in pipeline.flows.values():
+                for name, start in flow.checkpoint.next.items() if flow.checkpoint else ():
+                    source = self.sources.get(name)
+                    if pipeline.table(flow.dataset) != table or source is None or source.kind != "files":
+                        continue
+                    for row in source.rows:
+                        if row.position < start.position and row.position not in start.skipped:
+                            about = {"size": 1, "create_time": row.timestamp, "commit_time": self.clock.now()}
+                            path = f"{name}/{row.position}.json"
+                            found.append(
+                                {"path": path, **about, "source_id": "0", "flow_name": pipeline.shown_flow(flow)}
+                            )
+        return found
+
+    def _event_log(self, pipeline_id: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "timestamp": parse(event["timestamp"]),
+                "event_type": event["event_type"],
+                "origin": {name: event["origin"].get(name) for name in ("flow_name", "update_id")},
+                "details": json.dumps(event.get("details")),
+            }
+            for event in self.find(pipeline_id).events.table
+        ]
 
     def add_job(self, name: str, pipeline: Pipeline) -> Job:
         """A job that runs a pipeline."""

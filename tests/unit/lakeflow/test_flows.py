@@ -27,23 +27,23 @@ def known(*events: dict[str, Any], spec: dict[str, Any] | None = None, looked_at
 
 
 @pytest.mark.parametrize(
-    ("message", "streaming"),
+    ("message", "streaming", "kind"),
     [
-        ("Flow 'f' defined as APPEND.", True),
-        ("Flow 'f' defined as `CHANGE`.", True),
-        ("Flow 'f' defined as COMPLETE.", False),
-        ("Flow 'f' is RUNNING.", None),
+        ("Flow 'f' defined as APPEND.", True, "APPEND"),
+        ("Flow 'f' defined as `CHANGE`.", True, "CHANGE"),
+        ("Flow 'f' defined as COMPLETE.", False, "COMPLETE"),
+        ("Flow 'f' is RUNNING.", None, ""),
     ],
 )
-def test_kinds(message: str, streaming: bool | None) -> None:
+def test_kinds(message: str, streaming: bool | None, kind: str) -> None:
     found = known(event("f", message), event("f", "Flow 'f' is RUNNING.", "flow_progress"))
-    assert found.flows == {"f": Flow("f", "t", streaming)}
+    assert found.flows == {"f": Flow("f", "t", streaming, kind=kind)}
 
 
 def test_details_come_first() -> None:
     details = {"flow_definition": {"flow_type": "COMPLETE", "input_datasets": [{"name": "a"}, {"name": "b"}]}}
     found = known(event("f", "defined as APPEND", details=details), event("f", kind="flow_progress"))
-    assert found.flows["f"] == Flow("f", "t", False, ("a", "b"))
+    assert found.flows["f"] == Flow("f", "t", False, ("a", "b"), "COMPLETE")
 
 
 def test_specification_of_an_ingestion() -> None:

@@ -1,0 +1,91 @@
+"""Statements on a SQL warehouse that only read, with their rows by column name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from airflow_ckpt_provider.errors import RefusedError, WorkspaceError
+
+Rows = list[dict[str, Any]]
+_ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
+#: Seconds between two looks at a statement, and for one statement altogether.
+_INTERVAL, _TIMEOUT = 2.0, 900.0
+
+
+class Queries(Protocol):
+    """Runs a statement that only reads."""
+
+    def __call__(self, statement: str) -> Rows:
+        """Return its rows, column name -> value as text.
+
+        :raises RefusedError: the warehouse refused it, or it failed.
+        :raises WorkspaceError: no answer.
+        """
+        ...
+
+
+class Statements(Protocol):
+    """The statements interface, as the hook and the command line's client have it."""
+
+    def send_statement(self, statement: str, warehouse_id: str) -> str:
+        """Send a statement that may be sent again; return its id."""
+        ...
+
+    def get_statement(self, statement_id: str) -> dict[str, Any]:
+        """Return a statement: ``status``, and ``manifest`` and ``result`` where it has ended."""
+        ...
+
+    def get_statement_chunk(self, statement_id: str, index: int) -> dict[str, Any]:
+        """Return a further part of its rows."""
+        ...
+
+
+def warehouse_queries(
+    statements: Statements,
+    warehouse_id: str,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    interval: float = _INTERVAL,
+) -> Queries:
+    """Make queries on a warehouse.
+
+    :param statements: sends them.
+    :param warehouse_id: the warehouse.
+    :param sleep: waits between two looks.
+    :param interval: seconds between two looks.
+    """
+
+    def run(statement: str) -> Rows:
+        statement_id = statements.send_statement(statement, warehouse_id)
+        waited = 0.0
+        while True:
+            found = statements.get_statement(statement_id)
+            status = found.get("status") or {}
+            if status.get("state") == "SUCCEEDED":
+                return _rows(statements, statement_id, found)
+            if status.get("state") in _ENDED_BADLY:
+                error = status.get("error") or {}
+                said = error.get("message") or error.get("error_code") or "no reason"
+                raise RefusedError(
+                    f"the warehouse says {status['state']}: {said}: {statement}",
+                    hint="see that the connection's user may read what it names",
+                )
+            if waited >= _TIMEOUT:
+                raise WorkspaceError(f"a statement has not ended after {waited:g} s: {statement}", hint="try again")
+            sleep(interval)
+            waited += interval
+
+    return run
+
+
+def _rows(statements: Statements, statement_id: str, found: dict[str, Any]) -> Rows:
+    columns = ((found.get("manifest") or {}).get("schema") or {}).get("columns") or ()
+    names = [str(column.get("name")) for column in columns]
+    data = found.get("result") or {}
+    rows = list(data.get("data_array") or ())
+    while (index := data.get("next_chunk_index")) is not None:
+        data = statements.get_statement_chunk(statement_id, int(index))
+        rows += data.get("data_array") or ()
+    return [dict(zip(names, row, strict=True)) for row in rows]
