@@ -23,7 +23,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
 from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
-from airflow_ckpt_provider.change.plan import Edits, Plan, Write, hidden_checksum, is_checksum, undone_by
+from airflow_ckpt_provider.change.plan import Edits, Plan, Write, undone_by
 from airflow_ckpt_provider.change.plan_seal import give_back, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
@@ -32,6 +32,7 @@ from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidde
 from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum, is_checksum
 from airflow_ckpt_provider.storage.location import Location, plain_uri, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
 

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.backup.verify import read_whole
 from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
 from airflow_ckpt_provider.storage.location import Location, safe_paths
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -289,18 +290,6 @@ def listed_files(there: Target, paths: Iterable[str]) -> FileSet:
             if file is not None:
                 found.add(file)
     return found
-
-
-def hidden_checksum(path: str) -> str:
-    """Path of Hadoop's own checksum of a local file."""
-    directory, _, name = path.rpartition("/")
-    return f"{directory}/.{name}.crc" if directory else f".{name}.crc"
-
-
-def is_checksum(path: str) -> bool:
-    """Whether a file is Hadoop's own checksum of another, which says nothing without that one."""
-    name = path.rpartition("/")[2]
-    return name.startswith(".") and name.endswith(".crc")
 
 
 def literal_writes(contents: Mapping[str, bytes]) -> Iterator[Write]:

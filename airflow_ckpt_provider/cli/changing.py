@@ -7,24 +7,53 @@ from typing import Any
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.cli import terminal
-from airflow_ckpt_provider.cli.calling import Call
+from airflow_ckpt_provider.cli.calling import Call, UsageError
 from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.cli.stop_probes import probes_of
-from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 
 
-def sink_of(call: Call) -> Sink:
-    """The sink that the arguments name; unknown where they name none."""
+def sinks_of(call: Call) -> tuple[Sink, ...]:
+    """The sinks that the arguments name; one that is unknown where they name none."""
     args = call.args
     command = getattr(args, "spark_submit", None)
-    return Sink.named(
-        args.sink,
-        lambda uri: call.places(uri, role="sink"),
-        app_id=args.txn_app_id,
-        storage_options=dict(args.sink_option),
-        by_spark=restore_by_command(command, uri=args.spark_sink) if command else None,
+    names = args.sink or [None]
+    if command and args.spark_sink and len(names) > 1:
+        raise UsageError(
+            "--spark-sink names one of several sinks", hint="name the sinks as Spark does, and leave it out"
+        )
+    ids = args.txn_app_id or [None]
+    if len(ids) not in (1, len(names)) or (len(ids) == 1 and ids[0] == ""):
+        raise UsageError(
+            f"--txn-app-id is given {len(ids)} times for {len(names)} sinks"
+            if len(ids) > 1
+            else "--txn-app-id is empty",
+            hint="give one for all sinks, or one for each in their order ('' for one without)",
+        )
+    return named_sinks(
+        [
+            Sink.named(
+                name,
+                lambda uri: call.places(uri, role="sink"),
+                app_id=app_id,
+                storage_options=dict(args.sink_option),
+                by_spark=restore_by_command(command, uri=args.spark_sink) if command else None,
+            )
+            for name, app_id in zip(names, ids * len(names) if len(ids) == 1 else ids, strict=True)
+        ]
     )
+
+
+def sink_of(call: Call) -> Sink:
+    """The only sink that the arguments name; unknown where they name none.
+
+    :raises UsageError: they name several.
+    """
+    sinks = sinks_of(call)
+    if len(sinks) > 1:
+        raise UsageError(f"{len(sinks)} sinks are given, and this verb takes one", hint="give the one that it is about")
+    return sinks[0]
 
 
 def repository_place(call: Call, checkpoint: Location) -> Location:

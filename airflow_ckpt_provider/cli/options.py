@@ -218,7 +218,8 @@ def deprecated(old: str, new: str, *, sets: str, to: Any = None, adds: tuple[str
         ) -> None:
             warn_of(old, new)
             given = values if to is None else to
-            setattr(namespace, sets, [*getattr(namespace, sets), *adds] if adds else given)
+            now = getattr(namespace, sets, None)
+            setattr(namespace, sets, [*(now or ()), *(adds or (given,))] if isinstance(now, list) else given)
 
     settings: dict[str, Any] = {"action": Deprecated, "dest": sets, "default": argparse.SUPPRESS}
     takes_value = to is None and not adds
@@ -229,14 +230,14 @@ SINK = (
     Option(
         ("--sink",),
         "what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, "
-        "iceberg:CATALOG.NAMESPACE.TABLE, or foreachBatch, foreach or kafka",
-        {"type": filled, "metavar": "SINK"},
+        "iceberg:CATALOG.NAMESPACE.TABLE, or foreachBatch, foreach or kafka; repeatable, where the query writes to several",
+        {"type": filled, "action": "append", "default": [], "metavar": "SINK"},
     ),
     Option(
         ("--txn-app-id",),
         "txnAppId with which foreachBatch writes to the Delta table, or an older id of the query that no record names "
-        "(default: the query id)",
-        {"type": filled, "metavar": "ID"},
+        "(default: the query id); of several sinks one for all, or one for each in their order, '' for none",
+        {"type": str, "action": "append", "default": [], "metavar": "ID"},
     ),
     Option(
         ("--sink-option",),

@@ -6,6 +6,7 @@ written in Python arrive as they are. Both mean the same here.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -23,6 +24,44 @@ def text(value: Any) -> str | None:
         return None
     stripped = str(value).strip()
     return None if stripped in ("", "None") else stripped
+
+
+def texts(value: Any, field: str) -> list[str]:
+    """Return a field that is one text or several; none where it is empty.
+
+    :param value: a text or a sequence of texts; or a text that is a list, as a template gives it: ``"['a', 'b']"``.
+    :raises RefusedError: the text begins like a list and is none.
+    """
+    if isinstance(value, str) and value.strip().startswith("["):
+        value = _literal(value, field)
+    given = value if isinstance(value, list | tuple) else (value,)
+    return [each for entry in given if (each := text(entry))]
+
+
+def _literal(value: str, field: str) -> list[Any]:
+    try:
+        found = ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError) as e:
+        raise RefusedError(f"{field} is {value!r}", hint="give a text, or a list of texts") from e
+    return list(found)
+
+
+def for_each(value: Any, count: int, field: str) -> list[Any]:
+    """Return a field that is one value for all, or a list with one for each.
+
+    :param count: how many there are.
+    :raises RefusedError: it is a list of another length.
+    """
+    if isinstance(value, str) and value.strip().startswith("["):
+        value = [each or None for each in _literal(value, field)]
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) not in (1, count):
+        raise RefusedError(
+            f"{field} has {len(value)} entries for {count} sinks",
+            hint="give one for all, or one for each in their order",
+        )
+    return list(value) if len(value) == count else [value[0]] * count
 
 
 def required(value: Any, field: str) -> str:

@@ -47,7 +47,7 @@ class ReplayProofOperator(CheckpointOperator, StreamOperator, SinkOperator):
             batch_id = whole_number(required(self.batch_id, "batch_id"), "batch_id") or 0
             checkpoint = self._checkpoint()
             repository = self._repository_beside(checkpoint.location)
-            proof = prove_replay(checkpoint, batch_id, sink=self._sink(), repository=repository, name=text(self.name))
+            proof = prove_replay(checkpoint, batch_id, sink=self._sinks(), repository=repository, name=text(self.name))
         self.log.info("\n%s", proof.to_markdown())
         if not proof.ok:
             raise AirflowFailException("\n".join(["the replay is not as it has to be", *proof.findings]))

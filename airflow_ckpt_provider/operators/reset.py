@@ -132,7 +132,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
             checkpoint,
             ResetWay(one_of(self.way, "way", _WAYS)),
             batch_id=whole_number(self.batch, "batch"),
-            sink=self._sink(),
+            sink=self._sinks(),
             new_app_id=text(self.new_txn_app_id),
             sources={str(old): str(new) for old, new in (self.sources or {}).items()},
             continue_numbers=flag(self.continue_numbers, "continue_numbers"),

@@ -137,7 +137,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
             batch=batch,
             replace=flag(self.replace, "replace"),
             target_uri=text(self.target_uri),
-            sink=sink_says(self._sink(), manifest, target, batch=batch, repository=repository),
+            sink=sink_says(self._sinks(), manifest, target, batch=batch, repository=repository),
             seal_id=seal_id,
         )
 

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
-from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
+from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -49,7 +49,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
     :param value: its value, where it has one. (templated)
     :param sink_policy: what is done about rows that the sink has beyond the target: ``rollback``: the sink goes back too;
         ``forward``: the checkpoint goes to where the sink is; ``keep`` or ``None``: nothing, and ``accept`` has to name what
-        happens then. (templated)
+        happens then. Of several sinks one for all, or a list with one for each. (templated)
     :param exact_replay: run the next batch again over exactly the same data, where its log entry is there. (templated)
     :param backup_id: rewind to a batch of this backup, also where the checkpoint still has it: everything is then as it was when
         the backup was made, whatever other code has written since; ``None``: the checkpoint itself, as far as it reaches.
@@ -81,7 +81,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
         to: str,
         value: str | int | None = None,
         repository: str | None = None,
-        sink_policy: str | None = None,
+        sink_policy: str | Sequence[str | None] | None = None,
         exact_replay: bool | str = True,
         backup_id: str | None = None,
         downstream: Sequence[str] | None = None,
@@ -120,7 +120,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 checkpoint.location,
                 repository,
                 plan,
-                partial(apply_rewind, checkpoint=checkpoint, repository=repository, sink=self._sink()),
+                partial(apply_rewind, checkpoint=checkpoint, repository=repository, sink=self._sinks()),
                 change=RewindPlan.kind,
                 accept=self._accepted(),
                 **self._how(checkpoint.location, context),
@@ -134,8 +134,8 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
         return plan_rewind(
             checkpoint,
             Specifier(kind, value),
-            sink=self._sink(),
-            sink_exit=self._policy(),
+            sink=self._sinks(),
+            sink_exit=self._policies(),
             repository=place,
             name=text(self.name),
             exact_replay=flag(self.exact_replay, "exact_replay"),
@@ -145,8 +145,11 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
             seal_id=seal_id,
         )
 
-    def _policy(self) -> SinkPolicy | None:
-        chosen = text(self.sink_policy)
+    def _policies(self) -> list[SinkPolicy | None]:
+        given = for_each(self.sink_policy, len(texts(self.sink, "sink")) or 1, "sink_policy")
+        return [self._policy(text(chosen)) for chosen in given]
+
+    def _policy(self, chosen: str | None) -> SinkPolicy | None:
         if chosen == SinkPolicy.ACCEPT.value:
             deprecated("sink_policy='accept'", instead="sink_policy='keep', accept=[…]")
             return SinkPolicy.ACCEPT
@@ -168,5 +171,6 @@ def _of_record(record: dict[str, Any]) -> dict[str, Any]:
         "kept": record["kept"],
         "seconds": 0.0,
         "already_done": True,
+        **({"sinks": record["sinks"]} if "sinks" in record else {}),
     }
     return {"mode": APPLY, "plan": plan, "markdown": "", "outcome": outcome}

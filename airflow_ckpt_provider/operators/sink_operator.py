@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.operators.fields import for_each, text, texts
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.storage.location import Location
 
 
 class SinkOperator(MaskingOperator):
     """Base of the operators that ask the sink of a query.
 
     :param sink: what the query writes to: the directory of a Delta table, an Iceberg table or a file sink,
-        ``iceberg:CATALOG.NAMESPACE.TABLE``, or ``foreachBatch``, ``foreach``, ``kafka``. ``None``: not known, and not asked.
-        (templated)
-    :param sink_conn_id: Airflow connection to read the sink's log; ``None``: the environment's own credentials. (templated)
+        ``iceberg:CATALOG.NAMESPACE.TABLE``, or ``foreachBatch``, ``foreach``, ``kafka``; a list where it writes to several.
+        ``None``: not known, and not asked. (templated)
+    :param sink_conn_id: Airflow connection to read the sink's log; ``None``: the environment's own credentials. Of several sinks
+        one for all, or a list with one for each; so are the next two. (templated)
     :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table; ``None``: the query id. (templated)
     :param sink_options: settings of the table's store as ``deltalake`` names them, or of an Iceberg catalog as ``pyiceberg``
         names them. (templated)
@@ -31,10 +37,10 @@ class SinkOperator(MaskingOperator):
     def __init__(
         self,
         *,
-        sink: str | None = None,
-        sink_conn_id: str | None = None,
-        txn_app_id: str | None = None,
-        sink_options: dict[str, str] | None = None,
+        sink: str | Sequence[str] | None = None,
+        sink_conn_id: str | Sequence[str | None] | None = None,
+        txn_app_id: str | Sequence[str | None] | None = None,
+        sink_options: dict[str, str] | Sequence[dict[str, str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -43,15 +49,38 @@ class SinkOperator(MaskingOperator):
         self.txn_app_id = txn_app_id
         self.sink_options = sink_options
 
-    def _sink(self) -> Sink:
-        conn_id = text(self.spark_conn_id)
-        return Sink.named(
-            text(self.sink),
-            lambda uri: open_place(uri, text(self.sink_conn_id)),
-            app_id=text(self.txn_app_id),
-            storage_options=self.sink_options or {},
-            by_spark=restore_by_connection(conn_id, **(self.spark_settings or {})) if conn_id else None,
+    def _sinks(self) -> tuple[Sink, ...]:
+        spark, names = text(self.spark_conn_id), texts(self.sink, "sink") or [""]
+        conn_ids = for_each(self.sink_conn_id, len(names), "sink_conn_id")
+        app_ids = for_each(self.txn_app_id, len(names), "txn_app_id")
+        options = for_each(self.sink_options, len(names), "sink_options")
+        by_spark = restore_by_connection(spark, **(self.spark_settings or {})) if spark else None
+        return named_sinks(
+            [
+                Sink.named(
+                    name,
+                    partial(_open, conn_id=text(conn_id)),
+                    app_id=text(app_id),
+                    storage_options=settings or {},
+                    by_spark=by_spark,
+                )
+                for name, conn_id, app_id, settings in zip(names, conn_ids, app_ids, options, strict=True)
+            ]
         )
+
+    def _sink(self) -> Sink:
+        """The only sink.
+
+        :raises RefusedError: several are given.
+        """
+        sinks = self._sinks()
+        if len(sinks) > 1:
+            raise RefusedError(f"sink has {len(sinks)} entries, and this task takes one", hint="give one sink")
+        return sinks[0]
+
+
+def _open(uri: str, *, conn_id: str | None) -> Location:
+    return open_place(uri, conn_id)
 
 
 class RollBackOperator(SinkOperator):

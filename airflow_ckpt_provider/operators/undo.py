@@ -65,7 +65,7 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
                 checkpoint,
                 self._given_repository() or repository_of_change(checkpoint, plan_id),
                 plan_id=plan_id,
-                sink=self._sink(),
+                sink=self._sinks(),
                 rest=self._rest(checkpoint, context),
                 made_by=made_by(context),
                 reason=text(self.reason) or "",

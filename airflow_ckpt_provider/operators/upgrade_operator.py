@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, words
+from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
@@ -118,7 +118,7 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`; ``None``: not known. (templated)
     :param sink_conn_id: Airflow connection to read the sink's log. (templated)
     :param sink_policy: what becomes of the rows that the new code wrote, on the way back: ``rollback``: they leave the sink;
-        ``keep``: they stay. (templated)
+        ``keep``: they stay. Of several sinks one for all, or a list with one for each. (templated)
     :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table. (templated)
     :param sink_options: settings of the table's store as ``deltalake`` names them. (templated)
     :param spark_conn_id: Airflow connection of type ``spark``, for tables that only Spark can restore. (templated)
@@ -144,11 +144,11 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
     def __init__(
         self,
         *,
-        sink: str | None = None,
-        sink_conn_id: str | None = None,
-        sink_policy: str = SinkPolicy.ROLLBACK.value,
-        txn_app_id: str | None = None,
-        sink_options: dict[str, str] | None = None,
+        sink: str | Sequence[str] | None = None,
+        sink_conn_id: str | Sequence[str | None] | None = None,
+        sink_policy: str | Sequence[str] = SinkPolicy.ROLLBACK.value,
+        txn_app_id: str | Sequence[str | None] | None = None,
+        sink_options: dict[str, str] | Sequence[dict[str, str]] | None = None,
         spark_conn_id: str | None = None,
         spark_settings: dict[str, Any] | None = None,
         accept: Sequence[str] | str = (),
@@ -176,8 +176,15 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         self.accept = accept
         self.accept_foreign_loss = accept_foreign_loss
 
-    def _policy(self) -> SinkPolicy:
-        found = renamed_value(self.sink_policy, "sink_policy", RENAMED_POLICIES)
+    def _policies(self) -> list[SinkPolicy]:
+        return [self._policy(chosen) for chosen in for_each(self.sink_policy, len(self._names()), "sink_policy")]
+
+    def _names(self) -> list[str]:
+        return texts(self.sink, "sink") or [""]
+
+    @staticmethod
+    def _policy(chosen: str | None) -> SinkPolicy:
+        found = renamed_value(chosen, "sink_policy", RENAMED_POLICIES)
         return _POLICIES[one_of(found or SinkPolicy.ROLLBACK.value, "sink_policy", tuple(_POLICIES))]
 
     def _accepted(self) -> tuple[str, ...]:
@@ -186,4 +193,4 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         return tuple(dict.fromkeys((*found, FOREIGN_LOSS))) if foreign else found
 
     def _dry_run(self, checkpoint: Checkpoint) -> DryRun:
-        return dry_run(checkpoint, self._sink, self._policy())
+        return dry_run(checkpoint, self._sinks, self._policies())

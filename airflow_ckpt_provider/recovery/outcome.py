@@ -11,6 +11,7 @@ class RecoveryOutcome:
     """Base of the outcomes of restore, rewind, reset, repair and undo. Each has a field ``seconds``."""
 
     def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON: its fields in order, the seconds rounded to milliseconds."""
+        """The outcome as plain JSON: its fields in order, the seconds rounded to milliseconds; ``sinks`` only of several."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**values, "seconds": round(values["seconds"], 3)}
+        sinks = [dict(sink) for sink in values.pop("sinks", ())]
+        return {**values, "seconds": round(values["seconds"], 3), **({"sinks": sinks} if sinks else {})}

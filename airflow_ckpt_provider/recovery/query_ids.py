@@ -8,7 +8,7 @@ batch numbers began again. Two ids are of one stream if both know a batch by the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
@@ -32,8 +32,8 @@ def read_query_ids(
     repository: Repository | None,
     name: str,
     becomes: Manifest | None = None,
-    app_id: str | None = None,
-    history: TableHistory | None = None,
+    app_ids: Collection[str | None] = (),
+    histories: Iterable[TableHistory | None] = (),
     tree: Tree | None = None,
 ) -> QueryIds | None:
     """Find every id that a stream has had.
@@ -43,11 +43,11 @@ def read_query_ids(
     :param repository: has the plans and backups; ``None``: there is none.
     :param name: name of the stream in the repository.
     :param becomes: the backup whose id the query will have at its next start; by default the query keeps the one it has.
-    :param app_id: the id that a person named for the sink.
-    :param history: the log of the table that the query writes. Backups are read only if the table has an id that no plan
+    :param app_ids: ids that a person named for the sinks.
+    :param histories: the logs of the tables that the query writes. Backups are read only if a table has an id that no plan
         explains.
     :param tree: the checkpoint's files, whose log entries are compared with those of backups.
-    :return: ``None`` if no id is known at all.
+    :return: ``None`` if no id is known at all. For a sink with an id of its own see :meth:`QueryIds.known_as`.
     """
     last = becomes.query_id if becomes else query_id
     if not last:
@@ -57,7 +57,8 @@ def read_query_ids(
     changes = [change for change in id_changes(repository) if change.new] if repository else []
     family = _Family(changes, here, canonical)
     links = family.of(last, known_by=f"backup {becomes.backup_id}" if becomes else "metadata")
-    wanted = {*(strange_ids(history, links) if history else ()), *([query_id] if query_id else [])} - {*links, app_id}
+    strange = {id_ for history in histories if history for id_ in strange_ids(history, links)}
+    wanted = {*strange, *([query_id] if query_id else [])} - {*links, *app_ids}
     if wanted and repository:
         log_of: dict[str, set[_Batch]] = {query_id: _batches_of(tree)} if query_id and tree else {}
         for id_, backup_id in _proven_by_backups(repository, name, links, wanted, log_of, here, canonical):
@@ -67,7 +68,7 @@ def read_query_ids(
         successors = frozenset(family.of(query_id, known_by="metadata")) - {*links}
     else:
         successors = frozenset()
-    return QueryIds(tuple(links.values()), app_id, successors).starting_as(last)
+    return QueryIds(tuple(links.values()), None, successors).starting_as(last)
 
 
 #: Number of a batch, and when it was planned.

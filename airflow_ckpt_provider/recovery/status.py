@@ -87,7 +87,7 @@ def _changed(place: str, there: Target, record: dict[str, Any]) -> RewindStatus:
         CHANGED,
         f"{place} was changed by {kind} {plan_id} at {record['at']}, and nothing was written to it since. Start the stream, or "
         f"take the {kind} back:",
-        (_undo(place, plan_id, ""),),
+        (_undo(place, plan_id, ()),),
         plan_id,
     )
 
@@ -118,7 +118,8 @@ def status_in(
             (f"airflow-ckpt inspect {shlex.quote(place)}",),
         )
     plan_id, batch_id = str(record["plan_id"]), int(record["plan"]["batch_id"])
-    undo = _undo(place, plan_id, str(record["plan"]["request"].get("sink", "")))
+    request = record["plan"]["request"]
+    undo = _undo(place, plan_id, [str(sink.get("sink", "")) for sink in request.get("sinks", [request])])
     if committed is not None and committed > batch_id:
         return RewindStatus(
             RUNNING_AGAIN,
@@ -161,11 +162,11 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         plan = RewindPlan.of_document(document)
         by_spark = " (both need --spark-submit, for Spark rolls the table back)" if plan.by_spark else ""
         doing = f"rewound to batch {plan.batch_id} by plan {plan_id}"
-        commands: tuple[str, ...] = (_again(place, plan), _undo(place, plan_id, plan.request.sink))
+        commands: tuple[str, ...] = (_again(place, plan), _undo(place, plan_id, [s.sink for s in plan.request.sinks]))
     else:
         by_spark = ""
         doing = f"changed by {what}"
-        commands = (*_same_command(place, repository, document), _undo(place, plan_id, ""))
+        commands = (*_same_command(place, repository, document), _undo(place, plan_id, ()))
     if seal.plan_id != plan_id:
         return RewindStatus(
             UNDER_WAY,
@@ -237,13 +238,16 @@ def _again(place: str, plan: RewindPlan) -> str:
     if kind == "from-file":
         value = "OFFSETS.csv"
     words = ["airflow-ckpt", "rewind", place, f"--{kind}={value}" if value else f"--{kind}"]
-    if request.sink:
-        words += ["--sink", request.sink]
-    if request.app_id:
-        words += ["--txn-app-id", request.app_id]
-    if request.sink_exit:
+    sinks = request.sinks
+    words += [word for sink in sinks if sink.sink for word in ("--sink", sink.sink)]
+    if any(sink.app_id for sink in sinks):
+        words += [word for sink in sinks for word in ("--txn-app-id", sink.app_id)]
+    if any(sink.sink_exit for sink in sinks):
         # A rewind that is resumed need not accept anything again.
-        words += ["--sink-policy", "keep" if request.sink_exit == SinkPolicy.ACCEPT.value else request.sink_exit]
+        keep = ("", SinkPolicy.ACCEPT.value)
+        policies = ["keep" if sink.sink_exit in keep else sink.sink_exit for sink in sinks]
+        one = policies[:1] if len(set(policies)) == 1 else policies
+        words += [word for policy in one for word in ("--sink-policy", policy)]
     if not request.exact_replay:
         words.append("--no-exact-replay")
     if request.backup:
@@ -251,6 +255,6 @@ def _again(place: str, plan: RewindPlan) -> str:
     return shlex.join([*words, "--apply"])
 
 
-def _undo(place: str, plan_id: str, sink: str) -> str:
+def _undo(place: str, plan_id: str, sinks: Iterable[str]) -> str:
     words = ["airflow-ckpt", "undo", place, "--plan", plan_id]
-    return shlex.join([*words, "--sink", sink] if sink else words)
+    return shlex.join([*words, *(word for sink in sinks if sink for word in ("--sink", sink))])

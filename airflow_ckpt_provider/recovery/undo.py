@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
@@ -16,7 +17,7 @@ from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.sink import BringForward
-from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 
@@ -29,9 +30,10 @@ class UndoOutcome(RecoveryOutcome):
     :param checkpoint: URI of the checkpoint.
     :param put_back: files of the checkpoint that were put back.
     :param deleted: files that the change had written and that were removed.
-    :param table_version: the commit that brought the table forward, or ``None``.
+    :param table_version: the commit that brought the table forward; ``None`` without one, and with several sinks.
     :param seconds: how long it took.
     :param already_done: it had been taken back before.
+    :param sinks: of several sinks, what was done to each: ``uri`` and ``table_version``; empty for one.
     """
 
     plan_id: str
@@ -42,6 +44,7 @@ class UndoOutcome(RecoveryOutcome):
     table_version: int | None
     seconds: float
     already_done: bool
+    sinks: tuple[Mapping[str, Any], ...] = field(default=())
 
 
 def undo(
@@ -49,7 +52,7 @@ def undo(
     repository: Repository,
     *,
     plan_id: str | None = None,
-    sink: Sink | None = None,
+    sink: Sink | Sequence[Sink] | None = None,
     rest: RestRule | None = None,
     made_by: str = "",
     reason: str = "",
@@ -62,7 +65,7 @@ def undo(
     :param checkpoint: the checkpoint; of a flow, the version that the change made, or the one that was live before.
     :param repository: the one that the change was carried out with.
     :param plan_id: the change; by default the one that is half-way, else the newest of this checkpoint.
-    :param sink: the sink, where a rewind rolled one back.
+    :param sink: the sink, where a rewind rolled one back; all of them where it rolled several back.
     :param rest: how the query is known to be stopped.
     :param made_by: the run or user that takes it back.
     :param reason: why, for the audit record.
@@ -87,7 +90,7 @@ def undo(
         on_plan(plan)
     action: SinkAction | None = None
     if document["kind"] == RewindPlan.kind and not plan.already_done:
-        action = BringForward(RewindPlan.of_document(document), sink or Sink(), plan.record)
+        action = BringForward(RewindPlan.of_document(document), named_sinks(sink), plan.record)
     change = Change(
         plan,
         checkpoint,
@@ -109,6 +112,7 @@ def undo(
         table_version=done.sink.get("table_version"),
         seconds=done.seconds,
         already_done=done.already_done,
+        sinks=tuple(done.sink.get("sinks", ())),
     )
 
 

@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.sinks.delta import content_doubts, doubts_of, inspect_delta, unnamed
+from airflow_ckpt_provider.sinks.delta import content_doubts, doubts_of, unnamed
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
-from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink, is_file_sink
+from airflow_ckpt_provider.sinks.delta_sink import beyond_the_log
+from airflow_ckpt_provider.sinks.file_sink import FileSink, inspect_file_sink
+from airflow_ckpt_provider.sinks.kinds import Recognised, SinkStart
 from airflow_ckpt_provider.sinks.other_tables import doubt_of, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, without_memory
-from airflow_ckpt_provider.sinks.sink import Sink, beyond_the_log, history_of, no_sink
+from airflow_ckpt_provider.sinks.report import without_memory
+from airflow_ckpt_provider.sinks.sink import Sink, check_word, look_at, no_sink
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Before the first batch.
@@ -80,38 +81,43 @@ class Known:
     """A sink, read once.
 
     :param sink: as the person names it.
-    :param history: its log, where it is a Delta or Iceberg table.
-    :param is_file_sink: it is the output of a file sink.
+    :param found: what its kind read of it; ``None`` where no kind recognises it.
     :param other: the kind of a table whose memory is not read here, such as ``hudi``; else empty.
     """
 
     sink: Sink
-    history: TableHistory | None = None
-    is_file_sink: bool = False
+    found: Recognised | None = None
     other: str = ""
 
     @classmethod
     def of(cls, sink: Sink) -> Known:
         """Look at a sink.
 
-        :raises RefusedError: a place is given that is neither a Delta table nor the output of a file sink; or a word that
-            is no sink.
+        :raises RefusedError: a place is given that is no sink; or a word that is none.
         """
-        place = sink.place
-        if history := history_of(sink):
-            return cls(sink, history=history)
-        if place is None:
-            if sink.kind not in (*WITHOUT_MEMORY, "unknown"):
-                raise RefusedError(
-                    f"{sink.kind!r} is neither a place nor one of {', '.join(WITHOUT_MEMORY)}",
-                    hint="name the sink: --sink",
-                )
+        if found := look_at(sink):
+            return cls(sink, found)
+        if sink.place is None:
+            check_word(sink)
             return cls(sink)
-        if is_file_sink(place):
-            return cls(sink, is_file_sink=True)
-        if kind := other_table(place):
+        if kind := other_table(sink.place):
             return cls(sink, other=kind)
-        raise no_sink(place)
+        raise no_sink(sink.place)
+
+    @property
+    def history(self) -> TableHistory | None:
+        """Its log, where it is a Delta or Iceberg table."""
+        return self.found.content.history if self.found and not self.is_of_another_package else None
+
+    @property
+    def is_of_another_package(self) -> bool:
+        """Whether another package has its kind: what it does with a new query id, or with batch 0, is not known here."""
+        return self.found is not None and self.found.kind.kind not in ("delta", "iceberg", "file")
+
+    @property
+    def is_file_sink(self) -> bool:
+        """Whether it is the output of Spark's file sink."""
+        return self.found is not None and self.found.kind.kind == FileSink.kind
 
     @property
     def lineage(self) -> tuple[TableCommit, ...]:
@@ -192,7 +198,7 @@ def cutover_to_new_checkpoint(
             "takes again whatever is read again"
         )
         return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
-    return _other(known, start, newest) or _without_memory(sink.kind, start, newest)
+    return _foreign(known) or _other(known, start, newest) or _without_memory(sink.kind, start, newest)
 
 
 def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
@@ -208,6 +214,8 @@ def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, n
         if ids is None:
             return _unknown_id(known.history)
         return _by_content(known, ids, start, "a new query id")
+    if foreign := _foreign(known):
+        return foreign
     cutover = cutover_of_same_query(known, ids, start=start, newest=newest)
     if cutover.kind == "unknown":
         reason = (
@@ -228,18 +236,15 @@ def cutover_of_same_query(known: Known, ids: QueryIds | None, *, start: int, new
     :param start: the batch that it goes on after.
     :param newest: the newest batch that it may have written.
     """
-    sink = known.sink
-    if known.history:
-        if ids is None:
-            return _unknown_id(known.history)
-        report = inspect_delta(known.history, ids, start, remembered=beyond_the_log(sink, known.history, ids))
-    elif known.is_file_sink and sink.place:
-        report = inspect_file_sink(sink.place, start)
-    elif sink.kind == "unknown":
+    if known.history and ids is None:
+        return _unknown_id(known.history)
+    if known.found:
+        report = known.found.verdict(SinkStart(ids or QueryIds.of(""), start, newest))
+    elif known.sink.kind == "unknown":
         reason = "the sink is not known (--sink): what it does with batches that it may have is not known either"
         return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
     else:
-        return _other(known, start, newest) or _without_memory(sink.kind, start, newest)
+        return _other(known, start, newest) or _without_memory(known.sink.kind, start, newest)
     return Cutover(
         report.kind,
         report.uri,
@@ -341,6 +346,17 @@ def _file_sink_goes_on(uri: str, remembered: int, start: int) -> Cutover:
         else f"the sink has batches 0 to {remembered}: what the sources give again of their rows is written again"
     )
     return _with(cutover, Verdict.WILL_DUPLICATE, reason, doubled={"batches": batches})
+
+
+def _foreign(known: Known) -> Cutover | None:
+    """A sink of a kind of another package; ``None`` for any other sink."""
+    if not known.found or not known.is_of_another_package:
+        return None
+    kind = known.found.kind.kind
+    reason = (
+        f"whether a {kind} sink takes a new query id, or batches from 0 on, for another query is not known from here"
+    )
+    return Cutover(kind, known.sink.name, Verdict.UNKNOWN, (reason,))
 
 
 def _other(known: Known, start: int, newest: int) -> Cutover | None:

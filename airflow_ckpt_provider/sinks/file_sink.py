@@ -8,10 +8,15 @@ set aside, for readers that do not go through the log would see them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
+from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
 from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
@@ -19,6 +24,121 @@ from airflow_ckpt_provider.verdict import Verdict
 SINK_LOG = "_spark_metadata"
 _COMPACT = ".compact"
 _KNOWN = frozenset({1})
+
+
+@dataclass(frozen=True, slots=True)
+class FileSinkContent:
+    """The output of a file sink; its log is read when it is judged.
+
+    :param place: the directory that the query writes to.
+    """
+
+    place: Location
+
+    @property
+    def history(self) -> None:
+        """A file sink goes by batch number alone."""
+
+    def verdict(self, start: SinkStart) -> SinkReport:
+        """Judge a start."""
+        return inspect_file_sink(self.place, start.batch_id, unwritten=start.unwritten)
+
+
+class FileSink(SinkKind):
+    """Outputs of Spark's file sink. Log entries and data files are set aside, then deleted."""
+
+    kind = "file"
+
+    def look(self, sink: Sink) -> FileSinkContent | None:
+        """Recognise it by its log."""
+        return FileSinkContent(sink.place) if sink.place and is_file_sink(sink.place) else None
+
+    def check(self, change: SinkChange) -> None:
+        """See that nobody wrote into the sink."""
+        place = _output(change)
+        newest = max((number for number, _ in _entries(place)), default=-1)
+        if newest != change.report.batch_id and not change.continued:
+            raise RefusedError(
+                f"{place} has batches up to {newest}, and the plan was made when it had {change.report.batch_id}: somebody wrote "
+                "into it; the sink was not changed",
+                hint="see who writes, then make a new plan",
+            )
+
+    def roll_back(self, change: SinkChange) -> int | None:
+        """Set the files aside, then delete them in the plan's order: the log first, from its newest entry on."""
+        place, aside, paths = change.guarding(_output(change)), change.kept, change.rollback.paths
+        there = place.walk()
+        if aside.sizes is None:
+            gone = [path for path in paths if path not in there]
+            if gone:
+                raise RefusedError(
+                    f"{place}/{gone[0]} is gone though the sink's log names it",
+                    hint="see who deletes files of the sink",
+                )
+            aside.keep(place, [there[path] for path in paths], workers=change.workers)
+        for path in paths:
+            for name in (path, hidden_checksum(path)):
+                if name in there:
+                    place.delete_listed(there[name])
+        return None
+
+    def is_rolled_back(self, change: SinkChange) -> bool:
+        """Whether a file is gone; nothing is removed before all is set aside."""
+        if change.kept.sizes is None:
+            return False
+        there = _output(change).walk()
+        return any(path not in there for path in change.rollback.paths)
+
+    def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
+        """The files that are set aside."""
+        files = len(change.rollback.paths)
+        return [
+            f"{files} files of the sink are set aside in the repository and put back: nothing may delete them before"
+        ], []
+
+    def check_undo(self, change: SinkChange) -> None:
+        """See that the sink is named."""
+        _output(change)
+
+    def undo(self, change: SinkChange) -> int | None:
+        """Put the files back: data first, and the log upwards, so a reader sees a whole number of batches at every moment."""
+        place, aside, paths = change.guarding(_output(change)), change.kept, change.rollback.paths
+        kept = aside.sizes
+        if kept is None:
+            return None  # killed before a file was deleted
+        lost = [path for path in paths if path not in kept]
+        if lost:
+            raise StorageError(
+                f"{aside.place} does not keep {lost[0]}, which rewind {change.plan_id} was to remove ({len(lost)} files)",
+                hint="the plan or the marker in the repository was damaged: put it back from a copy, then run the undo again",
+            )
+        there = place.walk()
+        for path in reversed(paths):
+            content = aside.read(path)
+            checksum = there.get(hidden_checksum(path))
+            if checksum is not None:
+                place.delete_listed(checksum)
+            if path not in there:
+                place.create(path, content)
+            elif place.read(path) != content:
+                raise StorageError(
+                    f"{place}/{path} is not the file that rewind {change.plan_id} removed: somebody else writes into the sink",
+                    hint="inspect the sink; then run the same undo again",
+                )
+        return None
+
+
+def _output(change: SinkChange) -> Location:
+    """The directory of the sink.
+
+    :raises RefusedError: the sink that was named has none.
+    """
+    if change.sink.place is None:
+        raise RefusedError(
+            f"{change.report.uri} is the output of a file sink, and {change.sink.name or 'no sink'} was named",
+            hint=f"name it: --sink {change.report.uri}",
+        )
+    return change.sink.place
 
 
 def is_file_sink(place: Location) -> bool:

@@ -57,6 +57,13 @@ class QueryIds:
         named = (self.app_id,) if self.app_id else ()
         return tuple(dict.fromkeys((*named, *(link.query_id for link in self.links))))
 
+    def known_as(self, app_id: str | None) -> QueryIds:
+        """The same stream, as a sink knows it for which a person named an id.
+
+        :param app_id: the id; ``None``: none was named.
+        """
+        return replace(self, app_id=app_id)
+
     def starting_as(self, query_id: str) -> QueryIds:
         """The same stream if its next start has another id of the chain, as after going back to an older backup."""
         last = [link for link in self.links if link.query_id == query_id]

@@ -34,6 +34,8 @@ class SinkRollback:
     :param paths: files that are set aside, relative to the sink (file sink only).
     :param feature: the table feature because of which Spark has to carry it out, or ``None``.
     :param reverts: what others set on the table since and a rollback takes back: properties, columns, protocol.
+    :param how: what the rollback does, in words, where it is of a kind of another package.
+    :param facts: what that kind needs to carry it out, as plain JSON.
     """
 
     to_version: int | None = None
@@ -44,6 +46,8 @@ class SinkRollback:
     paths: tuple[str, ...] = ()
     feature: str | None = None
     reverts: tuple[str, ...] = ()
+    how: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The rollback as plain JSON."""
@@ -56,6 +60,9 @@ class SinkRollback:
             "paths": list(self.paths),
             "feature": self.feature,
             "reverts": list(self.reverts),
+            # Earlier releases read the plans of the kinds that they have, which need neither.
+            **({"how": self.how} if self.how else {}),
+            **({"facts": dict(self.facts)} if self.facts else {}),
         }
 
     @classmethod

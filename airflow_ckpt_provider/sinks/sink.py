@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
-from airflow_ckpt_provider.guards import delta_client
-from airflow_ckpt_provider.guards.delta_log import is_delta_table, read_delta_log
-from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name
-from airflow_ckpt_provider.guards.iceberg_metadata import SCHEME, is_iceberg_table
-from airflow_ckpt_provider.sinks.data_files import missing_for_version
-from airflow_ckpt_provider.sinks.delta import equal_versions, inspect_delta
-from airflow_ckpt_provider.sinks.delta_history import TableHistory, features_of, read_table_history
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.iceberg_metadata import SCHEME
+from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark
-from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink, is_file_sink
-from airflow_ckpt_provider.sinks.iceberg_history import history_of_metadata, read_iceberg_history
 from airflow_ckpt_provider.sinks.other_tables import inspect_other_table, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, without_memory
 from airflow_ckpt_provider.storage.location import Location
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.sinks.kinds import Recognised
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +24,13 @@ class Sink:
     """The sink of a query, as the person names it.
 
     :param place: the table or directory it writes to, or ``None``.
-    :param kind: ``foreachBatch``, ``foreach`` or ``kafka`` for a sink without a place; ``unknown`` where nothing is known.
+    :param kind: ``foreachBatch``, ``foreach`` or ``kafka`` for a sink without a place; the kind of one that is given by its name,
+        such as ``iceberg``; ``unknown`` where nothing is known.
     :param app_id: the ``txnAppId`` with which ``foreachBatch`` writes to a Delta table; by default the query id.
     :param storage_options: settings of the table's store as ``deltalake`` names them; of an Iceberg table by its name the
         properties of its catalog as ``pyiceberg`` names them.
-    :param table: ``CATALOG.NAMESPACE.TABLE`` of an Iceberg table that is given by its name; else empty.
+    :param table: name of a sink that is given by its kind and name, such as ``CATALOG.NAMESPACE.TABLE`` of an Iceberg table;
+        else empty.
     :param by_spark: restores a table that ``deltalake`` cannot restore; ``None``: there is no Spark to do it.
     """
 
@@ -57,78 +53,75 @@ class Sink:
     ) -> Sink:
         """The sink that a person names: a place, or the kind of one without a place.
 
-        :param text: a path or URI; ``iceberg:CATALOG.NAMESPACE.TABLE``; or one of ``foreachBatch``, ``foreach``, ``kafka``.
-            Empty or ``None``: unknown.
+        :param text: a path or URI; ``iceberg:CATALOG.NAMESPACE.TABLE``, or ``KIND:NAME`` of a kind of another package; or one of
+            ``foreachBatch``, ``foreach``, ``kafka``. Empty or ``None``: unknown.
         :param open_place: opens a place.
         """
         if not text:
             return cls()
         if text in WITHOUT_MEMORY:
             return cls(kind=text)
-        if text.startswith(SCHEME):
+        if text.startswith(SCHEME):  # it compares query ids alone
             return cls(None, "iceberg", storage_options=storage_options or {}, table=text.removeprefix(SCHEME))
+        kind, _, table = text.partition(":")
+        if table and not table.startswith("/") and kind in _kinds():
+            return cls(None, kind, app_id or None, storage_options or {}, by_spark, table)
         return cls(open_place(text), "", app_id or None, storage_options or {}, by_spark)
 
     @property
     def name(self) -> str:
         """How a request names it."""
         if self.table:
-            return f"{SCHEME}{self.table}"
+            return f"{self.kind}:{self.table}"
         return self.place.uri if self.place else "" if self.kind == "unknown" else self.kind
 
 
-def history_of(sink: Sink) -> TableHistory | None:
-    """The log of the table that a sink is; ``None`` if it is neither a Delta nor an Iceberg table.
+def _kinds() -> frozenset[str]:
+    from airflow_ckpt_provider.sinks.kinds import installed_kinds
+
+    return frozenset(kind.kind for kind in installed_kinds())
+
+
+def named_sinks(sink: Sink | Sequence[Sink] | None) -> tuple[Sink, ...]:
+    """The sinks of a query, at least one; it is unknown where none is named.
+
+    :param sink: one, several, or none.
+    :raises RefusedError: one is named twice, or one of several is not named.
+    """
+    sinks = (sink,) if isinstance(sink, Sink) else tuple(sink or ())
+    if len(sinks) < 2:
+        return sinks or (Sink(),)
+    names = [each.name for each in sinks]
+    if "" in names:
+        raise RefusedError("one of several sinks has no name", hint="name each of them: --sink A --sink B")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise RefusedError(f"the sink {twice} is named twice", hint="name each sink of the query once")
+    return sinks
+
+
+def look_at(sink: Sink) -> Recognised | None:
+    """Read a sink; ``None`` where no kind recognises it.
 
     :raises MissingExtraError: an Iceberg table is given by its name, and pyiceberg is not installed.
     """
-    if sink.table:
-        metadata = metadata_by_name(sink.table, sink.storage_options)
-        return history_of_metadata(metadata, sink.name, path=sink.name)
-    if sink.place is None:
-        return None
-    if is_delta_table(sink.place):
-        return described(sink.place, read_table_history(sink.place))
-    return read_iceberg_history(sink.place) if is_iceberg_table(sink.place) else None
+    from airflow_ckpt_provider.sinks.kinds import recognised
+
+    return recognised(sink) if sink.place is not None or sink.table else None
 
 
-def described(place: Location, history: TableHistory) -> TableHistory:
-    """A history whose commits do not say the table's protocol and properties, with those of its log checkpoint.
+def history_of(sink: Sink) -> TableHistory | None:
+    """The log of the table that a sink is; ``None`` if it keeps none.
 
-    Unchanged where they say it, and where the checkpoint cannot be read: see
-    :attr:`~airflow_ckpt_provider.sinks.delta_history.TableHistory.is_described`.
+    :raises MissingExtraError: an Iceberg table is given by its name, and pyiceberg is not installed.
     """
-    if history.is_described:
-        return history
-    try:
-        state = delta_client.read_state(read_delta_log(place), history.newest)
-    except (MissingExtraError, delta_client.UnreadableTableError) as e:
-        log.info("%s", e)
-        return history
-    features = history.features | features_of({"configuration": state.configuration, "schemaString": state.schema}, {})
-    return replace(history, configuration=state.configuration, features=features | state.features, is_described=True)
+    found = look_at(sink)
+    return found.content.history if found else None
 
 
-def beyond_the_log(sink: Sink, history: TableHistory, ids: QueryIds) -> dict[str, int | None]:
-    """What the table remembers of the ids that its log does not name any more: id -> newest batch, or ``None``.
-
-    Empty where the log is whole, and where ``deltalake``, which reads log checkpoints, is not installed.
-    """
-    found: dict[str, int | None] = {}
-    if sink.place is None or history.format != "delta" or history.is_whole:
-        return found
-    for id_ in ids.all:
-        if history.remembered(id_) is None:
-            try:
-                found[id_] = delta_client.remembered(sink.place, id_, storage_options=sink.storage_options)
-            except MissingExtraError as e:
-                log.info("%s", e)
-    return found
-
-
-def inspect_sink(
+def judge(
     sink: Sink,
-    history: TableHistory | None,
+    found: Recognised | None,
     ids: QueryIds,
     batch_id: int,
     newest: int,
@@ -138,29 +131,41 @@ def inspect_sink(
     """Judge a start of a query after a batch, by its sink.
 
     :param sink: the sink.
-    :param history: the log of the table, where the sink is a Delta table; see :func:`history_of`.
+    :param found: what :func:`look_at` read of it.
     :param ids: ids by which the sink may know the query.
     :param batch_id: the batch after which it will start.
     :param newest: the newest batch that it may have written.
     :param unwritten: batches that write nothing into the sink, such as an offline repartition.
     :raises RefusedError: the place that is named is no sink.
     """
-    place = sink.place
-    if history:
-        remembered = beyond_the_log(sink, history, ids)
-        report = inspect_delta(history, ids, batch_id, remembered=remembered, unwritten=unwritten)
-        return _with_whole_version(place, history, report) if place and history.format == "delta" else report
-    if place is None:
-        if sink.kind not in (*WITHOUT_MEMORY, "unknown"):
-            raise RefusedError(
-                f"{sink.kind!r} is neither a place nor one of {', '.join(WITHOUT_MEMORY)}", hint="name the sink: --sink"
-            )
+    from airflow_ckpt_provider.sinks.kinds import SinkStart
+
+    if found:
+        return found.verdict(SinkStart(ids, batch_id, newest, unwritten))
+    if sink.place is None:
+        check_word(sink)
         return without_memory(sink.kind, batch_id, newest)
-    if is_file_sink(place):
-        return inspect_file_sink(place, batch_id, unwritten=unwritten)
-    if kind := other_table(place):
-        return inspect_other_table(place, kind, batch_id, newest)
-    raise no_sink(place)
+    if kind := other_table(sink.place):
+        return inspect_other_table(sink.place, kind, batch_id, newest)
+    raise no_sink(sink.place)
+
+
+def inspect_sink(
+    sink: Sink, ids: QueryIds, batch_id: int, newest: int, *, unwritten: frozenset[int] = frozenset()
+) -> SinkReport:
+    """Read a sink and judge a start, as :func:`judge` does."""
+    return judge(sink, look_at(sink), ids, batch_id, newest, unwritten=unwritten)
+
+
+def check_word(sink: Sink) -> None:
+    """See that a sink without a place is named by a word that there is.
+
+    :raises RefusedError: it is not.
+    """
+    if sink.kind not in (*WITHOUT_MEMORY, "unknown"):
+        raise RefusedError(
+            f"{sink.name!r} is neither a place nor one of {', '.join(WITHOUT_MEMORY)}", hint="name the sink: --sink"
+        )
 
 
 def no_sink(place: Location) -> RefusedError:
@@ -171,21 +176,3 @@ def no_sink(place: Location) -> RefusedError:
         hint=f"give the sink's directory, an Iceberg table by its name (iceberg:CATALOG.NAMESPACE.TABLE), or one of "
         f"{', '.join(WITHOUT_MEMORY)} where it has none",
     )
-
-
-def _with_whole_version(place: Location, history: TableHistory, report: SinkReport) -> SinkReport:
-    """Choose, among the versions with the same rows, one whose files are all there: ``VACUUM`` deletes what left the table."""
-    rollback = report.rollback
-    if rollback is None or rollback.to_version is None:
-        return report
-    gone: dict[int, str] = {}
-    for version in equal_versions(history, rollback.to_version):
-        missing = missing_for_version(place, history, version)
-        if missing is None:
-            return replace(report, rollback=replace(rollback, to_version=version))
-        gone[version] = missing
-    version, path = next(iter(gone.items()))
-    obstacle = (
-        f"version {version} needs the data file {path}, which is gone (VACUUM): no version with these rows is whole"
-    )
-    return replace(report, rollback=None, obstacle=obstacle)

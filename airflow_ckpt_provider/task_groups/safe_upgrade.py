@@ -64,9 +64,9 @@ def safe_upgrade(
     reason: str | None = None,
     checkpoint_conn_id: str | None = None,
     repository_conn_id: str | None = None,
-    sink: str | None = None,
-    sink_conn_id: str | None = None,
-    sink_policy: str = "rollback",
+    sink: str | Sequence[str] | None = None,
+    sink_conn_id: str | Sequence[str | None] | None = None,
+    sink_policy: str | Sequence[str] = "rollback",
     sink_settings: Mapping[str, Any] | None = None,
     accept: Sequence[str] | str = (),
     kafka_config_id: str | None = None,
@@ -138,7 +138,8 @@ def safe_upgrade(
         :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`. (templated)
     :param sink_conn_id: Airflow connection to read the sink's log. (templated)
     :param sink_policy: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"keep"`` leaves
-        them. Where the way back would fail ``begin`` fails, and names the reason and the word that accepts it. (templated)
+        them; of several sinks one for all, or a list with one for each. Where the way back would fail ``begin`` fails, and names
+        the reason and the word that accepts it. (templated)
     :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``.
     :param accept: words that accept an obstacle on the way back, as ``begin`` prints them: ``"no_way_back"``, ``"foreign_loss"``,
         ``"sink_unknown"``. (templated)
@@ -477,7 +478,7 @@ def _skipped(
     return [words for words, given in parts.items() if not given]
 
 
-def _steps(mode: str, sink_policy: str, *, raises: bool, checks: bool) -> Sequence[str]:
+def _steps(mode: str, sink_policy: str | Sequence[str], *, raises: bool, checks: bool) -> Sequence[str]:
     """What happens after the approval, in words."""
     start = (
         "put a new checkpoint in place at the kept position, lift the seal, start"
@@ -495,7 +496,7 @@ def _steps(mode: str, sink_policy: str, *, raises: bool, checks: bool) -> Sequen
         "keep; or, where any of this fails or is skipped: stop, seal, put the old code, the checkpoint and its state back"
         + (
             ", take the new code's rows out of the sink"
-            if sink_policy == "rollback"
+            if sink_policy in ("rollback", ["rollback"])
             else ", do with the new code's rows in the sink as said under `Way back`"
         )
         + ", start",

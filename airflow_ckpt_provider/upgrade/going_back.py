@@ -7,7 +7,7 @@ the backup of the drained checkpoint, not from what the new code left of it, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,8 @@ def go_back(
     repository: Repository,
     upgrade: Upgrade,
     *,
-    sink: Sink,
-    sink_policy: SinkPolicy | None,
+    sink: Sink | Sequence[Sink],
+    sink_policy: SinkPolicy | Sequence[SinkPolicy | None] | None,
     accept: Collection[str] = (),
     rest: RestRule | None = None,
     made_by: str = "",
@@ -65,8 +65,8 @@ def go_back(
 
     :param checkpoint: the checkpoint, sealed by :func:`~airflow_ckpt_provider.upgrade.fence.fence`.
     :param repository: keeps the upgrade's record and its backup.
-    :param sink: what the stream writes to.
-    :param sink_policy: what is done about rows that the new code wrote.
+    :param sink: what the stream writes to, one sink or several.
+    :param sink_policy: what is done about rows that the new code wrote: one for all sinks, or one for each.
     :param accept: what a person has accepted, beside what the record has; see :mod:`~airflow_ckpt_provider.upgrade.way_back`.
     :param rest: how the new code is known to be stopped.
     :raises RefusedError: it cannot be put back; nothing was changed, and the checkpoint is sealed.
@@ -110,8 +110,8 @@ def _rewind(
     upgrade: Upgrade,
     mark: Seal,
     *,
-    sink: Sink,
-    sink_policy: SinkPolicy | None,
+    sink: Sink | Sequence[Sink],
+    sink_policy: SinkPolicy | Sequence[SinkPolicy | None] | None,
     accept: Collection[str],
     rest: RestRule | None,
     made_by: str,

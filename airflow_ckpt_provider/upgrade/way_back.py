@@ -5,7 +5,7 @@ It asks the code that will carry out the way back: the sink is judged as if the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +20,11 @@ from airflow_ckpt_provider.recovery.rewind.targets import repartitions
 from airflow_ckpt_provider.sinks.data_files import missing_data_file
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, inspect_delta, is_append_only
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
+from airflow_ckpt_provider.sinks.delta_sink import DeltaTableContent
 from airflow_ckpt_provider.sinks.file_sink import obstacle_to_rollback
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkPolicy, SinkReport
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -65,19 +66,38 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun:
-    """What is known of the way back before anything is stopped.
+class SinkWayBack:
+    """What the way back does to one sink.
 
     :param policy: what is done about the rows of the new code.
     :param sink: the sink, as its address or kind; ``unknown`` where none is named.
-    :param how: what the way back does, in words.
-    :param obstacles: for which reasons it would fail; empty where none was found.
+    :param how: what becomes of it, in words.
     """
 
     policy: SinkPolicy
     sink: str
     how: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {"policy": policy_word(self.policy), "sink": self.sink, "how": self.how}
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What is known of the way back before anything is stopped.
+
+    :param sinks: what is done to each sink.
+    :param obstacles: for which reasons it would fail; empty where none was found.
+    """
+
+    sinks: tuple[SinkWayBack, ...]
     obstacles: tuple[Obstacle, ...]
+
+    @property
+    def policy(self) -> SinkPolicy:
+        """What is done about the rows of the new code in the only sink, or in the first."""
+        return self.sinks[0].policy
 
     def check(self, accepted: Collection[str], *, approved: Collection[str] | None = None) -> None:
         """Refuse what nobody has accepted.
@@ -102,19 +122,28 @@ class DryRun:
 
     def to_json(self) -> dict[str, Any]:
         """The dry run as plain JSON, for the record and the plan."""
-        return {
-            "policy": policy_word(self.policy),
-            "sink": self.sink,
-            "how": self.how,
-            "obstacles": [obstacle.to_json() for obstacle in self.obstacles],
-        }
+        found = [sink.to_json() for sink in self.sinks]
+        of_sinks = found[0] if len(found) == 1 else {"sinks": found}
+        return {**of_sinks, "obstacles": [obstacle.to_json() for obstacle in self.obstacles]}
 
     def to_markdown(self) -> str:
         """The dry run for the approval form: what was accepted, with the words."""
         lines = [f"* accepted (`{o.word}`): {o.code}: {o.reason}" for o in self.obstacles]
         lines = lines or ["* no obstacle was found"]
-        head = f"### Way back\n\nSink `{self.sink}`, policy `{policy_word(self.policy)}`: {self.how}."
-        return "\n".join([head, "", *lines])
+        said = [f"Sink `{sink.sink}`, policy `{policy_word(sink.policy)}`: {sink.how}." for sink in self.sinks]
+        if len(said) > 1:
+            rows = [f"| `{sink.sink}` | {policy_word(sink.policy)} | {sink.how} |" for sink in self.sinks]
+            said = [
+                "| sink | policy | what becomes of it |",
+                "|---|---|---|",
+                *rows,
+                "",
+                f"{_QUESTION} Is this all of it?",
+            ]
+        return "\n".join(["### Way back", "", *said, "", *lines])
+
+
+_QUESTION = "The code of a foreachBatch decides what the stream writes to, and the checkpoint does not name it."
 
 
 def policy_word(policy: SinkPolicy) -> str:
@@ -122,16 +151,21 @@ def policy_word(policy: SinkPolicy) -> str:
     return "keep" if policy is SinkPolicy.ACCEPT else policy.value
 
 
-def dry_run(checkpoint: Checkpoint, open_sink: Callable[[], Sink], policy: SinkPolicy) -> DryRun:
+def dry_run(
+    checkpoint: Checkpoint,
+    open_sinks: Callable[[], Sink | Sequence[Sink]],
+    policy: SinkPolicy | Sequence[SinkPolicy],
+) -> DryRun:
     """Judge the way back of an upgrade that is about to begin.
 
     :param checkpoint: the checkpoint; its stream may run.
-    :param open_sink: opens what the stream writes to; may raise what opening it raises.
-    :param policy: what is to be done about rows that the new code writes.
+    :param open_sinks: opens what the stream writes to, one sink or several; may raise what opening them raises.
+    :param policy: what is to be done about rows that the new code writes: one for all sinks, or one for each.
     :raises RefusedError: the way back has no such policy.
     :raises CkptError: the checkpoint cannot be read at all.
     """
-    if policy is SinkPolicy.FORWARD:
+    policies = (policy,) if isinstance(policy, SinkPolicy) else tuple(policy)
+    if SinkPolicy.FORWARD in policies:
         raise RefusedError(
             "sink_policy is 'forward', which an upgrade does not have: the old code goes on from the backup of the drained "
             "batch, and the checkpoint cannot go forward to where the new code has brought the sink",
@@ -140,13 +174,37 @@ def dry_run(checkpoint: Checkpoint, open_sink: Callable[[], Sink], policy: SinkP
     progress, tree, damaged = _of_checkpoint(checkpoint)
     found = [damaged] if damaged else []
     try:
-        sink = open_sink()
-        found += _of_sink(sink, progress, tree, policy)
-        name, how = sink.name or "unknown", _how(sink, policy)
+        sinks = named_sinks(open_sinks())
     except (CkptError, OSError) as e:
-        name, how = "unreadable", "what becomes of its rows is not known"
-        found.append(_unreadable(e))
-    return DryRun(policy, name, how, tuple({obstacle.code: obstacle for obstacle in reversed(found)}.values())[::-1])
+        ways = (SinkWayBack(policies[0], "unreadable", _NOT_KNOWN),)
+        return DryRun(ways, (*found, _unreadable(e)))
+    if len(policies) not in (1, len(sinks)):
+        raise RefusedError(
+            f"sink_policy has {len(policies)} entries for {len(sinks)} sinks", hint="give one for all, or one for each"
+        )
+    each = policies * len(sinks) if len(policies) == 1 else policies
+    judged = [_judged(sink, progress, tree, chosen) for sink, chosen in zip(sinks, each, strict=True)]
+    for sink, (_, obstacles) in zip(sinks, judged, strict=True):
+        once = {obstacle.code: obstacle for obstacle in reversed(obstacles)}
+        for obstacle in reversed(once.values()):
+            found.append(obstacle if len(sinks) == 1 else _named(obstacle, sink))
+    return DryRun(tuple(way for way, _ in judged), tuple(found))
+
+
+_NOT_KNOWN = "what becomes of its rows is not known"
+
+
+def _judged(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> tuple[SinkWayBack, list[Obstacle]]:
+    try:
+        obstacles = _of_sink(sink, progress, tree, policy)
+        return SinkWayBack(policy, sink.name or "unknown", _how(sink, policy)), obstacles
+    except (CkptError, OSError) as e:
+        return SinkWayBack(policy, "unreadable", _NOT_KNOWN), [_unreadable(e)]
+
+
+def _named(obstacle: Obstacle, sink: Sink) -> Obstacle:
+    """The obstacle of one of several sinks: who accepts it has seen it for this one."""
+    return replace(obstacle, code=f"{obstacle.code}:{sink.name}", reason=f"{sink.name}: {obstacle.reason}")
 
 
 def _of_checkpoint(checkpoint: Checkpoint) -> tuple[Progress, Tree, Obstacle | None]:
@@ -200,21 +258,22 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
         ]
     committed = progress.latest_committed if progress.latest_committed is not None else -1
     newest = max(committed, progress.latest_logged if progress.latest_logged is not None else -1)
-    history, app_id, unwritten = history_of(sink), sink.app_id or progress.query_id or "", repartitions(tree)
-    if history:
-        history = replace(history, is_described=True)  # what only a log checkpoint says is asked for by itself
+    looked, app_id, unwritten = look_at(sink), sink.app_id or progress.query_id or "", repartitions(tree)
+    if looked and isinstance(looked.content, DeltaTableContent):
+        # What only a log checkpoint says is asked for by itself.
+        table = replace(looked.content.table, is_described=True)
+        looked = replace(looked, content=replace(looked.content, table=table))
+    history = looked.content.history if looked else None
     ids = QueryIds.of(progress.query_id or "", app_id=sink.app_id)
     # Also where its rows stay: the way back looks at the sink, and is refused where that cannot be read.
-    report = inspect_sink(sink, history, ids, committed, newest, unwritten=unwritten)
+    report = judge(sink, looked, ids, committed, newest, unwritten=unwritten)
     if not takes_back:
         return []
     if history and history.format == "iceberg":
         return list(_of_iceberg(history, ids, app_id, report, newest))
-    if sink.place is None:
-        return []
-    if history is None:
+    if history is None or sink.place is None or history.format != "delta":
         found = [_blocked(report, report)] if _is_blocked(report) or report.obstacle else []
-        if report.kind == "file" and (why := obstacle_to_rollback(sink.place, unwritten=unwritten)):
+        if sink.place and report.kind == "file" and (why := obstacle_to_rollback(sink.place, unwritten=unwritten)):
             found.append(Obstacle("file_sink_log", why, "leave its rows in it (sink_policy='keep')"))
         return found
     return list(_of_table(sink, sink.place, history, ids, app_id, progress.query_id, report, newest))

@@ -90,8 +90,9 @@ VERBS = (
             Option(
                 ("--sink-policy",),
                 "what is done about rows that the sink has beyond that batch: rollback (the sink goes back too), forward (the "
-                "checkpoint goes to where the sink is), keep (nothing; --accept has to name what happens then)",
-                {"choices": ["rollback", "forward", "keep"]},
+                "checkpoint goes to where the sink is), keep (nothing; --accept has to name what happens then); of several sinks "
+                "one for all, or one for each in their order",
+                {"choices": ["rollback", "forward", "keep"], "action": "append", "default": []},
             ),
             Option(
                 ("--repository",),

@@ -11,6 +11,7 @@ from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan, sink_of
 from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
 from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_flow_reset
 from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -19,23 +20,22 @@ def flows(call: Call) -> Answer:
     args = call.args
     if args.reset and args.restore_into_next:
         raise UsageError("--reset and --restore-into-next exclude each other", hint="give one of them")
+    sink = sink_of(call)
     storage = call.places(args.storage, role="storage")
     found = flows_of(storage)
     if args.reset:
-        return _reset(call, flow_named(found, args.reset))
+        return _reset(call, flow_named(found, args.reset), sink)
     if args.restore_into_next:
-        return _restore(call, flow_named(found, args.restore_into_next))
+        return _restore(call, flow_named(found, args.restore_into_next), sink)
     if call.screen:
         call.screen.print(terminal.title(f"Flows of {storage}"))
         call.screen.print(_table(found))
     return Answer({"storage": storage.uri, "flows": [flow.to_json() for flow in found]})
 
 
-def _reset(call: Call, flow: Flow) -> Answer:
+def _reset(call: Call, flow: Flow, sink: Sink) -> Answer:
     args = call.args
-    plan = plan_flow_reset(
-        flow, keep_position=args.keep_position, sink=sink_of(call), continue_numbers=args.continue_numbers
-    )
+    plan = plan_flow_reset(flow, keep_position=args.keep_position, sink=sink, continue_numbers=args.continue_numbers)
     show_plan(call, plan.to_markdown(), done=plan.already_done)
     if not args.apply:
         return Answer(plan.to_json())
@@ -47,13 +47,13 @@ def _reset(call: Call, flow: Flow) -> Answer:
     return Answer(outcome.to_json())
 
 
-def _restore(call: Call, flow: Flow) -> Answer:
+def _restore(call: Call, flow: Flow, sink: Sink) -> Answer:
     args = call.args
     if not args.repository:
         raise UsageError("--restore-into-next needs --repository", hint="name the one that holds the backup")
     repository = Repository.open(_repository(call))
     manifest = repository.manifest(args.backup_id or "latest", name=args.name)
-    plan = plan_flow_restore(flow, repository, manifest, batch=args.batch, sink=sink_of(call))
+    plan = plan_flow_restore(flow, repository, manifest, batch=args.batch, sink=sink)
     show_plan(call, plan.to_markdown(), done=plan.already_done)
     if not args.apply:
         return Answer(plan.to_json())

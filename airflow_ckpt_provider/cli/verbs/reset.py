@@ -8,7 +8,7 @@ from airflow_ckpt_provider.backup.repository import repository_for_change
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sink_of
+from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sinks_of
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.recovery.positions.asking import partitions_of
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset
@@ -22,7 +22,7 @@ def reset(call: Call) -> Answer:
     checkpoint = call.places(args.checkpoint, role="checkpoint")
     place = repository_place(call, checkpoint)
     way = _way(call)
-    sink = sink_of(call)
+    sink = sinks_of(call)
     tables = {source: rows_before(call.places(uri, role="table")) for source, uri in args.table}
 
     def plan(seal_id: str | None) -> ResetPlan:

@@ -8,7 +8,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
-from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan, sink_of
+from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan, sinks_of
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
@@ -20,7 +20,7 @@ def restore(call: Call) -> Answer:
     repository = Repository.open(call.places(args.repository, role="repository"))
     manifest = repository.manifest(args.backup, name=args.name)
     target = call.places(args.target, role="target")
-    sink = sink_says(sink_of(call), manifest, target, batch=args.batch, repository=repository)
+    sink = sink_says(sinks_of(call), manifest, target, batch=args.batch, repository=repository)
 
     def plan(seal_id: str | None) -> RestorePlan:
         made = plan_restore(

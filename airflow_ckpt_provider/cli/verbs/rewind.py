@@ -17,7 +17,7 @@ from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sink_of
+from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sinks_of
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.cli.offsets import in_words
 from airflow_ckpt_provider.cli.options import warn_of
@@ -42,10 +42,10 @@ def rewind(call: Call) -> Answer:
     if args.list:
         return _list(call, checkpoint, place)
     specifier = _specifier(call)
-    sink = sink_of(call)
+    sink = sinks_of(call)
     settings: dict[str, Any] = {
         "sink": sink,
-        "sink_exit": _policy(args.sink_policy),
+        "sink_exit": [_policy(chosen) for chosen in args.sink_policy] or None,
         "repository": place,
         "name": args.name,
         "exact_replay": args.exact_replay,
@@ -108,33 +108,45 @@ def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
     if call.screen:
         call.screen.print(terminal.title(f"Batches that {checkpoint.location} can go back to"))
         call.screen.print(_table(targets, versions))
-    listed = [{**target.to_json(), "table_version": versions.get(target.batch_id)} for target in targets]
+    listed = [{**target.to_json(), **_versions_json(versions, target.batch_id)} for target in targets]
     return Answer({"checkpoint": checkpoint.location.uri, "targets": listed})
 
 
-def _table_versions(call: Call, checkpoint: Checkpoint, repository: Repository | None) -> dict[int, int]:
-    """Batch -> version of the Delta table that holds it, where the sink is one."""
-    sink = sink_of(call)
-    if sink.place is None or not is_delta_table(sink.place):
+def _versions_json(versions: dict[str, dict[int, int]], batch_id: int) -> dict[str, Any]:
+    """The version of the only table that holds a batch; of several tables the versions by table."""
+    if len(versions) > 1:
+        return {"table_versions": {name: of_table.get(batch_id) for name, of_table in versions.items()}}
+    return {"table_version": next(iter(versions.values()), {}).get(batch_id)}
+
+
+def _table_versions(call: Call, checkpoint: Checkpoint, repository: Repository | None) -> dict[str, dict[int, int]]:
+    """Delta table -> batch -> the version that holds it, for each sink that is one."""
+    sinks = [sink for sink in sinks_of(call) if sink.place is not None and is_delta_table(sink.place)]
+    histories = {sink.name: read_table_history(sink.place) for sink in sinks if sink.place is not None}
+    if not histories:
         return {}
-    history = read_table_history(sink.place)
     query_id = checkpoint.progress().query_id
     ids = read_query_ids(
         query_id,
         place=checkpoint.location,
         repository=repository,
         name=stream_name(repository, checkpoint.location, call.args.name, query_id=query_id),
-        app_id=sink.app_id,
-        history=history,
+        app_ids=[sink.app_id for sink in sinks],
+        histories=histories.values(),
         tree=checkpoint.tree(),
     )
-    batches = ((ids.batch_in(commit), commit.version) for commit in history.lineage() or ()) if ids else ()
-    return {batch: version for batch, version in batches if batch is not None}
+    found: dict[str, dict[int, int]] = {}
+    for sink in sinks if ids else ():
+        own = ids.known_as(sink.app_id) if ids else None
+        lineage = histories[sink.name].lineage() or ()
+        batches = ((own.batch_in(commit), commit.version) for commit in lineage) if own else ()
+        found[sink.name] = {batch: version for batch, version in batches if batch is not None}
+    return found
 
 
-def _table(targets: list[RewindTarget], versions: dict[int, int]) -> Table:
+def _table(targets: list[RewindTarget], versions: dict[str, dict[int, int]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    more = ["table version"] if versions else []
+    more = [f"version of {name}" for name in versions] if len(versions) > 1 else ["table version"] * len(versions)
     for column in ("batch", "ended by (UTC)", "offsets", "watermark (UTC)", *more, "where", "replay"):
         table.add_column(column)
     for target in targets:
@@ -146,7 +158,7 @@ def _table(targets: list[RewindTarget], versions: dict[int, int]) -> Table:
             if target.watermark_ms
             else ""
         )
-        version = [str(versions.get(target.batch_id, ""))] if versions else []
+        version = [str(of_table.get(target.batch_id, "")) for of_table in versions.values()]
         cells = (str(target.batch_id), ended, offsets, watermark, *version, target.where, again)
         table.add_row(*map(Text, cells))
     return table
@@ -161,9 +173,14 @@ def _show(call: Call, outcome: RewindOutcome) -> None:
         rows.append(("written", terminal.count(outcome.written, "file")))
     if outcome.table_version is not None:
         rows.append(("table", f"rolled back in version {outcome.table_version}"))
+    rows += [("sink", f"{sink['uri']}: {_back(sink['table_version'])}") for sink in outcome.sinks]
     rows += [
         ("kept", str(outcome.kept)),
         ("next", f"start the query: it goes on with batch {outcome.batch_id + 1}"),
         ("take it back", f"airflow-ckpt undo {outcome.checkpoint} --plan {outcome.plan_id}, until the query has run"),
     ]
     call.screen.print(terminal.facts(rows))
+
+
+def _back(version: int | None) -> str:
+    return "no commit was needed" if version is None else f"rolled back in version {version}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
-from airflow_ckpt_provider.cli.changing import how_to_apply, sink_of
+from airflow_ckpt_provider.cli.changing import how_to_apply, sinks_of
 from airflow_ckpt_provider.recovery import undo as core
 from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
 
@@ -20,7 +20,7 @@ def undo(call: Call) -> Answer:
         if args.repository
         else repository_of_change(checkpoint, args.plan),
         plan_id=args.plan,
-        sink=sink_of(call),
+        sink=sinks_of(call),
         open_place=lambda uri: call.places(uri, role="checkpoint"),
         **how_to_apply(call, checkpoint),
     )
@@ -30,5 +30,10 @@ def undo(call: Call) -> Answer:
         rows = [("put back", terminal.count(outcome.put_back, "file"))]
         if outcome.table_version is not None:
             rows.append(("table", f"forward again in version {outcome.table_version}"))
+        rows += [("sink", f"{sink['uri']}: {_forward(sink['table_version'])}") for sink in outcome.sinks]
         call.screen.print(terminal.facts(rows))
     return Answer(outcome.to_json())
+
+
+def _forward(version: int | None) -> str:
+    return "as it was" if version is None else f"forward again in version {version}"

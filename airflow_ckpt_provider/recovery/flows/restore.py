@@ -15,7 +15,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.flows.flow import Flow
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, SinkAnswer, plan_restore
 from airflow_ckpt_provider.sinks.cutover import Cutover, Known, cutover_of_same_query
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.verdict import Verdict
@@ -104,16 +104,16 @@ def plan_flow_restore(
         repository=repository,
         name=manifest.name,
         becomes=manifest,
-        app_id=known.sink.app_id,
-        history=known.history,
+        app_ids=[known.sink.app_id],
+        histories=[known.history],
     )
     cutover = cutover_of_same_query(
         known,
-        ids,
+        ids.known_as(known.sink.app_id) if ids else None,
         start=chosen,
         newest=chosen if newest is None else max(newest, chosen),
     )
-    how: dict[str, Any] = {"batch": batch, "sink": (cutover.verdict, cutover.reasons), "strict": True}
+    how: dict[str, Any] = {"batch": batch, "sink": SinkAnswer(cutover.verdict, cutover.reasons), "strict": True}
     mark = inspect_target(live).seal
     if mark is None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -49,8 +49,8 @@ class ResetRequest:
 
     :param way: what takes the place of the old checkpoint.
     :param batch_id: the batch after which the new one reads; ``None``: the newest that counts as done.
-    :param sink: URI of the sink, or the kind of one without a place; empty where none was named.
-    :param app_id: ``txnAppId`` with which the old query writes to the sink; else empty.
+    :param sinks: of each sink its URI, or the kind of one without a place, empty where none was named; and the ``txnAppId`` with
+        which the old query writes to it, else empty.
     :param new_app_id: the one that the new query will write with; else empty.
     :param sources: source of the old query -> its place or name in the new one; empty text: it is gone.
     :param continue_numbers: the new checkpoint goes on with the old batch numbers.
@@ -58,8 +58,7 @@ class ResetRequest:
 
     way: ResetWay
     batch_id: int | None = None
-    sink: str = ""
-    app_id: str = ""
+    sinks: tuple[tuple[str, str], ...] = (("", ""),)
     new_app_id: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     continue_numbers: bool = False
@@ -69,8 +68,7 @@ class ResetRequest:
         return {
             "way": self.way.value,
             "batch_id": self.batch_id,
-            "sink": self.sink,
-            "app_id": self.app_id,
+            **_sinks_json(self.sinks),
             "new_app_id": self.new_app_id,
             "sources": dict(self.sources),
             "continue_numbers": self.continue_numbers,
@@ -79,7 +77,16 @@ class ResetRequest:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ResetRequest:
         """Read what :meth:`to_json` wrote."""
-        return cls(**{**value, "way": ResetWay(value["way"])})
+        rest = dict(value)
+        of_one = {name: rest.pop(name) for name in ("sink", "app_id") if name in rest}
+        sinks = tuple((str(sink["sink"]), str(sink["app_id"])) for sink in rest.pop("sinks", [of_one]))
+        return cls(**{**rest, "way": ResetWay(value["way"]), "sinks": sinks})
+
+
+def _sinks_json(sinks: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """One sink as it was stored before there were several; several as a list, which earlier releases refuse to read."""
+    found = [{"sink": name, "app_id": app_id} for name, app_id in sinks]
+    return dict(found[0]) if len(found) == 1 else {"sinks": found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ class ResetPlan(FirstStart, Plan):
     :param fingerprint: of the checkpoint when the plan was made.
     :param sources: where each source starts; empty where the sources' own options decide, or nothing changes.
     :param contents: files that the new checkpoint holds before its first start: path -> content.
-    :param cutover: what the sink does.
+    :param cutovers: what each sink does.
     :param cautions: what a new checkpoint changes besides.
     :param notes: what the person who asked should know.
     :param repository: URI of the repository that keeps the old checkpoint; empty where it lies beside the checkpoint.
@@ -152,7 +159,7 @@ class ResetPlan(FirstStart, Plan):
     fingerprint: str
     sources: tuple[NewSource, ...]
     contents: Mapping[str, str]
-    cutover: Cutover
+    cutovers: tuple[Cutover, ...]
     cautions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     repository: str = ""
@@ -162,6 +169,11 @@ class ResetPlan(FirstStart, Plan):
     kind: ClassVar[str] = "reset"
 
     @property
+    def cutover(self) -> Cutover:
+        """What the only sink does, or the first."""
+        return self.cutovers[0]
+
+    @property
     def already_done(self) -> bool:
         """A reset always makes something new."""
         return False
@@ -169,9 +181,12 @@ class ResetPlan(FirstStart, Plan):
     @property
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted: whatever is not ``SAFE`` at the sink or at a source."""
-        found = {}
-        if word := sink_risk(self.cutover.verdict):
-            found[word] = "; ".join(self.cutover.reasons)
+        found: dict[str, str] = {}
+        for cutover in self.cutovers:
+            if word := sink_risk(cutover.verdict):
+                why = "; ".join(cutover.reasons)
+                why = why if len(self.cutovers) == 1 else f"{cutover.uri}: {why}"
+                found[word] = f"{found[word]}; {why}" if word in found else why
         for source in self.sources:
             if word := source_risk(source.verdict):
                 why = f"source {source.source}: {'; '.join(source.reasons)}"
@@ -222,13 +237,15 @@ class ResetPlan(FirstStart, Plan):
     @property
     def verdict(self) -> Verdict:
         """The worst of sources and sink."""
-        return worst((*(source.verdict for source in self.sources), self.cutover.verdict))
+        return worst((*(source.verdict for source in self.sources), *(c.verdict for c in self.cutovers)))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why, in words."""
         of_sources = (f"source {s.source} ({s.kind}): {reason}" for s in self.sources for reason in s.reasons)
-        return (*(f"sink: {r}" for r in self.cutover.reasons), *of_sources, *self.cautions, *self.notes)
+        alone = len(self.cutovers) == 1
+        of_sinks = (f"sink{'' if alone else ' ' + c.uri}: {r}" for c in self.cutovers for r in c.reasons)
+        return (*of_sinks, *of_sources, *self.cautions, *self.notes)
 
     @property
     def snippet(self) -> str:
@@ -289,7 +306,7 @@ class ResetPlan(FirstStart, Plan):
             "request": self.request.to_json(),
             "checkpoint": [self.checkpoint, self.fingerprint],
             "sources": [source.to_json() for source in self.sources],
-            "sink": self.cutover.to_json(),
+            **self._cutovers_json,
         }
         return fingerprint_of(parts)
 
@@ -313,7 +330,7 @@ class ResetPlan(FirstStart, Plan):
             "conf": self.conf,
             "snippet": self.snippet,
             "writes": {path: len(content.encode()) for path, content in self.contents.items()},
-            "sink": self.cutover.to_json(),
+            **self._cutovers_json,
             "cautions": list(self.cautions),
             "notes": list(self.notes),
             "repository": self.repository,
@@ -350,7 +367,7 @@ class ResetPlan(FirstStart, Plan):
             fingerprint=value["checkpoint_fingerprint"],
             sources=tuple(NewSource.from_json(source) for source in value["sources"]),
             contents=value["contents"],
-            cutover=Cutover.from_json(value["sink"]),
+            cutovers=tuple(Cutover.from_json(each) for each in value.get("sinks") or [value["sink"]]),
             cautions=tuple(value["cautions"]),
             notes=tuple(value["notes"]),
             repository=value["repository"],
@@ -363,13 +380,29 @@ class ResetPlan(FirstStart, Plan):
             ("checkpoint", f"`{self.checkpoint}`"),
             ("asked for", self.request.way.value),
             ("start", self._start_in_words()),
-            ("sink", f"`{self.cutover.uri}` ({self.cutover.kind})"),
+            ("sink", f"`{self.cutover.uri}` ({self.cutover.kind})")
+            if len(self.cutovers) == 1
+            else ("sinks", f"{len(self.cutovers)}, see below"),
             ("verdict", f"**{self.verdict.value}**"),
             ("take back", f"`{self.take_back}`"),
         ]
         snippet = f"For the first start of the new query:\n\n```python\n{self.snippet}\n```" if self.sources else ""
         accept = accept_block(self.risks)
-        return plan_page("Reset", self.plan_id, rows, self.reasons, snippet, accept, steps=self.steps)
+        return plan_page(
+            "Reset", self.plan_id, rows, self.reasons, self._sinks_table, snippet, accept, steps=self.steps
+        )
+
+    @property
+    def _sinks_table(self) -> str:
+        if len(self.cutovers) == 1:
+            return ""
+        rows = [f"| `{c.uri}` | {c.kind} | **{c.verdict.value}** |" for c in self.cutovers]
+        return "\n".join(["| sink | kind | verdict |", "|---|---|---|", *rows])
+
+    @property
+    def _cutovers_json(self) -> dict[str, Any]:
+        found = [cutover.to_json() for cutover in self.cutovers]
+        return {"sink": found[0]} if len(found) == 1 else {"sinks": found}
 
     def _start_in_words(self) -> str:
         if self.way is ResetWay.NEW_QUERY_ID:

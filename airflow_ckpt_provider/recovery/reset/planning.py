@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_at
 from airflow_ckpt_provider.backup.stream_names import stream_name
@@ -31,13 +32,13 @@ from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest, ResetWay
 from airflow_ckpt_provider.sinks.cutover import (
     NOTHING_READ,
-    Cutover,
     Known,
     cutover_to_new_checkpoint,
     cutover_to_new_query_id,
 )
+from airflow_ckpt_provider.sinks.is_this_all import is_this_all
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -54,7 +55,7 @@ def plan_reset(
     way: ResetWay | None,
     *,
     batch_id: int | None = None,
-    sink: Sink | None = None,
+    sink: Sink | Sequence[Sink] | None = None,
     new_app_id: str | None = None,
     sources: Mapping[str, str] | None = None,
     continue_numbers: bool = False,
@@ -70,7 +71,7 @@ def plan_reset(
     :param way: what takes its place.
     :param batch_id: with ``KEEP_POSITION``: read after this committed batch; by default after the newest one that counts as
         done: the newest committed batch, or an uncommitted one that a Delta sink has already.
-    :param sink: what the query writes to; unknown by default.
+    :param sink: what the query writes to, one sink or several; unknown by default.
     :param new_app_id: ``txnAppId`` that the new query will write with.
     :param sources: source of the old query -> its place or name in the new one, for sources that are moved; an empty text for
         one that is gone.
@@ -86,7 +87,7 @@ def plan_reset(
     :raises RefusedError: no way was chosen; no position can be told; the sink is not one.
     :raises SealedError: the checkpoint is sealed by something else.
     """
-    sink = sink or Sink()
+    sinks = named_sinks(sink)
     if way is None:
         raise RefusedError(
             f"what is to take the place of {checkpoint} was not said",
@@ -98,8 +99,7 @@ def plan_reset(
     request = ResetRequest(
         way=way,
         batch_id=batch_id,
-        sink=sink.name,
-        app_id=sink.app_id or "",
+        sinks=tuple((each.name, each.app_id or "") for each in sinks),
         new_app_id=new_app_id or "",
         sources=dict(sources or {}),
         continue_numbers=continue_numbers,
@@ -116,8 +116,9 @@ def plan_reset(
         )
     logs = logs_of_checkpoint(checkpoint)
     name = stream_name(held, checkpoint, name, query_id=logs.query_id)
-    known = Known.of(sink)
-    ids = _ids(checkpoint, before, logs, known, held, name)
+    everything = [Known.of(each) for each in sinks]
+    ids = _ids(checkpoint, before, logs, everything, held, name)
+    known = [_OfQuery(each, _as_known(ids, each, logs)) for each in everything]
     newest = max((*logs.logged, *logs.committed), default=NOTHING_READ)
     plan = ResetPlan(
         plan_id=seal_id or new_plan_id(),
@@ -132,22 +133,24 @@ def plan_reset(
         fingerprint=before.fingerprint,
         sources=(),
         contents={},
-        cutover=Cutover("unknown", "unknown", Verdict.UNKNOWN),
+        cutovers=(),
+        notes=_is_all(known),
         repository=repository.uri if repository and repository != default_repository(checkpoint) else "",
     )
     if way is ResetWay.NEW_QUERY_ID:
-        return _new_query_id(plan, logs, known, ids)
+        return _new_query_id(plan, logs, known)
     if continue_numbers and logs.is_stateful:
         raise RefusedError(
             f"{checkpoint} keeps state, and its batch numbers go with its state: a new checkpoint has to begin at batch 0",
             hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
         )
-    choice = _choose(logs, known, ids, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
+    choice = _choose(logs, known, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
     start = choice.entry.batch_id if choice and way is ResetWay.KEEP_POSITION else NOTHING_READ
-    cutover = cutover_to_new_checkpoint(
-        known, ids, start=start, newest=newest, new_app_id=new_app_id or None, continues=continue_numbers
+    how: dict[str, Any] = {"new_app_id": new_app_id or None, "continues": continue_numbers}
+    cutovers = tuple(
+        cutover_to_new_checkpoint(each.known, each.ids, start=start, newest=newest, **how) for each in known
     )
-    plan = replace(plan, cutover=cutover, cautions=(_FROM_SCRATCH,))
+    plan = replace(plan, cutovers=cutovers, cautions=(_FROM_SCRATCH,))
     if choice and way is ResetWay.KEEP_POSITION:
         found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, rows_before=rows_before)
         plan = _keeping_position(plan, found, choice)
@@ -164,7 +167,7 @@ def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
             hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
         )
     logs = logs_up_to(
-        max(plan.newest, NOTHING_READ if plan.cutover.remembered is None else plan.cutover.remembered),
+        max(plan.newest, *(NOTHING_READ if c.remembered is None else c.remembered for c in plan.cutovers)),
         sources,
         conf=entry.conf,
         time_ms=int(entry.time.timestamp() * 1000) if entry.time else 0,
@@ -202,7 +205,7 @@ def _keeping_position(plan: ResetPlan, found: StartingPositions, choice: Choice)
         sources=tuple(_new_source(name, source) for name, source in left),
         contents={f"sources/{name}/0": s.seed.content.decode() for name, s in left if s.seed},
         cautions=tuple(cautions),
-        notes=(*found.notes, *unread),
+        notes=(*found.notes, *unread, *plan.notes),
     )
 
 
@@ -216,42 +219,72 @@ def _new_source(name: str, position: SourcePosition) -> NewSource:
     return NewSource(name, position.kind, position.options, position.conf, verdict, reasons)
 
 
+@dataclass(frozen=True, slots=True)
+class _OfQuery:
+    """A sink, and the ids by which it may know the old query."""
+
+    known: Known
+    ids: QueryIds | None
+
+    @property
+    def held(self) -> int | None:
+        """Newest batch of the query whose rows the sink holds, where it is a table with a log."""
+        return self.known.held(self.ids)
+
+
+def _is_all(known: Sequence[_OfQuery]) -> tuple[str, ...]:
+    question = is_this_all([(each.known.sink, each.known.history) for each in known], known[0].ids)
+    return (question,) if question else ()
+
+
 def _ids(
-    checkpoint: Location, before: Target, logs: ReadableLogs, known: Known, repository: Repository | None, name: str
+    checkpoint: Location,
+    before: Target,
+    logs: ReadableLogs,
+    known: Sequence[Known],
+    repository: Repository | None,
+    name: str,
 ) -> QueryIds | None:
-    """The ids by which a table may know the old query."""
-    if known.history is None:
+    """The ids by which tables may know the old query."""
+    if logs.query_id is None or all(each.history is None for each in known):
         return QueryIds.of(logs.query_id) if logs.query_id else None
-    app_id = known.sink.app_id
-    if logs.query_id is None:
-        return QueryIds.of(app_id, app_id=app_id) if app_id else None
-    tree = Tree.of(checkpoint, files=before.visible.values())
     return read_query_ids(
         logs.query_id,
         place=checkpoint,
         repository=repository,
         name=name,
-        app_id=app_id,
-        history=known.history,
-        tree=tree,
+        app_ids=[each.sink.app_id for each in known],
+        histories=[each.history for each in known],
+        tree=Tree.of(checkpoint, files=before.visible.values()),
     )
 
 
-def _choose(logs: ReadableLogs, known: Known, ids: QueryIds | None, batch_id: int | None) -> Choice:
-    """After which batch: the newest committed one, or one that was not committed and that the sink has all the same."""
+def _as_known(ids: QueryIds | None, known: Known, logs: ReadableLogs) -> QueryIds | None:
+    """The ids by which one sink may know the old query."""
+    app_id = known.sink.app_id if known.history else None
+    if logs.query_id is None:
+        return QueryIds.of(app_id, app_id=app_id) if app_id else None
+    return ids.known_as(app_id) if ids else None
+
+
+def _choose(logs: ReadableLogs, known: Sequence[_OfQuery], batch_id: int | None) -> Choice:
+    """After which batch: the newest committed one, or one that was not committed and that all sinks have all the same."""
     if batch_id is not None:
         return choose_batch(logs, batch_id)
-    held = known.held(ids)
+    # Where one of them does not have it, it is read again: rows that come twice are seen, rows that are missing are not.
+    batches = {each.held for each in known}
+    held = batches.pop() if len(batches) == 1 else None
     beyond = held is not None and held in logs.logged and held > max(logs.committed, default=NOTHING_READ)
     entry = logs.entry(held) if held is not None and beyond else None
     if entry is None:
         return choose_newest(logs)
     later = tuple(e for b in logs.logged if b > entry.batch_id and (e := logs.entry(b)))
-    note = f"batch {held} was not committed, but the table has it: the new checkpoint reads after it, not again"
+    what = "the table has" if len(known) == 1 else "all tables have"
+    note = f"batch {held} was not committed, but {what} it: the new checkpoint reads after it, not again"
     return Choice(entry, later, notes=(note,))
 
 
-def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known, ids: QueryIds | None) -> ResetPlan:
+def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Sequence[_OfQuery]) -> ResetPlan:
     if not logs.committed and not logs.logged:
         raise RefusedError(
             f"{plan.checkpoint} has no batch yet: a new query id would be the same as a new checkpoint",
@@ -263,9 +296,9 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Known, ids: QueryI
             hint="`airflow-ckpt doctor --repair --query-id` puts the old id back",
         )
     start = max(logs.committed, default=NOTHING_READ)
-    cutover = cutover_to_new_query_id(known, ids, start=start, newest=plan.newest)
+    cutovers = tuple(cutover_to_new_query_id(e.known, e.ids, start=start, newest=plan.newest) for e in known)
     caution = "listeners, metrics and sinks that go by the query id take the query for a new one from now on"
-    return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutover=cutover, cautions=(caution,))
+    return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutovers=cutovers, cautions=(caution,))
 
 
 def _continued(before: Target, plan: ResetPlan | None, name: str | None, request: ResetRequest) -> ResetPlan:
@@ -275,13 +308,18 @@ def _continued(before: Target, plan: ResetPlan | None, name: str | None, request
         raise ValueError("there is no seal")
     if plan is None or name not in (None, plan.name):
         raise sealed_by_another(before.location.uri, mark)
-    if plan.request != request:
+    if _in_order(plan.request) != _in_order(request):
         raise SealedError(
             f"{before.location} is sealed by plan {plan.plan_id}, a reset ({plan.way.value}) that was not ended",
             hint=f"run that one again, which goes on with it, or take it back: `{plan.take_back}`",
         )
     log.info("%s carries the seal of plan %s: going on with it", before.location, plan.plan_id)
     return replace(plan, continued=True)
+
+
+def _in_order(request: ResetRequest) -> ResetRequest:
+    """The request, its sinks in one order."""
+    return replace(request, sinks=tuple(sorted(request.sinks)))
 
 
 def read_reset(repository: Repository, plan_id: str) -> ResetPlan | None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -57,6 +57,27 @@ _INTO_EMPTY = "into an empty place"
 _REPLACING = "replacing what was there"
 
 
+class SinkAnswer(NamedTuple):
+    """What the sinks say to a start after the batch.
+
+    :param verdict: the worst of them.
+    :param reasons: why, in words.
+    :param sinks: URI, kind and verdict of each; empty where they were not asked one by one.
+    """
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    sinks: tuple[tuple[str, str, Verdict], ...] = ()
+
+    @property
+    def table(self) -> str:
+        """The sinks as a table; empty for one."""
+        if len(self.sinks) < 2:
+            return ""
+        rows = [f"| `{uri}` | {kind} | **{verdict.value}** |" for uri, kind, verdict in self.sinks]
+        return "\n".join(["| sink | kind | verdict |", "|---|---|---|", *rows])
+
+
 @dataclass(frozen=True, slots=True)
 class RestorePlan(Plan):
     """What a restore would do.
@@ -88,7 +109,7 @@ class RestorePlan(Plan):
     replace: bool
     replacing: bool
     already_done: bool
-    sink: tuple[Verdict, tuple[str, ...]] | None = None
+    sink: SinkAnswer | None = None
     strict: bool = False
     kept_before: str | None = None
     continued: bool = False
@@ -139,13 +160,13 @@ class RestorePlan(Plan):
     def _risk_of_sink(self) -> tuple[Risk, ...]:
         if self.sink is None:
             return ()
-        verdict, reasons = self.sink
+        verdict, reasons = self.sink.verdict, self.sink.reasons
         word = sink_risk(verdict)
         if word is None or (verdict is Verdict.UNKNOWN and not self.strict):
             return ()
         why = (
             f"{'; '.join(reasons)}; to go back with the sink: `airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} "
-            "--repository REPOSITORY --sink SINK --sink-policy rollback`"
+            f"--repository REPOSITORY {' '.join(['--sink SINK'] * max(len(self.sink.sinks), 1))} --sink-policy rollback`"
         )
         return (Risk(word, why),)
 
@@ -283,7 +304,7 @@ class RestorePlan(Plan):
         """What the sink says; ``UNKNOWN`` where it was not looked at."""
         if self.already_done:
             return Verdict.SAFE
-        of_sink = self.sink[0] if self.sink else Verdict.UNKNOWN
+        of_sink = self.sink.verdict if self.sink else Verdict.UNKNOWN
         return Verdict.UNKNOWN if self.other_query and of_sink is Verdict.SAFE else of_sink
 
     @property
@@ -296,7 +317,7 @@ class RestorePlan(Plan):
         sources = f"{goes_on} Sources must still have that data."
         of_query = tuple(f"Another query: {risk.why}." for risk in self._risk_of_query)
         if self.sink:
-            return (*of_query, sources, *self.sink[1])
+            return (*of_query, sources, *self.sink.reasons)
         return (
             *of_query,
             sources,
@@ -347,6 +368,7 @@ class RestorePlan(Plan):
             "rewritten": sorted(self.rewritten),
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
+            **({"sinks": self._sinks_json} if self._sinks_json else {}),
             "steps": list(self.steps),
             "accept": [risk.word for risk in self.risks],
             "fingerprint": self.plan_fingerprint,
@@ -368,7 +390,14 @@ class RestorePlan(Plan):
             ("files", f"{len(self.entries)} ({self.bytes:,} bytes)"),
             ("verdict", f"**{self.verdict.value}**"),
         )
-        return plan_page("Restore", self.plan_id, rows, self.reasons, accept_block(self.risks), steps=self.steps)
+        parts = (self.sink.table if self.sink else "", accept_block(self.risks))
+        return plan_page("Restore", self.plan_id, rows, self.reasons, *parts, steps=self.steps)
+
+    @property
+    def _sinks_json(self) -> list[dict[str, str]]:
+        """What each of several sinks says."""
+        several = self.sink.sinks if self.sink and len(self.sink.sinks) > 1 else ()
+        return [{"uri": uri, "kind": kind, "verdict": verdict.value} for uri, kind, verdict in several]
 
     @property
     def wanted(self) -> FileSet:
@@ -388,7 +417,7 @@ def plan_restore(
     batch: int | None = None,
     replace: bool = False,
     target_uri: str | None = None,
-    sink: tuple[Verdict, tuple[str, ...]] | None = None,
+    sink: SinkAnswer | None = None,
     strict: bool = False,
     seal_id: str | None = None,
 ) -> RestorePlan:

@@ -1,36 +1,41 @@
-"""A restore to an older batch is a rewind as well: what the sink says to it."""
+"""A restore to an older batch is a rewind as well: what the sinks say to it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
+from airflow_ckpt_provider.recovery.restore.plan import SinkAnswer
+from airflow_ckpt_provider.sinks.is_this_all import is_this_all
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
 
 
 def sink_says(
-    sink: Sink,
+    sink: Sink | Sequence[Sink],
     manifest: Manifest,
     target: Location,
     *,
     batch: int | None = None,
     repository: Repository | None = None,
-) -> tuple[Verdict, tuple[str, ...]] | None:
-    """Ask a sink what a start from a restored backup will do to it.
+) -> SinkAnswer | None:
+    """Ask the sinks what a start from a restored backup will do to them.
 
-    :param sink: the sink; unknown: nobody is asked.
+    :param sink: the sink, or all of them; unknown: nobody is asked.
     :param manifest: the backup.
     :param target: where it is restored to; the checkpoint that is there tells how far the query came.
     :param batch: the batch that is restored; by default the newest of the backup.
     :param repository: the one that has the backup: it knows which other query ids the stream has had.
-    :return: the verdict and why; ``None`` where no sink was named.
+    :return: the worst verdict, why, and what each says; ``None`` where no sink was named.
     """
-    if not sink.name:
+    sinks = named_sinks(sink)
+    if not sinks[0].name:
         return None
     batch_id = manifest.batch_id if batch is None else batch
     # What is left of the checkpoint tells how far the query came; else nobody knows, and one more batch is assumed.
@@ -40,22 +45,27 @@ def sink_says(
         newest, query_id, tree = progress.latest_logged, progress.query_id, there.tree()
     except CkptError:
         newest, query_id, tree = None, None, None
-    history = history_of(sink)
+    looked = [look_at(each) for each in sinks]
+    histories = [found.content.history if found else None for found in looked]
     ids = read_query_ids(
         query_id,
         place=target,
         repository=repository,
         name=manifest.name,
         becomes=manifest,
-        app_id=sink.app_id,
-        history=history,
+        app_ids=[each.app_id for each in sinks],
+        histories=histories,
         tree=tree,
+    ) or QueryIds.of(manifest.query_id)
+    reports = tuple(
+        judge(each, found, ids.known_as(each.app_id), batch_id, batch_id + 1 if newest is None else newest)
+        for each, found in zip(sinks, looked, strict=True)
     )
-    report = inspect_sink(
-        sink,
-        history,
-        ids or QueryIds.of(manifest.query_id, app_id=sink.app_id),
-        batch_id,
-        batch_id + 1 if newest is None else newest,
+    alone = len(reports) == 1
+    reasons = [f"sink{'' if alone else ' ' + r.uri}: {reason}" for r in reports for reason in r.reasons]
+    question = is_this_all(list(zip(sinks, histories, strict=True)), ids)
+    return SinkAnswer(
+        worst(report.verdict for report in reports),
+        (*reasons, *([question] if question else [])),
+        tuple((report.uri, report.kind, report.verdict) for report in reports),
     )
-    return report.verdict, tuple(f"sink: {reason}" for reason in report.reasons)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_ckpt_provider.backup.claims import entries_in_use
 from airflow_ckpt_provider.backup.repository import Repository
@@ -14,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.sink import RollBack
-from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,11 @@ class RewindOutcome(RecoveryOutcome):
     :param batch_id: the batch it stands at; the next to run is one more.
     :param deleted: files of the checkpoint that were removed.
     :param written: files of the checkpoint that came from a backup.
-    :param table_version: the commit that rolled the table back, or ``None``.
+    :param table_version: the commit that rolled the table back; ``None`` without one, and with several sinks.
     :param kept: where what was removed is kept, in the repository.
     :param seconds: how long it took.
     :param already_done: nothing had to be done.
+    :param sinks: of several sinks, what was done to each: ``uri`` and ``table_version``; empty for one.
     """
 
     plan_id: str
@@ -41,6 +43,7 @@ class RewindOutcome(RecoveryOutcome):
     kept: str | None
     seconds: float
     already_done: bool
+    sinks: tuple[Mapping[str, Any], ...] = field(default=())
 
 
 def apply_rewind(
@@ -48,7 +51,7 @@ def apply_rewind(
     checkpoint: Checkpoint,
     repository: Repository,
     *,
-    sink: Sink | None = None,
+    sink: Sink | Sequence[Sink] | None = None,
     accept: Collection[str] = (),
     fingerprint: str | None = None,
     rest: RestRule | None = None,
@@ -62,7 +65,7 @@ def apply_rewind(
     :param plan: from :func:`~airflow_ckpt_provider.recovery.rewind.planning.plan_rewind`.
     :param checkpoint: the checkpoint that it was made for.
     :param repository: keeps what is removed, the plan and the audit record.
-    :param sink: the sink that the plan was made for.
+    :param sink: the sink that the plan was made for, or all of them.
     :param accept: words of the risks that somebody accepts, as the plan names them.
     :param fingerprint: of the plan that was approved; ``None``: not compared.
     :param rest: how the query is known to be stopped.
@@ -76,7 +79,7 @@ def apply_rewind(
         plan,
         checkpoint.location,
         repository,
-        sink=RollBack(plan, sink or Sink()),
+        sink=RollBack(plan, named_sinks(sink)),
         rest=rest or RestRule(),
         proof=proof,
         in_use=lambda: entries_in_use(repository, plan.writes, what="rewind", made_by=made_by),
@@ -95,4 +98,5 @@ def apply_rewind(
         kept=done.kept,
         seconds=done.seconds,
         already_done=done.already_done,
+        sinks=tuple(done.sink.get("sinks", ())),
     )

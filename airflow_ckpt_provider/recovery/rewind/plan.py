@@ -22,7 +22,6 @@ from airflow_ckpt_provider.change.plan import (
     literal_writes,
     plan_page,
     reads_document,
-    sink_risk,
     some,
     source_risk,
 )
@@ -34,6 +33,17 @@ from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
+from airflow_ckpt_provider.recovery.rewind.planned_sink import (
+    PlannedSink,
+    RequestedSink,
+    planned_sinks_of,
+    reasons_of,
+    risks_of,
+    sinks_json,
+    sinks_table,
+    steps_of,
+    verdict_of,
+)
 from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -46,23 +56,35 @@ class RewindRequest:
     """What was asked for; a rewind that was killed is gone on with when the same is asked again.
 
     :param target: where to, as :class:`~airflow_ckpt_provider.recovery.rewind.specifiers.Specifier` prints itself.
-    :param sink: URI of the sink, or the kind of one without a place; empty where none was named.
-    :param sink_exit: what is done about rows beyond the target; empty where none was chosen.
-    :param app_id: the ``txnAppId`` of the sink where it is not the query id; else empty.
+    :param sinks: what was asked for each sink.
     :param exact_replay: the next batch is to run again with exactly its logged end offsets.
     :param backup: the backup that everything is to come from; empty: the checkpoint itself, as far as it reaches.
     """
 
     target: str
-    sink: str = ""
-    sink_exit: str = ""
-    app_id: str = ""
+    sinks: tuple[RequestedSink, ...] = (RequestedSink(),)
     exact_replay: bool = True
     backup: str = ""
 
+    @property
+    def sink(self) -> str:
+        """Name of the only sink, or of the first."""
+        return self.sinks[0].sink
+
     def to_json(self) -> dict[str, Any]:
         """The request as plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        of_sinks: dict[str, Any] = self.sinks[0].to_json()
+        if len(self.sinks) > 1:
+            of_sinks = {"sinks": [sink.to_json() for sink in self.sinks]}
+        return {"target": self.target, **of_sinks, "exact_replay": self.exact_replay, "backup": self.backup}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RewindRequest:
+        """Read what :meth:`to_json` wrote."""
+        rest = dict(value)
+        of_one = {name: rest.pop(name) for name in ("sink", "sink_exit", "app_id") if name in rest}
+        sinks = tuple(RequestedSink(**sink) for sink in rest.pop("sinks", [of_one]))
+        return cls(sinks=sinks, **rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +104,7 @@ class RewindPlan(Plan):
     :param fingerprint: of the checkpoint when the plan was made.
     :param deletes: files that go.
     :param writes: files that are written from the backup.
-    :param sink: what the sink says.
-    :param sink_exit: what is done about rows beyond the target, where anything is.
-    :param app_id: the id by which the sink knows the query.
+    :param sinks: what each sink says, and what is done to it.
     :param replay: what is read and run again.
     :param sources: what the guards say of the sources, as plain JSON; ``None`` where they were not asked.
     :param downstream: what happens to streams that read the sink, in words.
@@ -105,9 +125,7 @@ class RewindPlan(Plan):
     fingerprint: str
     deletes: tuple[str, ...]
     writes: tuple[FileEntry, ...]
-    sink: SinkReport
-    sink_exit: SinkPolicy | None
-    app_id: str
+    sinks: tuple[PlannedSink, ...]
     replay: Mapping[str, Any]
     sources: Mapping[str, Any] | None = None
     downstream: tuple[str, ...] = ()
@@ -126,14 +144,29 @@ class RewindPlan(Plan):
         return bool(self.deletes or self.writes)
 
     @property
+    def sink(self) -> SinkReport:
+        """What the only sink says, or the first."""
+        return self.sinks[0].report
+
+    @property
+    def sink_exit(self) -> SinkPolicy | None:
+        """What is done about rows beyond the target in the only sink, or the first."""
+        return self.sinks[0].policy
+
+    @property
+    def app_id(self) -> str:
+        """The id by which the only sink, or the first, knows the query."""
+        return self.sinks[0].app_id
+
+    @property
     def rolls_sink_back(self) -> bool:
-        """Whether the sink goes back too."""
-        return self.sink_exit is SinkPolicy.ROLLBACK and self.sink.rollback is not None
+        """Whether a sink goes back too."""
+        return any(sink.rolls_back for sink in self.sinks)
 
     @property
     def by_spark(self) -> str | None:
-        """The table feature because of which Spark has to roll the table back, or ``None``."""
-        return self.sink.rollback.feature if self.rolls_sink_back and self.sink.rollback else None
+        """The table feature because of which Spark has to roll a table back, or ``None``."""
+        return next((sink.by_spark for sink in self.sinks if sink.by_spark), None)
 
     @property
     def new_query_id(self) -> str | None:
@@ -154,16 +187,12 @@ class RewindPlan(Plan):
 
     @property
     def sink_verdict(self) -> Verdict:
-        """What happens at the sink with the exit that was chosen."""
-        if not self.rolls_sink_back:
-            return self.sink.verdict
-        if self.sink.rollback and (self.sink.rollback.reverts or self.sink.rollback.foreign):
-            return Verdict.WILL_LOSE
-        return Verdict.UNKNOWN if self.sink.doubts else Verdict.SAFE
+        """The worst of what happens at the sinks with the policies that were chosen."""
+        return verdict_of(self.sinks)
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of sources and sink."""
+        """The worst of sources and sinks."""
         return worst((self.source_verdict, self.sink_verdict))
 
     @property
@@ -176,29 +205,13 @@ class RewindPlan(Plan):
             )
         elif self.sources and self.source_verdict is not Verdict.SAFE:
             found += [f"sources: {reason}" for reason in self.sources["reasons"]]
-        found += [f"sink: {reason}" for reason in (self.sink.doubts if self.rolls_sink_back else self.sink.reasons)]
-        if self.rolls_sink_back and self.sink.rollback:
-            found += [f"sink: a rollback removes rows of others: {commit}" for commit in self.sink.rollback.foreign]
-            found += [f"sink: a rollback takes back: {change}" for change in self.sink.rollback.reverts]
+        found += reasons_of(self.sinks)
         return (*found, *self.downstream, *self.notes)
 
     @property
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted: what the sink does when nothing is done to it, rows of others, lost input."""
-        found = []
-        word = sink_risk(self.sink.verdict)
-        if word and not self.rolls_sink_back and self.sink_exit is not SinkPolicy.ACCEPT:
-            found.append(Risk(word, "; ".join(self.sink.reasons)))
-        rollback = self.sink.rollback
-        if self.rolls_sink_back and rollback and rollback.foreign:
-            others = (
-                f"others have written into {self.sink.uri} since batch {self.batch_id}: {', '.join(rollback.foreign)}"
-            )
-            settings = f", and takes back: {'; '.join(rollback.reverts)}" if rollback.reverts else ""
-            found.append(Risk("foreign_loss", f"{others}; a roll-back removes their rows too{settings}"))
-        elif self.rolls_sink_back and rollback and rollback.reverts:
-            others = f"others have changed {self.sink.uri} since batch {self.batch_id}"
-            found.append(Risk("foreign_loss", f"{others}; a rollback takes back: {'; '.join(rollback.reverts)}"))
+        found = risks_of(self.sinks, self.batch_id)
         if self.source_verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL, Verdict.WILL_SKIP):
             reasons = "; ".join(self.sources["reasons"]) if self.sources else ""
             found.append(Risk(str(source_risk(self.source_verdict)), reasons))
@@ -250,16 +263,7 @@ class RewindPlan(Plan):
         if self.already_done:
             return ()
         steps = ["seal the checkpoint and look again", f"set {len(self.deletes)} files aside in the repository"]
-        rollback = self.sink.rollback
-        if self.rolls_sink_back and rollback:
-            if rollback.to_version is not None:
-                how = f"in one commit; it then remembers batch {self.batch_id}"
-                what = "snapshot" if self.sink.kind == "iceberg" else "version"
-                if self.by_spark:
-                    how = f"by Spark, because it has the feature {self.by_spark}; it still remembers its newer batches"
-                steps.append(f"roll the table back to {what} {rollback.to_version} {how}")
-            else:
-                steps.append(f"set {len(rollback.paths)} files of the sink aside and delete them, its log first")
+        steps += steps_of(self.sinks, self.batch_id)
         steps.append(f"delete {len(self.deletes)} files of the checkpoint: {some(self.deletes)}")
         if self.writes:
             steps.append(f"write {len(self.writes)} files from backup {self.source_of_state}")
@@ -276,7 +280,7 @@ class RewindPlan(Plan):
             "request": self.request.to_json(),
             "checkpoint": [self.checkpoint, self.fingerprint],
             "batch": self.batch_id,
-            "sink": self.sink.to_json(),
+            **({"sink": self.sink.to_json()} if len(self.sinks) == 1 else sinks_json(self.sinks)),
         }
         return fingerprint_of(parts)
 
@@ -299,9 +303,7 @@ class RewindPlan(Plan):
             "steps": list(self.steps),
             "replay": dict(self.replay),
             "sources": self.sources,
-            "sink": self.sink.to_json(),
-            "sink_exit": self.sink_exit.value if self.sink_exit else None,
-            "app_id": self.app_id,
+            **sinks_json(self.sinks),
             "new_query_id": self.new_query_id,
             "downstream": list(self.downstream),
             "notes": list(self.notes),
@@ -324,7 +326,7 @@ class RewindPlan(Plan):
         """Read what :meth:`document` wrote, to go on with it."""
         return cls(
             plan_id=value["plan_id"],
-            request=RewindRequest(**value["request"]),
+            request=RewindRequest.from_json(value["request"]),
             name=value["name"],
             checkpoint=value["checkpoint"],
             query_id=value["query_id"],
@@ -336,9 +338,7 @@ class RewindPlan(Plan):
             fingerprint=value["checkpoint_fingerprint"],
             deletes=tuple(value["deletes"]),
             writes=tuple(FileEntry.from_json(entry) for entry in value["writes"]),
-            sink=SinkReport.from_json(value["sink"]),
-            sink_exit=SinkPolicy(value["sink_exit"]) if value["sink_exit"] else None,
-            app_id=value["app_id"],
+            sinks=planned_sinks_of(value),
             replay=value["replay"],
             sources=value["sources"],
             downstream=tuple(value["downstream"]),
@@ -358,14 +358,14 @@ class RewindPlan(Plan):
             ("batch", f"{self.batch_id}{when}; batch {self.batch_id + 1} {after}"),
             ("state from", self.source_of_state),
             ("replay", self._replay_in_words()),
-            ("sink", self._sink_in_words()),
+            ("sink", self.sinks[0].in_words) if len(self.sinks) == 1 else ("sinks", f"{len(self.sinks)}, see below"),
             ("verdict", f"**{self.verdict.value}**"),
             *([("undo", self._undo_in_words(self.undo))] if self.undo else []),
         ]
         steps = self.steps
         nothing = "Nothing to do: the checkpoint stands at this batch." if self.already_done else ""
-        accept = accept_block(self.risks)
-        return plan_page("Rewind", self.plan_id, rows, self.reasons, accept, nothing, steps=steps)
+        parts = (sinks_table(self.sinks), accept_block(self.risks), nothing)
+        return plan_page("Rewind", self.plan_id, rows, self.reasons, *parts, steps=steps)
 
     def _replay_in_words(self) -> str:
         batches = self.replay.get("batches") or 0
@@ -383,16 +383,3 @@ class RewindPlan(Plan):
     @staticmethod
     def _undo_in_words(undo: Mapping[str, Any]) -> str:
         return f"{'possible' if undo['possible'] else '**not possible**'}: {'; '.join(undo['reasons'])}"
-
-    def _sink_in_words(self) -> str:
-        exit_ = f", exit {self.sink_exit.value}" if self.sink_exit else ""
-        rollback = self.sink.rollback
-        if not (self.rolls_sink_back and rollback):
-            return f"`{self.sink.uri}` ({self.sink.kind}{exit_})"
-        rows = "a number of rows not known" if rollback.rows is None else f"{rollback.rows:,} rows"
-        where = (
-            f"{'snapshot' if self.sink.kind == 'iceberg' else 'version'} {rollback.from_version} to {rollback.to_version}"
-            if rollback.to_version is not None
-            else "its log"
-        )
-        return f"`{self.sink.uri}` ({self.sink.kind}{exit_}): {where}, {rows} of {rollback.batches} batches leave it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.identity import is_same_stream
@@ -33,6 +33,7 @@ from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths
 from airflow_ckpt_provider.recovery.rewind.beyond import files_beyond
 from airflow_ckpt_provider.recovery.rewind.downstream import downstream_of
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan, RewindRequest
+from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink, RequestedSink, policies_for
 from airflow_ckpt_provider.recovery.rewind.replay import replay_after
 from airflow_ckpt_provider.recovery.rewind.sources import judge_sources
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, resolve
@@ -47,9 +48,11 @@ from airflow_ckpt_provider.recovery.rewind.targets import (
 )
 from airflow_ckpt_provider.recovery.rewind.undo_preview import undo_preview
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.is_this_all import is_this_all
+from airflow_ckpt_provider.sinks.kinds import Recognised
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.report import SinkPolicy
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
+from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -70,8 +73,8 @@ def plan_rewind(
     checkpoint: Checkpoint,
     specifier: Specifier,
     *,
-    sink: Sink | None = None,
-    sink_exit: SinkPolicy | None = None,
+    sink: Sink | Sequence[Sink] | None = None,
+    sink_exit: SinkPolicy | Sequence[SinkPolicy | None] | None = None,
     repository: Location | None = None,
     name: str | None = None,
     exact_replay: bool = True,
@@ -84,8 +87,9 @@ def plan_rewind(
 
     :param checkpoint: the checkpoint.
     :param specifier: where to.
-    :param sink: what the query writes to; unknown by default.
-    :param sink_exit: what is to be done about rows that the sink has beyond the target.
+    :param sink: what the query writes to, one sink or several; unknown by default.
+    :param sink_exit: what is to be done about rows that the sinks have beyond the target: one policy for all of them, or one for
+        each in the same order.
     :param repository: place of the repository. It keeps removed and replaced files, and its backups are targets too. By default
         beside the checkpoint, in ``<checkpoint>.rewinds``.
     :param name: name of the stream in the repository; by default the one that the checkpoint has there, see
@@ -102,13 +106,15 @@ def plan_rewind(
     :raises SealedError: the checkpoint is sealed by something else.
     """
     location = checkpoint.location
-    sink = sink or Sink()
+    sinks = named_sinks(sink)
+    policies = policies_for(sinks, sink_exit)
     held = repository_at(repository, location)
     request = RewindRequest(
         target=str(specifier),
-        sink=sink.name,
-        sink_exit=sink_exit.value if sink_exit else "",
-        app_id=sink.app_id or "",
+        sinks=tuple(
+            RequestedSink(each.name, policy.value if policy else "", each.app_id or "")
+            for each, policy in zip(sinks, policies, strict=True)
+        ),
         exact_replay=exact_replay,
         backup=backup or "",
     )
@@ -124,7 +130,8 @@ def plan_rewind(
             f"{location} cannot be rewound: {missing}",
             hint="restore a backup; `airflow-ckpt inspect` shows what is there",
         )
-    history = history_of(sink)
+    looked = [look_at(each) for each in sinks]
+    histories = [found.content.history if found else None for found in looked]
     before, tree = inspect_target(location), checkpoint.tree()
     if specifier.kind == "to_latest":
         exact_replay = False  # what was logged and not committed is dropped
@@ -134,26 +141,28 @@ def plan_rewind(
         repository=held,
         name=name,
         becomes=given,
-        app_id=sink.app_id,
-        history=history,
+        app_ids=[each.app_id for each in sinks],
+        histories=histories,
         tree=tree,
-    ) or QueryIds.of(query_id, app_id=sink.app_id)
-    wanted = _for_table_version(specifier, history, ids)
+    ) or QueryIds.of(query_id)
+    asked = [_Asked(each, found, policy) for each, found, policy in zip(sinks, looked, policies, strict=True)]
+    wanted = _for_table_version(specifier, asked, ids)
     if given:
         found = resolve(wanted, targets_of_manifest(given), newest=given.batch_id)
         target, notes = found.target, found.notes
     else:
-        target, notes = _target(tree, held, name, progress, wanted, sink_exit, sink, history, ids)
+        target, notes = _target(tree, held, name, progress, wanted, asked, ids)
         if target.backup:  # its metadata comes with it
             query_id = target.backup.query_id
             ids = ids.starting_as(query_id)
     replays = exact_replay and target.replays
     deletes, writes = _changes(tree, before, target, held, replays=replays)
-    if specifier.kind == "to_current" and sink_exit is not SinkPolicy.FORWARD:
+    if specifier.kind == "to_current" and SinkPolicy.FORWARD not in policies:
         deletes, writes = (), ()
     logged = (progress.latest_logged, progress.latest_committed, target.batch_id if given else None)
     newest = max(b for b in logged if b is not None)
-    report = inspect_sink(sink, history, ids, target.batch_id, newest, unwritten=repartitions(tree))
+    unwritten = repartitions(tree)
+    planned = tuple(each.planned(ids, target.batch_id, newest, query_id, unwritten) for each in asked)
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(
@@ -170,20 +179,55 @@ def plan_rewind(
         fingerprint=before.fingerprint,
         deletes=deletes,
         writes=writes,
-        sink=report,
-        sink_exit=sink_exit,
-        app_id=ids.writes_as(history) if history else sink.app_id or query_id,
+        sinks=planned,
         replay=replay.to_json(),
         sources=None
         if nothing_to_read
         else judge_sources(tree, target, replays=replays, repository=held, name=name, query_ids=ids.all, guards=guards),
-        downstream=downstream_of(history, report.rollback, downstream) if history and report.rollback else (),
-        notes=notes,
+        downstream=_downstream(asked, planned, list(downstream)),
+        notes=(*notes, *_is_all(asked, ids)),
         ended=target.ended,
-        undo=undo_preview(report, sink, sink_exit, changes=bool(deletes or writes)),
     )
-    _check_exit(plan)
-    return plan
+    _check_exits(plan)
+    return replace(plan, undo=undo_preview(plan, sinks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A sink that was named, as it was read, and what is to be done to it."""
+
+    sink: Sink
+    found: Recognised | None
+    policy: SinkPolicy | None
+
+    @property
+    def history(self) -> TableHistory | None:
+        return self.found.content.history if self.found else None
+
+    def report(self, ids: QueryIds, batch_id: int, newest: int, unwritten: frozenset[int] = frozenset()) -> SinkReport:
+        own = ids.known_as(self.sink.app_id)
+        return judge(self.sink, self.found, own, batch_id, newest, unwritten=unwritten)
+
+    def planned(
+        self, ids: QueryIds, batch_id: int, newest: int, query_id: str, unwritten: frozenset[int]
+    ) -> PlannedSink:
+        history, named = self.history, self.sink.app_id
+        app_id = ids.known_as(named).writes_as(history) if history else named or query_id
+        return PlannedSink(self.sink.name, self.report(ids, batch_id, newest, unwritten), self.policy, app_id)
+
+
+def _downstream(asked: Sequence[_Asked], planned: Sequence[PlannedSink], places: Sequence[Location]) -> tuple[str, ...]:
+    """What a roll-back of the tables does to the streams that read them."""
+    found: list[str] = []
+    for each, sink in zip(asked, planned, strict=True):
+        if each.history and sink.report.rollback:
+            found += downstream_of(each.history, sink.report.rollback, places)
+    return tuple(found)
+
+
+def _is_all(asked: Sequence[_Asked], ids: QueryIds) -> tuple[str, ...]:
+    question = is_this_all([(each.sink, each.history) for each in asked], ids)
+    return (question,) if question else ()
 
 
 def _of_backups(repository: Repository | None, name: str, ids: QueryIds | None) -> list[RewindTarget]:
@@ -211,14 +255,22 @@ def _given_backup(
     return found
 
 
-def _for_table_version(specifier: Specifier, history: TableHistory | None, ids: QueryIds) -> Specifier:
+def _for_table_version(specifier: Specifier, asked: Sequence[_Asked], ids: QueryIds) -> Specifier:
     """Turn a table version into the newest batch that the table held then."""
     if specifier.kind != "to_table_version":
         return specifier
+    tables = [each for each in asked if each.history]
+    history = tables[0].history if len(tables) == 1 else None
+    if len(tables) > 1:
+        raise RefusedError(
+            f"--to-table-version does not say of which table: {', '.join(each.sink.name for each in tables)}",
+            hint="name the batch instead: --list shows the versions of each table that hold it",
+        )
     if history is None:
         raise RefusedError(
             "--to-table-version needs a Delta table as the sink, or an Iceberg table", hint="name it: --sink TABLE"
         )
+    ids = ids.known_as(tables[0].sink.app_id)
     try:
         version = int(specifier.value)
     except ValueError:
@@ -248,45 +300,50 @@ def _target(
     name: str,
     progress: Progress,
     specifier: Specifier,
-    sink_exit: SinkPolicy | None,
-    sink: Sink,
-    history: TableHistory | None,
+    asked: Sequence[_Asked],
     ids: QueryIds,
 ) -> tuple[RewindTarget, tuple[str, ...]]:
+    forward = asked[0].policy is SinkPolicy.FORWARD
     newest = progress.latest_committed or 0
     only = int(specifier.value) if specifier.kind == "to_batch" and specifier.value.lstrip("-").isdigit() else None
     if specifier.kind in ("to_latest", "to_current"):
         only = newest
     own = targets_of_checkpoint(tree, only=only)
-    enough = only is not None and own and sink_exit is not SinkPolicy.FORWARD
+    enough = only is not None and own and not forward
     backups = [] if enough else _of_backups(repository, name, ids)
     targets = merged(own, backups)
     if only is not None and only not in {t.batch_id for t in targets}:
         targets = merged(targets_of_checkpoint(tree), backups)  # for the range in the message
     resolved = resolve(specifier, targets, newest=newest)
-    if sink_exit is not SinkPolicy.FORWARD:
+    if not forward:
         return resolved.target, resolved.notes
     everything = merged(targets_of_checkpoint(tree), backups)
-    target = _where_the_sink_is(sink, history, progress, everything, resolved.target, ids)
+    places = [_where_the_sink_is(each, progress, everything, resolved.target, ids) for each in asked]
+    target = places[0]
+    if len({place.batch_id for place in places}) > 1:
+        where = ", ".join(f"{each.sink.name} at {place.batch_id}" for each, place in zip(asked, places, strict=True))
+        raise RefusedError(
+            f"the sinks are not at one batch ({where}): the checkpoint cannot go forward to all of them",
+            hint="roll them back to one batch (sink_policy / --sink-policy rollback)",
+        )
     moved = f"the sink stays and the checkpoint goes to batch {target.batch_id}, where the sink is"
     return target, (*resolved.notes, moved)
 
 
 def _where_the_sink_is(
-    sink: Sink,
-    history: TableHistory | None,
+    sink: _Asked,
     progress: Progress,
     targets: list[RewindTarget],
     asked: RewindTarget,
     ids: QueryIds,
 ) -> RewindTarget:
     newest = progress.latest_logged or 0
-    report = inspect_sink(sink, history, ids, asked.batch_id, newest)
+    report = sink.report(ids, asked.batch_id, newest)
     target = next((t for t in targets if t.batch_id == report.batch_id), None)
     there = report
     if target:
         becomes = ids.starting_as(target.backup.query_id) if target.backup else ids
-        there = inspect_sink(sink, history, becomes, target.batch_id, newest)
+        there = sink.report(becomes, target.batch_id, newest)
     if report.batch_id is None or (there.verdict in (Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE) and target):
         raise RefusedError(
             f"{report.uri} does not tell to which batch the checkpoint would have to go forward "
@@ -349,16 +406,34 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
                 )
 
 
-def _check_exit(plan: RewindPlan) -> None:
-    """Refuse an exit that the sink does not have."""
-    if plan.sink_exit is not SinkPolicy.ROLLBACK or plan.rolls_sink_back or plan.sink.verdict is Verdict.SAFE:
-        return
-    obstacle = plan.sink.obstacle or "; ".join(plan.sink.reasons)
-    raise RefusedError(
-        f"the sink cannot be rolled back to batch {plan.batch_id}: {obstacle}",
-        hint="go to another batch, move the checkpoint to where the sink is (sink_policy / --sink-policy forward), or keep "
-        f"the sink and accept what will happen (keep): {'; '.join(plan.sink.reasons)}",
-    )
+def _check_exits(plan: RewindPlan) -> None:
+    """Refuse a policy that a sink does not have: all sinks go back as planned, or none does."""
+    for sink in plan.sinks:
+        report = sink.report
+        if sink.policy is not SinkPolicy.ROLLBACK or sink.rolls_back or report.verdict is Verdict.SAFE:
+            continue
+        obstacle = report.obstacle or "; ".join(report.reasons)
+        which = "the sink" if len(plan.sinks) == 1 else f"the sink {report.uri}"
+        each = "" if len(plan.sinks) == 1 else ", with a policy for each sink, in their order"
+        raise RefusedError(
+            f"{which} cannot be rolled back to batch {plan.batch_id}: {obstacle}",
+            hint="go to another batch, move the checkpoint to where the sink is (sink_policy / --sink-policy forward), or keep "
+            f"the sink and accept what will happen (keep{each}): {'; '.join(report.reasons)}",
+        )
+    if plan.new_query_id:
+        _check_new_query_id(plan)
+
+
+def _check_new_query_id(plan: RewindPlan) -> None:
+    """Refuse to give the query a new id where a sink that stays skips batches by the id that it has."""
+    for sink in plan.sinks:
+        by_id = sink.report.query_ids and sink.app_id == plan.query_id
+        if not sink.rolls_back and by_id and sink.report.verdict is Verdict.WILL_SKIP:
+            raise RefusedError(
+                f"a table with the feature {plan.by_spark} is rolled back by Spark, after which the query gets a new id; "
+                f"{sink.report.uri}, which is to stay, knows its batches by the id that it has, and would take them all again",
+                hint="roll all sinks back, or go to a batch that this one does not have to skip",
+            )
 
 
 def _continued(
@@ -380,7 +455,9 @@ def _continued(
 
 def _without_acceptance(request: RewindRequest) -> RewindRequest:
     """The request; in version 0.1 the policy ``accept`` said what ``keep`` says, which is none, and accepted the sink's risk."""
-    return replace(request, sink_exit="") if request.sink_exit == SinkPolicy.ACCEPT.value else request
+    accept = SinkPolicy.ACCEPT.value
+    sinks = (replace(sink, sink_exit="") if sink.sink_exit == accept else sink for sink in request.sinks)
+    return replace(request, sinks=tuple(sorted(sinks, key=lambda sink: sink.sink)))
 
 
 def read_plan(repository: Repository, plan_id: str) -> RewindPlan | None:

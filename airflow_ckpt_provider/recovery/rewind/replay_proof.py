@@ -16,7 +16,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.sink import Sink, history_of
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -26,14 +26,19 @@ class ReplayProof:
 
     :param batch_id: the batch that was gone back to.
     :param replayed: batches committed since, ascending.
-    :param rows: batch -> rows that the sink has of it, where its log tells; empty for sinks that keep none.
+    :param tables: name of a sink -> batch -> rows that the sink has of it, where its log tells; without sinks that keep none.
     :param findings: what is not as it has to be; none: the replay is proven as far as the logs go.
     """
 
     batch_id: int
     replayed: tuple[int, ...]
-    rows: dict[int, int | None]
+    tables: dict[str, dict[int, int | None]]
     findings: tuple[str, ...]
+
+    @property
+    def rows(self) -> dict[int, int | None]:
+        """Batch -> rows of it in the only table, or in the first."""
+        return next(iter(self.tables.values()), {})
 
     @property
     def ok(self) -> bool:
@@ -45,20 +50,29 @@ class ReplayProof:
         return {
             "batch_id": self.batch_id,
             "replayed": list(self.replayed),
-            "rows": {str(batch): rows for batch, rows in self.rows.items()},
+            **(self._rows_json if len(self.tables) < 2 else {"tables": self._tables_json}),
             "findings": list(self.findings),
             "ok": self.ok,
         }
+
+    @property
+    def _rows_json(self) -> dict[str, Any]:
+        return {"rows": {str(batch): rows for batch, rows in self.rows.items()}}
+
+    @property
+    def _tables_json(self) -> dict[str, Any]:
+        return {name: {str(batch): n for batch, n in rows.items()} for name, rows in self.tables.items()}
 
     def to_markdown(self) -> str:
         """The proof for people."""
         head = f"### Replay after batch {self.batch_id}: {'as it has to be' if self.ok else 'NOT as it has to be'}\n"
         lines = [f"* {finding}" for finding in self.findings]
-        if self.rows:
-            lines += ["", "| batch | rows in the sink |", "|---|---:|"]
-            lines += [
-                f"| {batch} | {'not told' if rows is None else f'{rows:,}'} |" for batch, rows in self.rows.items()
-            ]
+        for name, rows in self.tables.items():
+            if not rows:
+                continue
+            of = "the sink" if len(self.tables) == 1 else f"`{name}`"
+            lines += ["", f"| batch | rows in {of} |", "|---|---:|"]
+            lines += [f"| {batch} | {'not told' if count is None else f'{count:,}'} |" for batch, count in rows.items()]
         return "\n".join([head, *lines]) + "\n"
 
 
@@ -66,7 +80,7 @@ def prove_replay(
     checkpoint: Checkpoint,
     batch_id: int,
     *,
-    sink: Sink | None = None,
+    sink: Sink | Sequence[Sink] | None = None,
     repository: Location | None = None,
     name: str | None = None,
 ) -> ReplayProof:
@@ -76,7 +90,8 @@ def prove_replay(
 
     :param checkpoint: the checkpoint; its stream may run.
     :param batch_id: the batch that was gone back to.
-    :param sink: what the query writes to; a Delta table tells the rows of each batch, under every id that the query has had.
+    :param sink: what the query writes to, one sink or all of them; a Delta table tells the rows of each batch, under every id
+        that the query has had.
     :param repository: place of the repository that knows the query's older ids; by default the one beside the checkpoint.
     :param name: name of the stream in the repository; by default the one that the checkpoint has there.
     :raises RefusedError: nothing was committed since.
@@ -97,9 +112,9 @@ def prove_replay(
         for b in range(first, newest + 1)
         if b not in there
     ]
-    rows: dict[int, int | None] = {}
-    history = history_of(sink) if sink else None
-    if sink and history:
+    tables: dict[str, dict[int, int | None]] = {}
+    histories = [(each, history) for each in named_sinks(sink) if (history := history_of(each))]
+    if histories:
         location = checkpoint.location
         held = repository_at(repository, location)
         ids = read_query_ids(
@@ -107,16 +122,18 @@ def prove_replay(
             place=location,
             repository=held,
             name=stream_name(held, location, name, query_id=progress.query_id),
-            app_id=sink.app_id,
-            history=history,
+            app_ids=[each.app_id for each, _ in histories],
+            histories=[history for _, history in histories],
             tree=checkpoint.tree(),
         )
         if ids is None:
             findings.append("metadata is missing: which batches of the table are the query's is not known")
         else:
-            rows, found = _in_table(history, ids, range(batch_id + 1, newest + 1))
-            findings += found
-    return ReplayProof(batch_id, replayed, rows, tuple(findings))
+            for each, history in histories:
+                rows, found = _in_table(history, ids.known_as(each.app_id), range(batch_id + 1, newest + 1))
+                tables[each.name] = rows
+                findings += found if len(histories) == 1 else [f"{each.name}: {finding}" for finding in found]
+    return ReplayProof(batch_id, replayed, tables, tuple(findings))
 
 
 def _in_table(history: TableHistory, ids: QueryIds, batches: range) -> tuple[dict[int, int | None], list[str]]:

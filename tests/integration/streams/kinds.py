@@ -47,7 +47,8 @@ class Kind:
     :param frame: makes the query from a session and the input directory.
     :param mode: output mode.
     :param conf: settings of its session.
-    :param sink: ``batches`` for :mod:`tests.integration.streams.sink`, or a sink of Spark by its format.
+    :param sink: ``batches``, ``merge`` or ``two tables`` for :mod:`tests.integration.streams.sink`, or a sink of Spark by its
+        format.
     :param options: options of its writer.
     """
 
@@ -222,6 +223,7 @@ KINDS = {
     **REWOUND,
     "kafka": Kind(_kafka),
     "delta_sink": Kind(_stateless, sink="delta"),
+    "dedup_to_two_tables": Kind(_deduplicated, conf=_CHANGELOG | _SOME_BATCHES, sink="two tables"),
     "async_progress": Kind(
         _rate,
         sink="noop",

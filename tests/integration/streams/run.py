@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tests.integration.streams.kinds import FAULT, KINDS
 from tests.integration.streams.session import start_session
-from tests.integration.streams.sink import merger, writer
+from tests.integration.streams.sink import merger, splitter, writer
 
 
 def start_query(
@@ -46,6 +46,8 @@ def start_query(
         return stream.foreachBatch(writer(Path(out))).start()
     if chosen.sink == "merge":
         return stream.foreachBatch(merger(out)).start()
+    if chosen.sink == "two tables":
+        return stream.foreachBatch(splitter(out)).start()
     stream = stream.format(chosen.sink)
     return stream.start() if chosen.sink == "noop" else stream.start(out)
 

@@ -50,6 +50,17 @@ def merger(out: str) -> Callable[[DataFrame, int], None]:
     return merge
 
 
+def splitter(out: str) -> Callable[[DataFrame, int], None]:
+    """A ``foreachBatch`` function that writes into two Delta tables: all rows, and those with an even value."""
+
+    def split(frame: DataFrame, batch_id: int) -> None:
+        for name, rows in (("all", frame), ("even", frame.where("v % 2 = 0"))):
+            table = rows.write.format("delta").mode("append").option("txnAppId", name).option("txnVersion", batch_id)
+            table.save(f"{out}/{name}")
+
+    return split
+
+
 def batches(out: Path) -> dict[int, list[str]]:
     """Rows by batch."""
     found = {}

@@ -70,9 +70,7 @@ def test_nothing_new_is_no_record(place: Location) -> None:
 @pytest.mark.parametrize("name", ["1", "01", "0000001", "\u0661"])
 def test_each_number_has_one_name(place: Location, name: str) -> None:
     learn(place, X)
-    place.create(
-        f"damaged/orders/{name}.json", b'{"format":"airflow-ckpt-damaged-objects","version":1,"objects":{}}\n'
-    )
+    place.create(f"damaged/orders/{name}.json", b'{"format":"airflow-ckpt-damaged-objects","version":1,"objects":{}}\n')
     assert known(place) == {X}
     forget_damaged(place, "orders", read_damaged(place, "orders"), listed={X})
     assert known(place) == {X}

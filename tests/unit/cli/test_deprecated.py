@@ -21,7 +21,7 @@ RESTORE = ["restore", "/r", "latest", "/t"]
 @pytest.mark.parametrize(
     ("given", "argument", "value", "instead"),
     [
-        ([*REWIND, "--sink-exit", "forward"], "sink_policy", "forward", "--sink-policy"),
+        ([*REWIND, "--sink-exit", "forward"], "sink_policy", ["forward"], "--sink-policy"),
         ([*REWIND, "--fresh"], "exact_replay", False, "--no-exact-replay"),
         ([*REWIND, "--backup", "b1"], "backup_id", "b1", "--backup-id"),
         ([*REWIND, "--accept-foreign-loss"], "accept", ["foreign_loss"], "--accept foreign_loss"),
@@ -63,7 +63,7 @@ def test_they_are_not_in_the_help() -> None:
 
 def test_the_defaults_are_those_of_the_new_options() -> None:
     args = build_parser().parse_args(REWIND)
-    assert (args.sink_policy, args.exact_replay, args.backup_id, args.accept) == (None, True, None, [])
+    assert (args.sink_policy, args.exact_replay, args.backup_id, args.accept) == ([], True, None, [])
 
 
 def test_accepting_does_not_carry_over_to_the_next_command() -> None:

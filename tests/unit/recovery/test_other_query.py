@@ -15,7 +15,7 @@ from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, SinkAnswer, plan_restore
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.storage.location import Location
@@ -47,7 +47,7 @@ def query_id(place: Location) -> str:
 
 
 def test_it_is_refused_until_it_is_accepted(place: Location, orders: Location, payments: Manifest) -> None:
-    made = plan(place, payments, sink=(Verdict.SAFE, ("the sink says so",)))
+    made = plan(place, payments, sink=SinkAnswer(Verdict.SAFE, ("the sink says so",)))
     before = contents(orders)
     why = (
         f"the target holds query {QUERY_ID}, and the backup is of query {OTHER} of {(place / 'payments').uri}; nothing shows "

@@ -95,7 +95,7 @@ def ids_of(orders: Location, table: Location | None = None) -> QueryIds:
         place=orders,
         repository=repository(orders),
         name=orders.name,
-        history=read_table_history(table) if table else None,
+        histories=[read_table_history(table)] if table else [],
         tree=Checkpoint.at(orders).tree(),
     )
     assert found
@@ -267,13 +267,13 @@ class TestBackups:
         run(orders, table, 5, 6)
         manifest = repository(orders).manifest(backup.backup_id)
         sink = Sink(place=table)
-        verdict, reasons = sink_says(sink, manifest, orders, repository=repository(orders)) or (None, ())
+        verdict, reasons, _ = sink_says(sink, manifest, orders, repository=repository(orders)) or (None, (), ())
         assert verdict is Verdict.WILL_DUPLICATE
         assert f"as batches of {newer}, and the query's id will be {QUERY_ID}" in reasons[0]
         copy = Location(orders.store, f"{orders.root}-copy")
-        elsewhere, _ = sink_says(sink, manifest, copy, repository=repository(orders)) or (None, ())
+        elsewhere, *_ = sink_says(sink, manifest, copy, repository=repository(orders)) or (None, (), ())
         assert elsewhere is Verdict.WILL_DUPLICATE
-        unknown, _ = sink_says(sink, manifest, copy) or (None, ())
+        unknown, *_ = sink_says(sink, manifest, copy) or (None, (), ())
         assert unknown is Verdict.UNKNOWN
 
 

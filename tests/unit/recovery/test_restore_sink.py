@@ -47,6 +47,6 @@ def test_no_sink_named(place: Location) -> None:
 
 def test_a_sink_without_memory(place: Location) -> None:
     manifest = back_up(place, stream(4)).manifest
-    verdict, reasons = sink_says(Sink(kind="foreachBatch"), manifest, place / "target") or (None, ())
+    verdict, reasons, _ = sink_says(Sink(kind="foreachBatch"), manifest, place / "target") or (None, (), ())
     assert verdict is Verdict.WILL_DUPLICATE
     assert reasons[0].startswith("sink: foreachBatch keeps no memory of batches")

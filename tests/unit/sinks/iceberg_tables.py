@@ -13,7 +13,7 @@ from airflow_ckpt_provider.sinks.iceberg_history import EPOCH_ID, QUERY_ID
 from airflow_ckpt_provider.sinks.iceberg_rollback import IcebergTable, set_snapshot
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.storage.opening import open_location
 
 QUERY, OTHER = "query-1", "query-2"
@@ -132,4 +132,4 @@ class Table:
 
 def look_at(sink: Sink, batch: int, query: str = QUERY, newest: int = 99) -> SinkReport:
     """Judge a start after a batch."""
-    return inspect_sink(sink, history_of(sink), QueryIds.of(query), batch, newest)
+    return inspect_sink(sink, QueryIds.of(query), batch, newest)

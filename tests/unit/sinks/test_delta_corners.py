@@ -17,7 +17,7 @@ from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.sinks.test_delta_sink import QUERY, Table
 
@@ -30,7 +30,7 @@ def table(tmp_path: Path) -> Table:
 def look(table: Table, batch: int) -> SinkReport:
     """As every verb does it: with the files and the log checkpoint of the table."""
     sink = Sink(table.place, "")
-    return inspect_sink(sink, history_of(sink), QueryIds.of(QUERY), batch, 99)
+    return inspect_sink(sink, QueryIds.of(QUERY), batch, 99)
 
 
 def commit(table: Table, *actions: dict[str, object]) -> None:

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.sinks.iceberg_rollback import (
     snapshot_is_set_by,
 )
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, inspect_sink
+from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
@@ -512,5 +512,5 @@ def test_an_id_that_a_person_named_is_not_what_iceberg_compares(table: Table) ->
     """Batches under an older id are the stream's, and are not skipped."""
     table.batch(0, 1, 2, query=OTHER)
     ids = QueryIds.of(QUERY, app_id=OTHER)
-    report = inspect_sink(table.sink, history_of(table.sink), ids, 1, 99)
+    report = inspect_sink(table.sink, ids, 1, 99)
     assert (report.batch_id, report.remembered, report.verdict) == (2, None, Verdict.WILL_DUPLICATE)

@@ -1,0 +1,258 @@
+"""A Delta table as a sink: recognised by ``_delta_log/``, judged by its log, rolled back in one commit."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.guards import delta_client
+from airflow_ckpt_provider.guards.delta_log import interval, is_delta_table, read_delta_log
+from airflow_ckpt_provider.sinks.data_files import missing_for_version
+from airflow_ckpt_provider.sinks.delta import equal_versions, inspect_delta
+from airflow_ckpt_provider.sinks.delta_history import TableHistory, features_of, read_table_history
+from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
+from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, SinkStart
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.report import SinkReport
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+
+log = logging.getLogger(__name__)
+
+#: A property of a table: VACUUM deletes files that left the table longer ago. A week by default (Delta's documentation).
+_RETENTION = "delta.deletedFileRetentionDuration"
+#: Less than this, and a VACUUM may come before somebody decides; in seconds.
+_A_DAY = 24 * 60 * 60
+_SAY_HOW = "say how Spark is run: --spark-submit 'spark-submit --packages io.delta:…', or spark_conn_id of the operator"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTableContent:
+    """A Delta table, as it was read.
+
+    :param sink: the table, as the person names it.
+    :param table: its log.
+    """
+
+    sink: Sink
+    table: TableHistory
+
+    @property
+    def history(self) -> TableHistory:
+        """Its log."""
+        return self.table
+
+    def verdict(self, start: SinkStart) -> SinkReport:
+        """Judge a start; a rollback goes to a version whose files are all there."""
+        remembered = beyond_the_log(self.sink, self.table, start.ids)
+        report = inspect_delta(self.table, start.ids, start.batch_id, remembered=remembered, unwritten=start.unwritten)
+        return _with_whole_version(self.sink.place, self.table, report) if self.sink.place else report
+
+
+class DeltaSink(SinkKind):
+    """Delta tables. See :mod:`~airflow_ckpt_provider.sinks.delta_rollback` for what a rollback commits."""
+
+    kind = "delta"
+
+    def look(self, sink: Sink) -> DeltaTableContent | None:
+        """Read the table's log."""
+        if sink.place is None or not is_delta_table(sink.place):
+            return None
+        return DeltaTableContent(sink, described(sink.place, read_table_history(sink.place)))
+
+    def check(self, change: SinkChange) -> None:
+        """See that whoever restores the table is there, and that nobody wrote into it."""
+        rollback, report = change.rollback, change.report
+        if rollback.feature and change.app_id != change.query_id:
+            raise RefusedError(
+                f"{report.uri} has the feature {rollback.feature}, with which deltalake cannot restore it, and after a RESTORE "
+                f"by Spark it still remembers the batches of txnAppId {change.app_id}, which only the query's code can change",
+                hint="rewind with --sink-policy keep, restore the table by Spark "
+                "(airflow_ckpt_provider/jobs/roll_table_back.py), and give the code another txnAppId before it is started",
+            )
+        if rollback.feature and change.sink.by_spark is None:
+            raise RefusedError(
+                f"{report.uri} has the feature {rollback.feature}, with which deltalake cannot restore it",
+                hint=_SAY_HOW,
+            )
+        place = _table(change)
+        history = read_table_history(place)
+        plans = {commit.plan_id for commit in history.commits}
+        if change.continued and change.undo_id in plans:
+            raise brought_forward(change)
+        if history.newest != rollback.from_version and change.plan_id not in plans:
+            raise RefusedError(
+                f"{place} is at version {history.newest}, and the plan was made at version {rollback.from_version}: somebody "
+                "wrote into it; the table was not changed",
+                hint="see who writes (DESCRIBE HISTORY), then make a new plan",
+            )
+
+    def roll_back(self, change: SinkChange) -> int | None:
+        """One commit that restores the version and what the table remembers of the query."""
+        rollback = change.rollback
+        if rollback.to_version is None or rollback.from_version is None:
+            raise ValueError("the plan of a Delta table has versions")
+        target = TableTarget(
+            table=_table(change),
+            version=rollback.to_version,
+            app_id=change.app_id,
+            batch_id=change.batch_id,
+            plan_id=change.plan_id,
+            storage_options=dict(change.sink.storage_options),
+            older_ids=dict.fromkeys(change.report.memories, change.batch_id),
+        )
+        change.check_lease()
+        by_spark = change.sink.by_spark if rollback.feature else None
+        return roll_back_table(target, expected=rollback.from_version, by_spark=by_spark)
+
+    def is_rolled_back(self, change: SinkChange) -> bool:
+        """Whether the plan's commit is in the table."""
+        return committed_by(_table(change), change.plan_id) is not None
+
+    def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
+        """Spark for some features; else files that VACUUM leaves for a while."""
+        feature, uri, sink = change.rollback.feature, change.report.uri, change.sink
+        needs = ["nobody may write into the table before"]
+        if feature and sink.by_spark is None:
+            return [], [f"{uri} has the feature {feature}: only Spark brings it forward again, and no Spark is named"]
+        if feature:
+            return [*needs, f"Spark brings the table forward again (feature {feature}): name it as for the rewind"], []
+        try:
+            properties = delta_client.read_properties(
+                _table(change), storage_options=sink.storage_options
+            ).configuration
+        except StorageError as e:
+            return [], [f"{e.message}; {e.hint}" if e.hint else e.message]
+        words = properties.get(_RETENTION, "")
+        kept = interval(words) if words else None
+        if kept is not None and kept.total_seconds() < _A_DAY:
+            needs.append(
+                f"a VACUUM deletes files {words} after they left the table ({_RETENTION}): none may run before"
+            )
+        return needs, []
+
+    def check_undo(self, change: SinkChange) -> None:
+        """See that Spark is there where it takes Spark, and that the roll-back is the table's newest version."""
+        if change.rollback.feature and change.sink.by_spark is None:
+            raise RefusedError(
+                f"rewind {change.plan_id} rolled {change.report.uri} back by Spark, which has to bring it forward again too",
+                hint=_SAY_HOW,
+            )
+        self._rolled_back_in(change)
+
+    def undo(self, change: SinkChange) -> int | None:
+        """One commit that restores the version before the roll-back, and its memory."""
+        rolled_back, rollback, report = self._rolled_back_in(change), change.rollback, change.report
+        if rolled_back is None or rollback.from_version is None:
+            return None  # killed before the table was rolled back
+        target = TableTarget(
+            table=_table(change),
+            version=rollback.from_version,
+            app_id=change.app_id,
+            batch_id=next(b for b in (report.remembered, report.batch_id, change.newest) if b is not None),
+            plan_id=change.undo_id,
+            storage_options=dict(change.sink.storage_options),
+            older_ids=dict(report.memories),
+        )
+        change.check_lease()
+        by_spark = change.sink.by_spark if rollback.feature else None
+        return roll_back_table(target, expected=rolled_back, by_spark=by_spark)
+
+    def is_undone(self, change: SinkChange) -> bool:
+        """Whether the undo's commit is in the table."""
+        return committed_by(_table(change), change.undo_id) is not None
+
+    def _rolled_back_in(self, change: SinkChange) -> int | None:
+        """The version in which the table was rolled back, which still has to be its newest; ``None`` without one."""
+        place, record = _table(change), change.record
+        done = record["table_version"] if record else committed_by(place, change.plan_id)
+        history = read_table_history(place)
+        newest, former = history.newest, change.rollback.from_version
+        if done is None and former is not None and history.first > former + 1:
+            raise RefusedError(
+                f"the log of {place} begins at version {history.first}, so nobody knows whether rewind {change.plan_id} rolled "
+                f"the table back from version {former}; nothing was changed",
+                hint="run the same rewind again, which ends it",
+            )
+        if done is not None and newest != done and committed_by(place, change.undo_id) is None:
+            raise RefusedError(
+                f"{place} was written to since rewind {change.plan_id}: it is at version {newest}, the roll-back was {done}",
+                hint="rewind again instead"
+                if record
+                else "run the same rewind again, which ends it and keeps what was written",
+            )
+        return int(done) if done is not None else None
+
+
+def brought_forward(change: SinkChange) -> RefusedError:
+    """The error for a roll-back that somebody has begun to take back."""
+    return RefusedError(
+        f"{change.sink.name} was brought forward again by an undo of rewind {change.plan_id}, which was not ended",
+        hint=f"run it again: `airflow-ckpt undo {change.checkpoint} --plan {change.plan_id}`",
+    )
+
+
+def _table(change: SinkChange) -> Location:
+    """The table's directory.
+
+    :raises RefusedError: the sink that was named has none.
+    """
+    if change.sink.place is None:
+        raise RefusedError(
+            f"{change.report.uri} was a Delta table when the plan was made, and {change.sink.name} is none",
+            hint=f"name it: --sink {change.report.uri}",
+        )
+    return change.sink.place
+
+
+def described(place: Location, history: TableHistory) -> TableHistory:
+    """A history whose commits do not say the table's protocol and properties, with those of its log checkpoint.
+
+    Unchanged where they say it, and where the checkpoint cannot be read: see
+    :attr:`~airflow_ckpt_provider.sinks.delta_history.TableHistory.is_described`.
+    """
+    if history.is_described:
+        return history
+    try:
+        state = delta_client.read_state(read_delta_log(place), history.newest)
+    except (MissingExtraError, delta_client.UnreadableTableError) as e:
+        log.info("%s", e)
+        return history
+    features = history.features | features_of({"configuration": state.configuration, "schemaString": state.schema}, {})
+    return replace(history, configuration=state.configuration, features=features | state.features, is_described=True)
+
+
+def beyond_the_log(sink: Sink, history: TableHistory, ids: QueryIds) -> dict[str, int | None]:
+    """What the table remembers of the ids that its log does not name any more: id -> newest batch, or ``None``.
+
+    Empty where the log is whole, and where ``deltalake``, which reads log checkpoints, is not installed.
+    """
+    found: dict[str, int | None] = {}
+    if sink.place is None or history.format != "delta" or history.is_whole:
+        return found
+    for id_ in ids.all:
+        if history.remembered(id_) is None:
+            try:
+                found[id_] = delta_client.remembered(sink.place, id_, storage_options=sink.storage_options)
+            except MissingExtraError as e:
+                log.info("%s", e)
+    return found
+
+
+def _with_whole_version(place: Location, history: TableHistory, report: SinkReport) -> SinkReport:
+    """Choose, among the versions with the same rows, one whose files are all there: ``VACUUM`` deletes what left the table."""
+    rollback = report.rollback
+    if rollback is None or rollback.to_version is None:
+        return report
+    gone: dict[int, str] = {}
+    for version in equal_versions(history, rollback.to_version):
+        missing = missing_for_version(place, history, version)
+        if missing is None:
+            return replace(report, rollback=replace(rollback, to_version=version))
+        gone[version] = missing
+    version, path = next(iter(gone.items()))
+    obstacle = (
+        f"version {version} needs the data file {path}, which is gone (VACUUM): no version with these rows is whole"
+    )
+    return replace(report, rollback=None, obstacle=obstacle)

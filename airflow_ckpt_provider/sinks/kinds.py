@@ -1,0 +1,287 @@
+"""Which kind of sink a query writes to: our own kinds, and those of other packages.
+
+A package adds a kind by an entry point of the group :data:`GROUP`, whose value is called without arguments and returns a
+:class:`SinkKind`::
+
+    [project.entry-points."airflow_ckpt_provider.sinks"]
+    ledger = "my_package.ledger_sink:LedgerSink"
+
+Delta tables, Iceberg tables and Spark's file sink are found in the same way, after those of other packages. ``docs/sinks.md``
+has an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Protocol, TypeVar
+
+from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, SinkRollback
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
+
+Answer = TypeVar("Answer")
+
+GROUP = "airflow_ckpt_provider.sinks"
+#: Names that no other package can give its kind: tables that are only named here, and sinks without a memory.
+_TAKEN = frozenset({*WITHOUT_MEMORY, "unknown", "hudi", "paimon"})
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStart:
+    """A start of the query, for which a sink is judged.
+
+    :param ids: ids by which the sink may know the query.
+    :param batch_id: the batch after which the query starts.
+    :param newest: the newest batch that it may have written.
+    :param unwritten: batches that write nothing, such as an offline repartition of the state.
+    """
+
+    ids: QueryIds
+    batch_id: int
+    newest: int
+    unwritten: frozenset[int] = frozenset()
+
+
+class KeptFiles(Protocol):
+    """Keeps files of a sink in the repository before they are removed."""
+
+    @property
+    def sizes(self) -> dict[str, int] | None:
+        """Path -> bytes of what is kept; ``None`` until all of it is. Remove nothing before."""
+
+    @property
+    def place(self) -> str:
+        """Path in the repository, for messages."""
+
+    def keep(self, source: Location, files: Iterable[StoredFile], *, workers: int = ...) -> None:
+        """Copy files into the repository; the second time it does nothing."""
+
+    def read(self, path: str) -> bytes:
+        """Content of a file that was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkChange:
+    """A roll-back of one sink, or its undo.
+
+    :param sink: the sink, as the person names it.
+    :param report: what the plan says of it; its ``rollback`` is what :meth:`SinkContent.verdict` has planned.
+    :param rollback: the same ``rollback``.
+    :param plan_id: the plan. What is written into the sink should carry it: a second run finds by it what the first one did.
+    :param undo_id: what the undo of the plan should carry.
+    :param checkpoint: URI of the checkpoint, for messages.
+    :param query_id: the query's id.
+    :param app_id: the id by which the sink knows the query.
+    :param batch_id: the batch that is gone back to.
+    :param newest: the newest batch that had been logged.
+    :param continued: the plan was begun before.
+    :param record: what the audit record keeps of the roll-back; ``None`` where the plan was not ended.
+    :param aside: keeps files before they are removed; ``None`` in :meth:`SinkKind.check` and :meth:`SinkKind.check_undo`.
+    :param guarding: the same place, in which each request sees first that this attempt may still write.
+    :param check_lease: raises ``LeaseLostError`` where this attempt may not write any more. Call it before a write that does
+        not go through a place of ``guarding``.
+    :param workers: requests under way at once.
+    """
+
+    sink: Sink
+    report: SinkReport
+    rollback: SinkRollback
+    plan_id: str
+    undo_id: str
+    checkpoint: str
+    query_id: str
+    app_id: str
+    batch_id: int
+    newest: int
+    continued: bool = False
+    record: Mapping[str, Any] | None = None
+    aside: KeptFiles | None = None
+    guarding: Callable[[Location], Location] = lambda place: place
+    check_lease: Callable[[], None] = lambda: None
+    workers: int = 1
+
+    @property
+    def kept(self) -> KeptFiles:
+        """What keeps files.
+
+        :raises ValueError: nothing is changed yet, so there is none.
+        """
+        if self.aside is None:
+            raise ValueError("files are kept only while a sink is rolled back or brought forward")
+        return self.aside
+
+
+class SinkContent(Protocol):
+    """A sink that was recognised, as it was read."""
+
+    @property
+    def history(self) -> TableHistory | None:
+        """Its log, where it keeps query ids in a log of commits; else ``None``."""
+
+    def verdict(self, start: SinkStart) -> SinkReport:
+        """Judge a start. Reads only.
+
+        :return: ``kind`` is that of the :class:`SinkKind`; with ``rollback``, or ``obstacle`` where it cannot be rolled back.
+        """
+
+
+class SinkKind(Protocol):
+    """Sinks of one kind. Subclass it: what is not abstract here has a default.
+
+    Every method may run again after the process was killed anywhere, and then does only what is left.
+    """
+
+    #: What a report calls it. A person can also name a sink ``<kind>:<name>``, where it has no directory.
+    kind: str
+
+    def look(self, sink: Sink) -> SinkContent | None:
+        """Read a sink of this kind; ``None`` for anything else. Reads only.
+
+        :raises CkptError: it is of this kind and cannot be read.
+        """
+        raise NotImplementedError
+
+    def check(self, change: SinkChange) -> None:
+        """See that the sink can still be rolled back as planned. All sinks of a plan are checked before the first one is changed.
+
+        :raises RefusedError: it cannot: somebody wrote into it, or something is missing that it takes.
+        """
+
+    def roll_back(self, change: SinkChange) -> int | None:
+        """Take the batches after ``change.batch_id`` out of the sink, and out of its memory.
+
+        :return: the version of the commit that did it, for the audit record; ``None`` where there is no such number.
+        :raises CkptError: it was not done, or not as a whole; the checkpoint stays sealed where something was changed.
+        """
+        raise NotImplementedError
+
+    def is_rolled_back(self, change: SinkChange) -> bool | None:
+        """Whether the plan has changed the sink, also in part; ``None``: that cannot be told, and the checkpoint stays sealed."""
+        return None
+
+    def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
+        """What an undo will need, and what forbids it; asked when the roll-back is planned."""
+        return [], []
+
+    def check_undo(self, change: SinkChange) -> None:
+        """See that the sink can be brought forward: it was rolled back by the plan, wholly or in part, and not written to since.
+
+        :raises RefusedError: it cannot.
+        """
+
+    def undo(self, change: SinkChange) -> int | None:
+        """Make the sink what it was before :meth:`roll_back`, its memory too; nothing where that did nothing yet.
+
+        :return: the version of the commit that did it, or ``None``.
+        """
+        raise NotImplementedError
+
+    def is_undone(self, change: SinkChange) -> bool | None:
+        """Whether the undo has changed the sink, also in part; ``None``: that cannot be told."""
+        return None
+
+
+def installed_kinds() -> tuple[SinkKind, ...]:
+    """All kinds, those of other packages first.
+
+    :raises RefusedError: one of another package cannot be loaded, or has a name that is taken.
+    """
+    own = _own_kinds()
+    taken = {*_TAKEN, *(kind.kind for kind in own)}
+    others: list[SinkKind] = []
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            made: SinkKind = entry.load()()
+            name = made.kind
+        except Exception as e:
+            raise RefusedError(
+                f"the sink {entry.name!r} cannot be loaded: {type(e).__name__}: {e}",
+                hint=f"repair or remove the package that names it in its entry points ({GROUP})",
+            ) from e
+        if name in taken:
+            raise RefusedError(
+                f"the sink {entry.name!r} of another package has the kind {name!r}, which there is already",
+                hint="give it a kind of its own, or remove the package",
+            )
+        taken.add(name)
+        others.append(made)
+    return (*others, *own)
+
+
+def _own_kinds() -> tuple[SinkKind, ...]:
+    from airflow_ckpt_provider.sinks.delta_sink import DeltaSink
+    from airflow_ckpt_provider.sinks.file_sink import FileSink
+    from airflow_ckpt_provider.sinks.iceberg_sink import IcebergSink
+
+    return (DeltaSink(), IcebergSink(), FileSink())
+
+
+def kind_named(name: str) -> SinkKind:
+    """The kind of a sink that a plan rolls back.
+
+    :raises RefusedError: the package that has it is not installed.
+    """
+    found = next((kind for kind in installed_kinds() if kind.kind == name), None)
+    if found is None:
+        raise RefusedError(
+            f"the plan rolls back a sink of the kind {name!r}, which is not installed here",
+            hint=f"install the package that has it (entry points {GROUP}), then run the same command again",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A sink that a kind has recognised.
+
+    :param kind: the kind.
+    :param content: what it read.
+    """
+
+    kind: SinkKind
+    content: SinkContent
+
+    def verdict(self, start: SinkStart) -> SinkReport:
+        """Judge a start.
+
+        :raises RefusedError: a kind of another package failed, or speaks for another one.
+        """
+        report = _asked(self.kind, lambda: self.content.verdict(start))
+        if report.kind != self.kind.kind:
+            raise RefusedError(
+                f"the sink {self.kind.kind!r} reports the kind {report.kind!r}",
+                hint="this is a defect of the package that has this kind: report it there",
+            )
+        return report
+
+
+def recognised(sink: Sink) -> Recognised | None:
+    """What the first kind reads that recognises a sink; ``None`` where none does.
+
+    :raises RefusedError: a kind of another package failed.
+    """
+    for kind in installed_kinds():
+        content = _asked(kind, lambda kind=kind: kind.look(sink))  # type: ignore[misc]
+        if content is not None:
+            return Recognised(kind, content)
+    return None
+
+
+def _asked(kind: SinkKind, ask: Callable[[], Answer]) -> Answer:
+    try:
+        return ask()
+    except (CkptError, OSError):
+        raise
+    except Exception as e:
+        if kind.__class__.__module__.startswith(f"{__package__}."):
+            raise
+        raise RefusedError(
+            f"the sink {kind.kind!r} of another package failed: {type(e).__name__}: {e}",
+            hint="this is a defect of the package that has this kind: report it there",
+        ) from e

@@ -1,0 +1,399 @@
+"""Several sinks of one query: one plan over all of them, killed after every write, resumed and taken back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, TableFeatures
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError, SealedError
+from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
+from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.sink import sink_says
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.status import status_of
+from airflow_ckpt_provider.recovery.undo import undo
+from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.upgrade.way_back import SINK_UNKNOWN, dry_run
+from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import STOPPED
+from tests.unit.backup.backups import stream
+from tests.unit.checkpoint.builders import QUERY_ID, plant
+from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.unit.recovery.resets import NEWEST
+from tests.unit.recovery.restores import loud_seal
+from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.unit.recovery.test_rewind import rewound
+from tests.unit.sinks.iceberg_tables import Table
+from tests.unit.sinks.test_file_sink import file_sink
+
+ROLLBACK, FORWARD, KEEP = SinkPolicy.ROLLBACK, SinkPolicy.FORWARD, SinkPolicy.ACCEPT
+STORED = Path(__file__).parents[2] / "golden" / "stored"
+GOLDEN, SEVERAL = STORED / "repository" / "plans", STORED / "several_sinks"
+
+
+class Sinks:
+    """Two Delta tables and the output of a file sink, each with batches 4 to 6 and more."""
+
+    def __init__(self, root: Path) -> None:
+        self.first = delta_table(root / "first", range(4, NEWEST + 1))
+        self.second = delta_table(root / "second", range(4, NEWEST + 1), app_id="copies")
+        self.files = file_sink(open_location(str(root / "files")), NEWEST)
+        self.all = [Sink(place=self.first), Sink(place=self.second, app_id="copies"), Sink(place=self.files)]
+
+    def state(self) -> tuple[Any, ...]:
+        """What readers see of each, and what the tables remember."""
+        return (
+            batches_in(self.first),
+            batches_in(self.second),
+            DeltaTable(self.first.uri).transaction_version(QUERY_ID),
+            DeltaTable(self.second.uri).transaction_version("copies"),
+            {path: self.files.read(path) for path in self.files.walk()},
+        )
+
+
+@pytest.fixture
+def sinks(tmp_path: Path) -> Sinks:
+    return Sinks(tmp_path / "sinks")
+
+
+def plan_of(orders: Location, sinks: Sequence[Sink], batch: int = 4, **options: Any) -> RewindPlan:
+    options.setdefault("sink_exit", ROLLBACK)
+    return plan_rewind(Checkpoint.at(orders), Specifier("to_batch", str(batch)), sink=sinks, guards=(), **options)
+
+
+def carry_out(orders: Location, sinks: Sequence[Sink], held: Repository | None = None, **options: Any) -> Any:
+    plan = plan_of(orders, sinks, **options)
+    return apply_rewind(plan, Checkpoint.at(orders), held or repository(orders), sink=sinks, rest=STOPPED)
+
+
+def repository(orders: Location) -> Repository:
+    return Repository.open_or_create(default_repository(orders))
+
+
+class TestThePlan:
+    def test_each_sink_has_its_line(self, orders: Location, sinks: Sinks) -> None:
+        plan = plan_of(orders, sinks.all)
+        shown = plan.to_markdown()
+        assert (
+            f"| `{sinks.first.uri}` | delta | rollback | **SAFE** | version 2 to 0, 4 rows of 2 batches leave it |"
+            in shown
+        )
+        assert f"| `{sinks.second.uri}` | delta | rollback | **SAFE** | version 2 to 0," in shown
+        assert f"| `{sinks.files.uri}` | file | rollback | **SAFE** | its log, " in shown
+        assert plan.sink_verdict is Verdict.SAFE
+        assert [sink["report"]["kind"] for sink in plan.to_json()["sinks"]] == ["delta", "delta", "file"]
+        assert sum("roll `" in step for step in plan.steps) == 2
+        assert plan.undo
+        assert any(reason.startswith(f"{sinks.second.uri}: nobody may write") for reason in plan.undo["reasons"])
+
+    def test_it_asks_whether_this_is_all(self, orders: Location, sinks: Sinks) -> None:
+        shown = plan_of(orders, sinks.all[:2]).to_markdown()
+        assert f"This plan knows of `{sinks.first.uri}`, `{sinks.second.uri}`. Is this all of it?" in shown
+        # One table with commits that Delta's own sink does not make: the code of a foreachBatch wrote them.
+        assert f"knows of `{sinks.second.uri}`. Is this all of it?" in plan_of(orders, sinks.all[1:2]).to_markdown()
+        assert "Is this all of it?" in plan_of(orders, [Sink(kind="foreach")], sink_exit=KEEP).to_markdown()
+
+    def test_it_does_not_ask_of_a_sink_of_spark(self, orders: Location, sinks: Sinks) -> None:
+        assert "Is this all" not in plan_of(orders, [Sink(place=sinks.files)]).to_markdown()
+        assert "Is this all" not in plan_of(orders, [Sink(kind="kafka")], sink_exit=KEEP).to_markdown()
+        assert "Is this all" not in plan_of(orders, [Sink()], sink_exit=None).to_markdown()
+
+    def test_a_table_and_a_topic(self, orders: Location, sinks: Sinks) -> None:
+        """A policy for each: the table goes back, and that the topic gets its rows twice is accepted."""
+        both = [sinks.all[0], Sink(kind="kafka")]
+        with pytest.raises(RefusedError, match="the sink kafka cannot be rolled back to batch 4: a kafka sink"):
+            plan_of(orders, both)
+        plan = plan_of(orders, both, sink_exit=[ROLLBACK, None])
+        assert plan.verdict is Verdict.WILL_DUPLICATE
+        assert [risk.word for risk in plan.risks] == ["sink_duplicates"]
+        assert plan.risks[0].why.startswith("kafka: kafka keeps no memory")
+        with pytest.raises(RefusedError, match="needs somebody to accept: sink_duplicates"):
+            apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=both, rest=STOPPED)
+        accepted = ["sink_duplicates"]
+        apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=both, accept=accepted, rest=STOPPED)
+        assert batches_in(sinks.first) == [4, 4]
+
+    @pytest.mark.parametrize(
+        ("names", "policies", "why"),
+        [
+            ((0, 0), ROLLBACK, "is named twice"),
+            ((0, 1), [ROLLBACK, ROLLBACK, ROLLBACK], "3 sink policies are given for 2 sinks"),
+            ((0, 1), [ROLLBACK, FORWARD], "can go forward only to all of them"),
+            ((0, None), ROLLBACK, "one of several sinks has no name"),
+        ],
+    )
+    def test_what_does_not_fit(
+        self, orders: Location, sinks: Sinks, names: tuple[int | None, ...], policies: Any, why: str
+    ) -> None:
+        given = [Sink() if number is None else sinks.all[number] for number in names]
+        with pytest.raises(RefusedError, match=why):
+            plan_of(orders, given, sink_exit=policies)
+
+    def test_forward_needs_them_at_one_batch(self, orders: Location, sinks: Sinks, tmp_path: Path) -> None:
+        create_backup(Checkpoint.at(orders), repository(orders), restorable_batches=3)
+        plan = plan_of(orders, sinks.all[:2], 5, sink_exit=FORWARD, repository=default_repository(orders))
+        assert plan.batch_id == NEWEST
+        behind = Sink(place=delta_table(tmp_path / "behind", [4, 5]))
+        with pytest.raises(RefusedError, match=r"the sinks are not at one batch \(\S+/first at 6, \S+/behind at 5\)"):
+            plan_of(orders, [sinks.all[0], behind], 5, sink_exit=FORWARD, repository=default_repository(orders))
+
+    def test_a_table_version_needs_one_table(self, orders: Location, sinks: Sinks) -> None:
+        to = Specifier("to_table_version", "0")
+        with pytest.raises(RefusedError, match="--to-table-version does not say of which table"):
+            plan_rewind(Checkpoint.at(orders), to, sink=sinks.all[:2], sink_exit=ROLLBACK, guards=())
+        plan = plan_rewind(Checkpoint.at(orders), to, sink=[sinks.all[1], sinks.all[2]], sink_exit=ROLLBACK, guards=())
+        assert plan.batch_id == 4
+
+
+class TestTheDocument:
+    def test_several_sinks_are_read_back(self, orders: Location, sinks: Sinks) -> None:
+        plan = plan_of(orders, sinks.all, sink_exit=[ROLLBACK, None, ROLLBACK])
+        document = json.loads(json.dumps(plan.document()))
+        assert RewindPlan.of_document(document) == plan
+        assert RewindPlan.of_document(document).plan_fingerprint == plan.plan_fingerprint
+        # Earlier releases read these keys, and stop where one is missing: they must not roll back one of several.
+        assert not {"sink", "sink_exit", "app_id"} & document.keys()
+        assert "sink" not in document["request"]
+
+    def test_one_sink_is_stored_as_before(self, orders: Location, sinks: Sinks) -> None:
+        """Earlier releases read exactly these keys, and refuse any other in the request and in what the sink says."""
+        documents = [json.loads(path.read_text()) for path in GOLDEN.glob("*.json")]
+        stored = next(document for document in documents if document.get("name") == "orders_delta")
+        document = json.loads(json.dumps(plan_of(orders, sinks.all[:1]).document()))
+        assert stored.keys() <= document.keys()
+        assert document["request"].keys() == stored["request"].keys()
+        since = {"query_ids", "memories", "doubts"}
+        assert document["sink"].keys() - since == stored["sink"].keys() - since
+        assert document["sink"]["rollback"].keys() - {"reverts"} == stored["sink"]["rollback"].keys() - {"reverts"}
+
+    def test_stored_ones_stay_readable(self) -> None:
+        stored = {kind: json.loads((SEVERAL / f"{kind}.json").read_text()) for kind in ("rewind", "reset")}
+        rewind = RewindPlan.of_document(stored["rewind"])
+        assert [(sink.name, sink.app_id == "x", sink.rolls_back) for sink in rewind.sinks] == [
+            ("/lake/a", False, True),
+            ("/lake/b", True, True),
+        ]
+        assert rewind.to_json()["sinks"] == stored["rewind"]["sinks"]
+        reset = ResetPlan.of_document(stored["reset"])
+        assert reset.request.sinks == (("/lake/a", ""), ("/lake/b", "x"))
+        assert reset.to_json()["sinks"] == stored["reset"]["sinks"]
+
+    def test_a_reset_of_several_sinks_is_read_back(self, orders: Location, sinks: Sinks) -> None:
+        plan = plan_reset(orders, ResetWay.KEEP_POSITION, sink=sinks.all)
+        assert ResetPlan.of_document(json.loads(json.dumps(plan.document()))) == plan
+        one = json.loads(json.dumps(plan_reset(orders, ResetWay.KEEP_POSITION, sink=sinks.all[0]).document()))
+        assert (one["request"]["sink"], one["sink"]["kind"]) == (sinks.first.uri, "delta")
+        assert "sinks" not in one
+
+
+class TestTogether:
+    def test_all_go_back_and_come_forward(self, orders: Location, sinks: Sinks) -> None:
+        before, files = sinks.state(), set(stream(NEWEST))
+        outcome = carry_out(orders, sinks.all)
+        assert [sink["table_version"] for sink in outcome.to_json()["sinks"]] == [3, 3, None]
+        assert sinks.state()[:4] == ([4, 4], [4, 4], 4, 4)
+        assert not sinks.files.find("_spark_metadata/5")
+        taken_back = undo(orders, repository(orders), sink=list(reversed(sinks.all)), rest=STOPPED)
+        assert [sink["table_version"] for sink in taken_back.to_json()["sinks"]] == [4, 4, None]
+        assert sinks.state() == before
+        assert set(orders.walk()) == files
+
+    def test_delta_and_iceberg(self, orders: Location, sinks: Sinks, tmp_path: Path) -> None:
+        iceberg = Table(tmp_path / "lake").batch(4, 5, 6, query=QUERY_ID)
+        both = [sinks.all[0], iceberg.sink]
+        before = iceberg.held
+        outcome = carry_out(orders, both)
+        assert [sink["uri"] for sink in outcome.sinks] == [sinks.first.uri, iceberg.sink.name]
+        assert (batches_in(sinks.first), iceberg.held) == ([4, 4], before[:1])
+        undo(orders, repository(orders), sink=both, rest=STOPPED)
+        assert (batches_in(sinks.first), iceberg.held) == ([4, 4, 5, 5, 6, 6], before)
+
+    def test_a_new_query_id_and_a_table_that_stays(self, orders: Location, sinks: Sinks, tmp_path: Path) -> None:
+        """Spark rolls the first back, and the query gets a new id: the other one would not skip any more, and is refused."""
+        other = Sink(place=delta_table(tmp_path / "own", range(4, NEWEST + 1)))
+        versions = DeltaTable(sinks.first.uri).alter
+        versions.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+        both = [Sink(place=sinks.first, by_spark=lambda target, expected: None), other]
+        with pytest.raises(RefusedError, match="which is to stay, knows its batches by the id that it has"):
+            plan_of(orders, both, sink_exit=[ROLLBACK, None])
+        plan = plan_of(orders, both)
+        assert plan.new_query_id
+        assert [sink.by_spark for sink in plan.sinks] == ["deletionVectors", None]
+
+    def test_replay_is_proven_for_each(self, orders: Location, sinks: Sinks) -> None:
+        carry_out(orders, sinks.all)
+        plant(orders, stream(5))
+        append(sinks.first.uri, 5)
+        proof = prove_replay(Checkpoint.at(orders), 4, sink=sinks.all)
+        assert proof.findings == (
+            f"{sinks.second.uri}: the table has no commit of batch 5: its rows are missing if it had any",
+        )
+        assert proof.to_json()["tables"] == {sinks.first.uri: {"5": 2}, sinks.second.uri: {}}
+        append(sinks.second.uri, 5, app_id="copies")
+        assert prove_replay(Checkpoint.at(orders), 4, sink=sinks.all).ok
+
+    def test_none_where_somebody_has_written_into_one(self, orders: Location, sinks: Sinks) -> None:
+        """Into the last: found before the first is rolled back."""
+        plan = plan_of(orders, sinks.all[:2])
+        append(sinks.second.uri, 99, app_id=None)
+        before = sinks.state()
+        with pytest.raises(RefusedError, match=r"second is at version 3, and the plan was made at version 2"):
+            apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=sinks.all[:2], rest=STOPPED)
+        assert sinks.state() == before
+        assert set(orders.walk()) == set(stream(NEWEST))
+
+    def test_the_undo_needs_all_of_them(self, orders: Location, sinks: Sinks) -> None:
+        carry_out(orders, sinks.all[:2])
+        with pytest.raises(RefusedError, match=r"rolled \S+/second back too") as refused:
+            undo(orders, repository(orders), sink=sinks.all[:1], rest=STOPPED)
+        assert f"--sink {sinks.first.uri} --sink {sinks.second.uri}" in str(refused.value.hint)
+        assert batches_in(sinks.first) == [4, 4]
+
+
+class TestStoppedAnywhere:
+    """After every single write, to the checkpoint, the repository or the file sink, and between the tables."""
+
+    def dying(self, orders: Location, sinks: Sinks, life: Life) -> tuple[Location, Location, list[Sink]]:
+        given = [*sinks.all[:2], Sink(place=watched(sinks.files, life.before)[0])]
+        return watched(orders, life.before)[0], watched(default_repository(orders), life.before)[0], given
+
+    @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+    def test_a_rewind_is_resumed_or_taken_back(self, place: Location, tmp_path: Path, step: int) -> None:
+        half_way = 0
+        for writes in range(0, 400, step):
+            orders = plant(place / f"r{writes}" / "orders", stream(NEWEST))
+            sinks = Sinks(tmp_path / f"s{writes}")
+            before = sinks.state()
+            repository(orders)
+            at, held, given = self.dying(orders, sinks, Life(writes))
+            try:
+                carry_out(at, given, Repository.open(held))
+                assert writes > 20
+                break
+            except Killed:
+                pass
+            done = Checkpoint.at(orders).progress().seal is None and len(orders.walk()) < len(stream(NEWEST))
+            untouched = set(orders.walk()) == set(stream(NEWEST)) and sinks.state() == before
+            assert loud_seal(orders) or untouched or done, f"after write {writes}"
+            half_way += loud_seal(orders) and sinks.state() != before
+            if writes % 2 and not untouched:
+                undo(orders, repository(orders), sink=sinks.all, rest=STOPPED)
+                assert sinks.state() == before
+                assert set(orders.walk()) == set(stream(NEWEST))
+            elif not done:
+                carry_out(orders, sinks.all)
+            if not writes % 2 or untouched:
+                assert set(orders.walk()) == rewound(stream(NEWEST), 4) or untouched
+                assert sinks.state()[:4] == ([4, 4], [4, 4], 4, 4) or untouched
+        else:
+            pytest.fail("it never ended")
+        assert half_way > 0
+
+    @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+    def test_an_undo_is_resumed(self, place: Location, tmp_path: Path, step: int) -> None:
+        for writes in range(0, 400, step):
+            orders = plant(place / f"u{writes}" / "orders", stream(NEWEST))
+            sinks = Sinks(tmp_path / f"s{writes}")
+            before = sinks.state()
+            carry_out(orders, sinks.all)
+            at, held, given = self.dying(orders, sinks, Life(writes))
+            try:
+                undo(at, Repository.open(held), sink=given, rest=STOPPED)
+                assert writes > 10
+                break
+            except Killed:
+                undo(orders, repository(orders), sink=sinks.all, rest=STOPPED)
+            assert sinks.state() == before
+            assert set(orders.walk()) == set(stream(NEWEST))
+            assert DeltaTable(sinks.second.uri).version() == 4
+        else:
+            pytest.fail("it never ended")
+
+    def test_between_the_two_tables(self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first is rolled back, the second not yet; status names the command, another set of sinks is refused."""
+        from airflow_ckpt_provider.sinks import delta_sink
+
+        real = delta_sink.roll_back_table
+
+        def die(target: Any, **how: Any) -> int:
+            if target.table == sinks.second:
+                raise Killed("second")
+            return real(target, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(delta_sink, "roll_back_table", die)
+            with pytest.raises(Killed):
+                carry_out(orders, sinks.all[:2])
+        assert (batches_in(sinks.first), len(batches_in(sinks.second))) == ([4, 4], 6)
+        named = f"--sink {sinks.first.uri} --sink {sinks.second.uri}"
+        status = status_of(Checkpoint.at(orders), repository(orders))
+        assert f"{named} --txn-app-id '' --txn-app-id copies --sink-policy rollback" in status.commands[0]
+        assert status.commands[1].endswith(named)
+        with pytest.raises(SealedError, match="that was not ended"):
+            plan_of(orders, sinks.all[:1])
+        # The order in which they are named does not matter.
+        carry_out(orders, [sinks.all[1], sinks.all[0]])
+        assert sinks.state()[:4] == ([4, 4], [4, 4], 4, 4)
+        assert DeltaTable(sinks.first.uri).version() == 3
+
+
+class TestOtherVerbs:
+    def test_a_reset_judges_each(self, orders: Location, sinks: Sinks) -> None:
+        plan = plan_reset(orders, ResetWay.KEEP_POSITION, sink=sinks.all)
+        assert [cutover.verdict for cutover in plan.cutovers] == [Verdict.SAFE, Verdict.WILL_SKIP, Verdict.WILL_SKIP]
+        assert plan.verdict is Verdict.WILL_SKIP
+        shown = plan.to_markdown()
+        assert f"| `{sinks.second.uri}` | delta | **WILL_SKIP** |" in shown
+        assert "Is this all of it?" in shown
+        assert [risk.word for risk in plan.risks if risk.word.startswith("sink")] == ["sink_skips"]
+        with pytest.raises(RefusedError, match="sink_skips"):
+            apply_reset(plan, orders, repository(orders), rest=STOPPED)
+
+    def test_a_reset_reads_again_what_not_all_tables_have(self, orders: Location, sinks: Sinks) -> None:
+        """Batch 6 was not committed. Both tables have it: read after it. One does not: read it again."""
+        orders.delete(f"commits/{NEWEST}")
+        assert plan_reset(orders, ResetWay.KEEP_POSITION, sink=sinks.all[:2]).start == NEWEST
+        DeltaTable(sinks.second.uri).restore(1)
+        assert plan_reset(orders, ResetWay.KEEP_POSITION, sink=sinks.all[:2]).start == NEWEST - 1
+
+    def test_a_restore_asks_each(self, orders: Location, sinks: Sinks, place: Location) -> None:
+        manifest = create_backup(Checkpoint.at(orders), repository(orders), restorable_batches=2).manifest
+        answer = sink_says(sinks.all, manifest, orders, batch=5, repository=repository(orders))
+        assert answer
+        assert [verdict for _, _, verdict in answer.sinks] == [Verdict.WILL_SKIP] * 3
+        plan = plan_restore(repository(orders), manifest, place / "elsewhere", batch=5, sink=answer)
+        assert f"| `{sinks.files.uri}` | file | **WILL_SKIP** |" in plan.to_markdown()
+        assert "Is this all of it?" in plan.to_markdown()
+        assert "--sink SINK --sink SINK --sink SINK" in plan.risks[0].why
+        assert len(plan.to_json()["sinks"]) == 3
+
+    def test_an_upgrade_judges_each(self, orders: Location, sinks: Sinks) -> None:
+        both = [sinks.all[0], Sink(kind="kafka")]
+        found = dry_run(Checkpoint.at(orders), lambda: both, ROLLBACK)
+        assert [obstacle.code for obstacle in found.obstacles] == ["sink_without_memory:kafka"]
+        each = dry_run(Checkpoint.at(orders), lambda: both, [ROLLBACK, KEEP])
+        assert not each.obstacles
+        assert [sink["policy"] for sink in each.to_json()["sinks"]] == ["rollback", "keep"]
+        assert "Is this all of it?" in each.to_markdown()
+        assert f"| `{sinks.first.uri}` | rollback |" in each.to_markdown()
+        one = dry_run(Checkpoint.at(orders), Sink, KEEP)
+        assert [obstacle.word for obstacle in one.obstacles] == [SINK_UNKNOWN]
+        assert one.to_json().keys() == {"policy", "sink", "how", "obstacles"}
