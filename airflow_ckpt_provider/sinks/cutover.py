@@ -192,13 +192,15 @@ def cutover_to_new_checkpoint(
             remembered=remembered,
             skipped=remembered + 1,
         )
+    if table := _foreign(known) or _other(known, start, newest):
+        return table
     if sink.kind == "unknown":
         reason = (
             "the sink is not known (--sink): a file sink skips the first batches of a new checkpoint, a Delta or Iceberg table "
             "takes again whatever is read again"
         )
         return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
-    return _foreign(known) or _other(known, start, newest) or _without_memory(sink.kind, start, newest)
+    return _without_memory(sink.kind, start, newest)
 
 
 def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.sinks.data_files import missing_for_version
 from airflow_ckpt_provider.sinks.delta import equal_versions, inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import TableHistory, features_of, read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
-from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, SinkStart
+from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -28,7 +28,7 @@ _SAY_HOW = "say how Spark is run: --spark-submit 'spark-submit --packages io.del
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaTableContent:
+class DeltaTableContent(SinkContent):
     """A Delta table, as it was read.
 
     :param sink: the table, as the person names it.

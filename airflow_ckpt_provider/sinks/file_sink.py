@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.errors import RefusedError, StorageError
-from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, SinkStart
+from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
@@ -27,17 +27,13 @@ _KNOWN = frozenset({1})
 
 
 @dataclass(frozen=True, slots=True)
-class FileSinkContent:
+class FileSinkContent(SinkContent):
     """The output of a file sink; its log is read when it is judged.
 
     :param place: the directory that the query writes to.
     """
 
     place: Location
-
-    @property
-    def history(self) -> None:
-        """A file sink goes by batch number alone."""
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start."""

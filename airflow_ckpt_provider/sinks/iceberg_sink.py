@@ -19,13 +19,13 @@ from airflow_ckpt_provider.sinks.iceberg_rollback import (
     snapshot_is_set_by,
     tag_of,
 )
-from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, SinkStart
+from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergTableContent:
+class IcebergTableContent(SinkContent):
     """An Iceberg table, as it was read.
 
     :param table: the ancestors of its current snapshot.

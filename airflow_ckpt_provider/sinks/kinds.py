@@ -118,17 +118,20 @@ class SinkChange:
 
 
 class SinkContent(Protocol):
-    """A sink that was recognised, as it was read."""
+    """A sink that was recognised, as it was read. Subclass it: ``history`` has a default."""
 
     @property
     def history(self) -> TableHistory | None:
-        """Its log, where it keeps query ids in a log of commits; else ``None``."""
+        """Its log, where it keeps query ids in a log of commits; ``None``, the default, for any other."""
+        return None
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start. Reads only.
 
-        :return: ``kind`` is that of the :class:`SinkKind`; with ``rollback``, or ``obstacle`` where it cannot be rolled back.
+        :return: ``kind`` is that of the :class:`SinkKind`. Without a verdict of ``SAFE`` it has a ``rollback``, or an
+            ``obstacle`` that says why it cannot be rolled back.
         """
+        raise NotImplementedError
 
 
 class SinkKind(Protocol):
@@ -252,7 +255,7 @@ class Recognised:
 
         :raises RefusedError: a kind of another package failed, or speaks for another one.
         """
-        report = _asked(self.kind, lambda: self.content.verdict(start))
+        report = asked(self.kind, lambda: self.content.verdict(start))
         if report.kind != self.kind.kind:
             raise RefusedError(
                 f"the sink {self.kind.kind!r} reports the kind {report.kind!r}",
@@ -267,13 +270,19 @@ def recognised(sink: Sink) -> Recognised | None:
     :raises RefusedError: a kind of another package failed.
     """
     for kind in installed_kinds():
-        content = _asked(kind, lambda kind=kind: kind.look(sink))  # type: ignore[misc]
+        content = asked(kind, lambda kind=kind: kind.look(sink))  # type: ignore[misc]
         if content is not None:
             return Recognised(kind, content)
     return None
 
 
-def _asked(kind: SinkKind, ask: Callable[[], Answer]) -> Answer:
+def asked(kind: SinkKind, ask: Callable[[], Answer], *, error: type[CkptError] = RefusedError) -> Answer:
+    """Ask a kind; a failure of another package becomes an error that names it.
+
+    :param kind: the kind.
+    :param ask: asks it.
+    :param error: the error for anything that is neither a ``CkptError`` nor an ``OSError``.
+    """
     try:
         return ask()
     except (CkptError, OSError):
@@ -281,7 +290,7 @@ def _asked(kind: SinkKind, ask: Callable[[], Answer]) -> Answer:
     except Exception as e:
         if kind.__class__.__module__.startswith(f"{__package__}."):
             raise
-        raise RefusedError(
+        raise error(
             f"the sink {kind.kind!r} of another package failed: {type(e).__name__}: {e}",
             hint="this is a defect of the package that has this kind: report it there",
         ) from e

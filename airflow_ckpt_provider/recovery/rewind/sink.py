@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.plan import undo_of
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink, given_for
-from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, kind_named
+from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, asked, kind_named
 from airflow_ckpt_provider.sinks.sink import Sink
 
 
@@ -110,7 +111,7 @@ class RollBack(_Sinks):
                     f"the plan rolls {change.report.uri} back, and it was not given",
                     hint=f"name it as when the plan was made: --sink {change.report.uri}",
                 )
-            kind.check(change)
+            asked(kind, partial(kind.check, change))
 
     def run(self, repository: Repository, *, fence: Fence, workers: int) -> Mapping[str, Any]:
         """Roll the sinks back; the second time it does nothing."""
@@ -118,13 +119,13 @@ class RollBack(_Sinks):
         if len(changes) > 1:
             # Again under the seal: a sink that cannot go back must be found before another one has.
             for kind, change in changes:
-                kind.check(change)
-        return self._done({change.report.uri: kind.roll_back(change) for kind, change in changes})
+                asked(kind, partial(kind.check, change))
+        return self._done({c.report.uri: asked(k, partial(k.roll_back, c), error=StorageError) for k, c in changes})
 
     def has_changed(self, repository: Repository) -> bool | None:
         """Whether a sink was rolled back by this plan; ``None`` where that cannot be told."""
         try:
-            return _any(kind.is_rolled_back(change) for kind, change in self.changes(repository))
+            return _any(asked(k, partial(k.is_rolled_back, c)) for k, c in self.changes(repository))
         except CkptError:
             return None
 
@@ -146,7 +147,7 @@ class BringForward(_Sinks):
                     f"rewind {self.plan.plan_id} rolled {change.report.uri} back too",
                     hint=f"name it: {' '.join(f'--sink {sink.report.uri}' for sink in self._rolled_back)}",
                 )
-            kind.check_undo(change)
+            asked(kind, partial(kind.check_undo, change))
 
     @property
     def _rolled_back(self) -> list[PlannedSink]:
@@ -157,12 +158,12 @@ class BringForward(_Sinks):
         changes = list(self.changes(repository, fence=fence, workers=workers, record=self.record))
         if len(changes) > 1:
             for kind, change in changes:
-                kind.check_undo(change)
-        return self._done({change.report.uri: kind.undo(change) for kind, change in changes})
+                asked(kind, partial(kind.check_undo, change))
+        return self._done({c.report.uri: asked(k, partial(k.undo, c), error=StorageError) for k, c in changes})
 
     def has_changed(self, repository: Repository) -> bool | None:
         """Whether a sink was brought forward; ``None`` where that cannot be told."""
         try:
-            return _any(kind.is_undone(change) for kind, change in self.changes(repository, record=self.record))
+            return _any(asked(k, partial(k.is_undone, c)) for k, c in self.changes(repository, record=self.record))
         except CkptError:
             return None

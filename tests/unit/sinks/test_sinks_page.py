@@ -27,5 +27,7 @@ def test_a_named_test_is_there(named: str) -> None:
 
 
 def test_every_row_has_every_cell() -> None:
-    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
+    table = PAGE.partition("| sink | recognised |")[2].partition("\n\n")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][1:]
+    assert len(rows) > 10
     assert {line.count("|") for line in rows} == {8}
