@@ -402,8 +402,8 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
 
 def _same_as_newest(history: TableHistory) -> int:
     """The newest version before the newest one with the same rows: Spark makes no commit where it restores the newest."""
-    lineages = history.lineages()
-    same = (c.version for c in history.commits[:-1] if lineages[c.version] == lineages[history.newest])
+    heads = history.heads()
+    same = (c.version for c in history.commits[:-1] if heads[c.version] == heads[history.newest])
     return max(same, default=history.newest - 1)
 
 
@@ -432,12 +432,12 @@ def _reverted(start: _Start, target: int) -> tuple[str, ...]:
 
 def equal_versions(history: TableHistory, version: int) -> tuple[int, ...]:
     """Versions with the rows of a version and the settings of the table as it was then, the version itself first."""
-    lineages = history.lineages()
-    at, rows = history.at(version), lineages.get(version)
+    heads = history.heads()
+    at, rows = history.at(version), heads.get(version)
     if at is None or rows is None:
         return (version,)
     others = (c.version for c in reversed(history.commits) if c.version != version and c.settings == at.settings)
-    return (version, *(v for v in others if lineages[v] == rows))
+    return (version, *(v for v in others if heads[v] == rows))
 
 
 def _missing_between(start: _Start, first: int, last: int) -> list[int]:

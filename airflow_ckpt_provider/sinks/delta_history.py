@@ -150,20 +150,35 @@ class TableHistory:
 
         :return: ``None`` where a restore went back to a version that the log does not have any more.
         """
-        return self.lineages()[self.newest if version is None else version]
+        heads = self.heads()
+        head = heads[self.newest if version is None else version]
+        if head is None:
+            return None
+        found = []
+        while head is not None and (commit := self.at(head)) is not None:
+            found.append(commit)
+            head = heads[head - 1]  # known: what is in a lineage was added to a known one
+        return tuple(reversed(found))
 
-    def lineages(self) -> Mapping[int, tuple[TableCommit, ...] | None]:
-        """Version -> what :meth:`lineage` returns for it; also for the version before the first one, which is nothing."""
-        lineages: dict[int, tuple[TableCommit, ...] | None] = {self.first - 1: ()}
+    def heads(self) -> dict[int, int | None]:
+        """Version -> the newest commit of its lineage; two versions with the same one have the same rows.
+
+        Also for the version before the first one. Each commit has one lineage before it, that of the version below, so the newest
+        commit tells them all apart: a table has as many entries as versions, however long the lineages are.
+
+        :return: the version before the first one stands for a lineage without a commit, ``None`` for one that is not known.
+        """
+        nothing = self.first - 1
+        heads: dict[int, int | None] = {nothing: nothing}
         for commit in self.commits:
-            before = lineages[commit.version - 1]
+            before = heads[commit.version - 1]
             if commit.restored is not None:
-                lineages[commit.version] = lineages.get(commit.restored)
+                heads[commit.version] = heads.get(commit.restored)
             elif before is not None and (commit.changes_data or commit.txns):
-                lineages[commit.version] = (*before, commit)
+                heads[commit.version] = commit.version
             else:
-                lineages[commit.version] = before
-        return lineages
+                heads[commit.version] = before
+        return heads
 
 
 def read_table_history(table: Location) -> TableHistory:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
+from random import Random
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -12,8 +14,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import commit_path
-from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK
-from airflow_ckpt_provider.sinks.delta_history import read_table_history
+from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, equal_versions
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
@@ -304,3 +306,45 @@ def test_a_commit_that_deltalake_cannot_make_is_no_writer(table: Table, monkeypa
     monkeypatch.setattr(deltalake.DeltaTable, "restore", meanwhile)
     with pytest.raises(RefusedError, match="was written to at the same moment"):
         delta_client.restore(table.place, 0, **settings)  # type: ignore[arg-type]
+
+
+class TestALongLog:
+    """Every version had a copy of its whole lineage: 20,000 versions took gigabytes."""
+
+    def test_memory_grows_with_the_versions(self) -> None:
+        versions = 20_000
+        commits = tuple(TableCommit(v, None, "STREAMING UPDATE", {"q": v}, True) for v in range(versions))
+        history = TableHistory("t", commits)
+        tracemalloc.start()
+        try:
+            assert history.lineage() == commits
+            assert equal_versions(history, versions - 1) == (versions - 1,)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 400 * versions
+
+    def test_restores_over_restores(self) -> None:
+        """Compared with lineages that are put together one by one."""
+        random = Random(7)
+        for _ in range(200):
+            first, commits = random.choice((0, 3)), list[TableCommit]()
+            wanted: dict[int, tuple[TableCommit, ...] | None] = {first - 1: ()}
+            for version in range(first, first + random.randint(1, 12)):
+                restored = random.randint(first - 2, version - 1) if random.random() < 0.3 else None
+                changes = random.random() < 0.7
+                commit = TableCommit(
+                    version, None, "RESTORE" if restored is not None else "WRITE", {}, changes, restored
+                )
+                before = wanted[version - 1]
+                if restored is not None:
+                    wanted[version] = wanted.get(restored)
+                else:
+                    wanted[version] = (*before, commit) if before is not None and changes else before
+                commits.append(commit)
+            history = TableHistory("t", tuple(commits))
+            assert {version: history.lineage(version) for version in wanted} == wanted
+            for version in range(first, history.newest + 1):
+                if wanted[version] is not None:
+                    same = {v for v in range(first, history.newest + 1) if wanted[v] == wanted[version]}
+                    assert set(equal_versions(history, version)) == same
