@@ -70,6 +70,22 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Events:
+    """What the newest events say of some flows.
+
+    :param status: flow -> the newest status that says whether it ran: RUNNING, COMPLETED or FAILED before others.
+    :param failed: time of the newest event in which one of them failed, as the event says it; empty: none was read.
+    :param newest: time of the newest event of theirs, likewise.
+    :param reaches_back: all events since those of the last look were read.
+    """
+
+    status: Mapping[str, str]
+    failed: str = ""
+    newest: str = ""
+    reaches_back: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What earlier looks saw.
 
@@ -90,9 +106,18 @@ class Memory:
         same = last and (last.update_id, last.state) == (state.update_id, state.state)
         return self if same else replace(self, states=(*self.states, state))
 
-    def flows_run(self, since: datetime | None) -> Memory:
-        """The same, with the time since which all flows were seen to run; ``None``: they do not."""
-        return replace(self, states=(*self.states[:-1], replace(self.states[-1], flows_run_since=since)))
+    def flows_run(self, since: datetime | None, events: Events | None = None) -> Memory:
+        """The same, with the time since which all flows run without a failure; ``None``: they do not.
+
+        :param events: what was read of them.
+        """
+        state = replace(
+            self.states[-1],
+            flows_run_since=since,
+            flow_failed=events.failed if events else "",
+            event_seen=events.newest if events else "",
+        )
+        return replace(self, states=(*self.states[:-1], state))
 
     def to_json(self) -> list[dict[str, Any]]:
         """The memory as plain JSON."""
@@ -163,7 +188,8 @@ def looking(wait: Wait, memory: Memory, now: datetime | None = None) -> Looking:
 def _looking_for_flows(wait: Wait, memory: Memory, now: datetime, said: str) -> Looking:
     """See that the flows run: an update can be RUNNING before any of them has begun, and complete without one of them."""
     state = memory.states[-1]
-    status = yield from _status_of_flows(wait.flows, frozenset(memory.update_ids))
+    events = yield from _events_of_flows(wait.flows, frozenset(memory.update_ids), state.event_seen)
+    status = events.status
     failed = sorted(name for name, found in status.items() if found == FAILED)
     missing = [name for name in wait.flows if status.get(name) not in (*RAN, FAILED)]
     if failed or missing:
@@ -178,8 +204,13 @@ def _looking_for_flows(wait: Wait, memory: Memory, now: datetime, said: str) -> 
         ended = state.is_terminal and (bool(failed) or late)
         return Answer(Progress.FAILED if ended else Progress.WAITING, said, memory, state.state)
     since = state.flows_run_since or now
-    memory = memory.flows_run(since)
+    failed_again = state.flows_run_since is not None and _is_later(events.failed, state.flow_failed)
     said = f"{said}, and {', '.join(wait.flows)} ran"
+    if failed_again or not events.reaches_back:
+        since = now
+        why = f"failed at {events.failed} and began again" if failed_again else "more events came than are read"
+        said = f"{said}, but {why} since the last look"
+    memory = memory.flows_run(since, replace(events, failed=events.failed or state.flow_failed))
     if state.is_successful or (now - since).total_seconds() >= wait.flows_run_for:
         return Answer(Progress.DONE, said, memory, state.state)
     return Answer(
@@ -187,27 +218,47 @@ def _looking_for_flows(wait: Wait, memory: Memory, now: datetime, said: str) -> 
     )
 
 
-def _status_of_flows(
-    flows: tuple[str, ...], update_ids: frozenset[str]
-) -> Generator[str, dict[str, Any], dict[str, str]]:
-    """The newest status of each flow in some updates that says whether it ran: RUNNING, COMPLETED or FAILED before others."""
+def _events_of_flows(
+    flows: tuple[str, ...], update_ids: frozenset[str], seen: str
+) -> Generator[str, dict[str, Any], Events]:
+    """Read the events of flows in some updates, newest first.
+
+    :param seen: time of the newest event of the last look: all after it are read, for a flow may have failed and begun again.
+    """
     found: dict[str, str] = {}
+    failed = newest = ""
     query: dict[str, Any] = {"max_results": 250, "order_by": "timestamp desc"}
+    reached = not seen
     for _ in range(_PAGES):
         page = yield f"events?{urlencode(query)}"
         for event in page.get("events") or ():
+            time = str(event.get("timestamp") or "")
+            reached = reached or not _is_later(time, seen)
             origin = event.get("origin") or {}
             name = _meant(str(origin.get("flow_name") or ""), flows)
             if origin.get("update_id") not in update_ids or not name:
                 continue
+            newest = newest or time
             status = flow_status(event)
+            failed = failed or (time if status == FAILED else "")
             if status and found.get(name) not in (*RAN, FAILED):
                 found[name] = status if status in (*RAN, FAILED) else found.get(name, status)
         token = page.get("next_page_token")
-        if not token or all(found.get(name) in (*RAN, FAILED) for name in flows):
+        if not token:
+            reached = True
+            break
+        if reached and all(found.get(name) in (*RAN, FAILED) for name in flows):
             break
         query = {"max_results": 250, "page_token": token}
-    return found
+    return Events(found, failed, newest or seen, reached)
+
+
+def _is_later(time: str, than: str) -> bool:
+    """Whether an event's time is later than another's; both are the workspace's. No time is earlier than any."""
+    try:
+        return bool(time) and (not than or datetime.fromisoformat(time) > datetime.fromisoformat(than))
+    except (ValueError, TypeError):
+        return time != than  # a form that is not known: take it for a new one
 
 
 def _meant(name: str, flows: tuple[str, ...]) -> str:

@@ -24,7 +24,9 @@ class UpdateState:
     :param cause: why it was started; empty where it is not told.
     :param created: when it was made, in UTC, by the workspace's clock.
     :param seen: when it was first seen in this state, in UTC, by the clock of the one who looked.
-    :param flows_run_since: when all flows that are waited for were first seen to run in it, by the same clock.
+    :param flows_run_since: since when all flows that are waited for run in it without a failure, by the same clock.
+    :param flow_failed: time of the newest event before that in which one of them failed, as the event says it; empty: none.
+    :param event_seen: time of the newest event that was read for it, likewise.
     """
 
     update_id: str
@@ -33,6 +35,8 @@ class UpdateState:
     created: datetime | None = None
     seen: datetime | None = None
     flows_run_since: datetime | None = None
+    flow_failed: str = ""
+    event_seen: str = ""
 
     @classmethod
     def of(cls, update: Mapping[str, Any], seen: datetime | None = None) -> UpdateState:
@@ -66,6 +70,8 @@ class UpdateState:
             "created": self.created.isoformat() if self.created else None,
             "time": self.seen.isoformat() if self.seen else None,
             **({"flows_run_since": self.flows_run_since.isoformat()} if self.flows_run_since else {}),
+            **({"flow_failed": self.flow_failed} if self.flow_failed else {}),
+            **({"event_seen": self.event_seen} if self.event_seen else {}),
         }
 
     @classmethod
@@ -79,6 +85,8 @@ class UpdateState:
             datetime.fromisoformat(created) if created else None,
             datetime.fromisoformat(seen) if seen else None,
             datetime.fromisoformat(since) if since else None,
+            known.get("flow_failed", ""),
+            known.get("event_seen", ""),
         )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -150,3 +152,76 @@ def test_memory_and_wait_outlive_the_process() -> None:
     wait = Wait("u", "RUNNING", 5.0)
     assert Wait.from_json(wait.to_json()) == wait
     assert answer.memory.to_json()[0]["time"] == NOW.isoformat()
+
+
+class Continuous(Workspace):
+    """An update that never ends, of one flow; its events come in pages, newest first."""
+
+    def __init__(self, page: int = 250) -> None:
+        super().__init__(("u1", "RUNNING", "API_CALL"), continuous=True)
+        self.events: list[dict[str, Any]] = []
+        self.page = page
+
+    def add(self, status: str, seconds: float, flow: str = "orders") -> None:
+        progress = {"flow_progress": {"status": status}} if status else {}
+        event = {"event_type": "flow_progress" if status else "maintenance", "details": progress}
+        origin = {"update_id": "u1", "flow_name": flow}
+        self.events.append({**event, "timestamp": (NOW + timedelta(seconds=seconds)).isoformat(), "origin": origin})
+
+    def ask(self, path: str) -> dict[str, Any]:
+        if not path.startswith("events"):
+            return super().ask(path)
+        query = dict(parse_qsl(path.partition("?")[2]))
+        start = int(query.get("page_token", 0))
+        newest = sorted(self.events, key=lambda event: str(event["timestamp"]), reverse=True)
+        more = {"next_page_token": str(start + self.page)} if start + self.page < len(newest) else {}
+        return {"events": newest[start : start + self.page], **more}
+
+
+RUN = Wait("u1", "RUNNING", 60.0, ("orders",), 60.0)
+
+
+def looked_at(workspace: Continuous, memory: Memory | None, seconds: float) -> Answer:
+    kept = Memory.from_json(json.loads(json.dumps(memory.to_json()))) if memory else None
+    return workspace.look(RUN, kept, NOW + timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("page", [250, 2])
+def test_a_flow_that_fails_between_two_looks_does_not_run_without_a_failure(page: int) -> None:
+    """It is running again whenever somebody looks."""
+    workspace = Continuous(page)
+    workspace.add("RUNNING", 0)
+    answer = looked_at(workspace, None, 0)
+    for seconds in (30, 60, 90, 120):
+        workspace.add("FAILED", seconds - 20)
+        workspace.add("STARTING", seconds - 10)
+        workspace.add("RUNNING", seconds - 5)
+        for second in range(3):
+            workspace.add("", seconds - 4 + second, "another")
+        answer = looked_at(workspace, answer.memory, seconds)
+        assert (answer.progress, "and began again" in answer.message) == (Progress.WAITING, True)
+    assert looked_at(workspace, answer.memory, 179).progress is Progress.WAITING
+    assert looked_at(workspace, answer.memory, 180).progress is Progress.DONE
+
+
+def test_a_flow_that_failed_before_it_ran_has_run_since() -> None:
+    workspace = Continuous(2)
+    for status, seconds in (("FAILED", -20), ("STARTING", -10), ("RUNNING", -5)):
+        workspace.add(status, seconds)
+    answer = looked_at(workspace, None, 0)
+    for seconds in (30, 60):
+        workspace.add("RUNNING", seconds - 1)
+        answer = looked_at(workspace, answer.memory, seconds)
+    assert answer.progress is Progress.DONE
+
+
+def test_more_events_than_are_read_may_hide_a_failure() -> None:
+    workspace = Continuous(1)
+    workspace.add("RUNNING", 0)
+    answer = looked_at(workspace, None, 0)
+    workspace.add("FAILED", 1)
+    for number in range(9):
+        workspace.add("RUNNING", 2 + number)
+    answer = looked_at(workspace, answer.memory, 60)
+    assert (answer.progress, "more events came than are read" in answer.message) == (Progress.WAITING, True)
+    assert looked_at(workspace, answer.memory, 120).progress is Progress.DONE
