@@ -10,7 +10,7 @@ from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, room_step
 from airflow_ckpt_provider.lakeflow.flows import qualified
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, guard_judgements
-from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, FULL_REFRESH_BY_PATH, RESET, StartRequest
+from airflow_ckpt_provider.lakeflow.request import FIELDS, FULL_REFRESH, FULL_REFRESH_BY_PATH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, TableRecovery
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
@@ -18,17 +18,31 @@ from airflow_ckpt_provider.verdict import Verdict
 
 #: What becomes of the copies: kept, dropped once the counts agree, or kept for so many days.
 KEEP, DROP = "keep", "drop_when_verified"
+#: Fields of a start that change tables by themselves -> what they do, in words.
+_NOT_JUDGED = {
+    "rewind_spec": "takes tables and checkpoints back to a time too, which is not judged here: leave it out, and use "
+    "PipelineRewindOperator",
+    "replace_where_overrides": "makes flows replace rows of their tables by another predicate: which rows are deleted is "
+    "not known",
+}
 
 
 def wiped_tables(examined: Examined, request: StartRequest, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the full names of the tables that the refresh empties.
+    """Return the full names of the tables that the refresh empties: what is selected, what the user names, or every table.
 
-    :param given: as the user names them; by default what is selected, or all that the event log knows.
+    :param given: full names, as the user gives them. They stand for what is selected by a shorter name, and hide nothing else.
     """
     # What no stream feeds is computed anew each time: nothing of it can be lost.
     streams = [flow.dataset for flow in examined.flows.flows.values() if flow.dataset and flow.streaming is not False]
-    names = given or request.body.get(FULL_REFRESH) or streams
-    return tuple(dict.fromkeys(qualified(name, examined.spec) for name in names))
+    names = [*given, *(request.body.get(FULL_REFRESH) or ())]
+    if request.body.get("full_refresh") or not names:
+        names += streams
+    full = [
+        qualified(name, examined.spec)
+        for name in names
+        if name in given or not any(each.endswith(f".{name}") for each in given)
+    ]
+    return tuple(dict.fromkeys(full))
 
 
 def judge_refresh(
@@ -65,6 +79,19 @@ def judge_refresh(
         for name in reset_forbidden(workspace, tables, examined.spec)
     ]
     return found
+
+
+def judge_other_fields(request: StartRequest) -> list[Judgement]:
+    """Judge fields of the body whose effect no plan shows: they are passed through, and ask for acceptance."""
+    if request.dry_run:
+        return []
+    found = [f"{name} of body {effect}" for name, effect in _NOT_JUDGED.items() if request.body.get(name)]
+    found += [
+        f"{name} of body is not known here: nobody has judged what the update does with it"
+        for name in request.body
+        if name not in FIELDS
+    ]
+    return [Judgement(Verdict.UNKNOWN, reason) for reason in found]
 
 
 def judge_reset_besides(request: StartRequest) -> list[Judgement]:
@@ -117,6 +144,7 @@ def plan_pipeline_refresh(
         else judge_refresh(workspace, examined, request, [table.table for table in tables], guard_report)
     )
     judgements += judge_reset_besides(request)
+    judgements += judge_other_fields(request)
     names = ", ".join(table.table for table in tables) or "every table"
     steps = [room]
     steps += [f"copy {t.table} to {t.backup}: {code(t.copy)}, with its row count and version recorded" for t in kept]
@@ -142,6 +170,11 @@ def plan_pipeline_refresh(
             f"no copy is kept: {names} cannot be brought back (backup='deep_clone' keeps one)"
             if not everything or tables
             else "no copy is kept (backup='deep_clone' keeps one)"
+        )
+    if everything and not examined.flows.complete:
+        warnings.append(
+            "full_refresh empties every table, and the newest events need not name all of them: only those named here are "
+            "judged and copied; name others in tables"
         )
     warnings.append("tables that read the emptied ones as streams fail until they are refreshed in full too")
     return PipelinePlan(

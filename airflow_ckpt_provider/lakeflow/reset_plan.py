@@ -12,7 +12,7 @@ from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, ro
 from airflow_ckpt_provider.lakeflow.flows import bare, is_streaming_table, qualified
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, guard_judgements
 from airflow_ckpt_provider.lakeflow.positions import NEEDED_LATER, Position, judge_positions, positions_of
-from airflow_ckpt_provider.lakeflow.refresh_plan import judge_refresh, wiped_tables
+from airflow_ckpt_provider.lakeflow.refresh_plan import judge_other_fields, judge_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.settings import (
     PUT_BACK_HINT,
@@ -111,6 +111,7 @@ def plan_pipeline_reset(
         judgements += guard_judgements(guard_report)
         judgements += _selections(examined, request, flows)
         judgements += judge_refresh(workspace, examined, request, emptied)
+        judgements += judge_other_fields(request)
         judgements += _settings(examined, merged, positions)
     warnings = examined.warnings() + _kinds(workspace, examined, flows) + _reach(workspace, examined, request)
     warnings += _bundle(examined, merged, positions)

@@ -11,7 +11,12 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.examine import Examined, room_step
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
-from airflow_ckpt_provider.lakeflow.refresh_plan import judge_refresh, judge_reset_besides, wiped_tables
+from airflow_ckpt_provider.lakeflow.refresh_plan import (
+    judge_other_fields,
+    judge_refresh,
+    judge_reset_besides,
+    wiped_tables,
+)
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, FAILED
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
@@ -156,7 +161,11 @@ def _of_replay(workspace: Workspace, examined: Examined, replay: StartRequest | 
     if replay is None:
         return []
     emptied = wiped_tables(examined, replay) if replay.empties else ()
-    return [*judge_refresh(workspace, examined, replay, emptied), *judge_reset_besides(replay)]
+    return [
+        *judge_refresh(workspace, examined, replay, emptied),
+        *judge_reset_besides(replay),
+        *judge_other_fields(replay),
+    ]
 
 
 def _preconditions(workspace: Workspace, examined: Examined, to: datetime, now: datetime) -> list[Judgement]:

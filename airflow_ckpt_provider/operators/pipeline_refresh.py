@@ -53,7 +53,8 @@ class PipelineRefreshOperator(PipelineChangeOperator):
     :param guard_report: the XCom of a source guard, or several by name. (templated)
     :param backup: ``"deep_clone"``: copy the tables before, with their history; ``"ctas"``: by ``CREATE TABLE AS SELECT``,
         where the workspace refuses the clone; ``None``: do not. (templated)
-    :param tables: full names of what is emptied; ``None``: what is selected, in the pipeline's catalog and schema. (templated)
+    :param tables: full names of tables that are selected by shorter ones, or by path; ``None``: what is selected is in the
+        pipeline's catalog and schema. What is selected or emptied besides is in the plan all the same. (templated)
     :param warehouse_id: SQL warehouse for copies and counts. (templated)
     :param keys: table -> columns that tell its rows apart. (templated)
     :param backfill: ``"merge"``: by ``keys``, also for AUTO CDC; ``"insert"``: whole rows that the table lacks;

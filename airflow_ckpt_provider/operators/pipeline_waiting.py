@@ -425,7 +425,8 @@ class PipelineChangeOperator(PipelineOperator):
         not waited for. (templated)
     :param refresh_selection: tables that the update, or the replay of a rewind, refreshes without emptying them; ``None``: the
         whole pipeline where nothing else limits it. (templated)
-    :param body: further fields of the interface's version, passed through. (templated)
+    :param body: further fields of the interface's version, passed through; one whose effect is not judged makes the plan
+        ``UNKNOWN``. (templated)
     """
 
     template_fields: Sequence[str] = (

@@ -461,6 +461,22 @@ def test_all_fields_pass_and_unknown_ones_too(workspace: FakeWorkspace, broken: 
         Task(lambda: reset(broken, parameters={"a": "c"}, body={"parameters": {"a": "b"}})).attempt()
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"rewind_spec": {"rewind_timestamp": "2026-08-20T00:00:00Z", "dry_run": False}},
+        {"replace_where_overrides": [{"flow_name": "f", "predicate_override": "true"}]},
+        {"new_field": 1},
+    ],
+)
+def test_a_field_whose_effect_nobody_has_judged(broken: Pipeline, body: dict[str, Any]) -> None:
+    plan = Task(lambda: reset(broken, mode="plan")).attempt()["plan"]
+    assert plan["verdict"] == "SAFE"
+    plan = Task(lambda: reset(broken, mode="plan", body=body)).attempt()["plan"]
+    assert plan["verdict"] == "UNKNOWN"
+    assert plan["reasons"][0].startswith(f"{next(iter(body))} of body ")
+
+
 def test_through_a_job(workspace: FakeWorkspace, broken: Pipeline) -> None:
     job = workspace.add_job("nightly", broken)
     broken.configuration["modifiedAfter"] = READ_UP_TO

@@ -308,3 +308,60 @@ def test_a_table_that_changes_while_it_is_copied(workspace: FakeWorkspace, pipel
     with pytest.raises(AirflowFailException, match="was changed while it was copied"):
         Task(lambda: refresh(pipeline, **COPY)).attempt()
     assert not workspace.asked("POST", "/updates")
+
+
+class TestWhatIsEmptied:
+    """All of it is in the plan, and all of it is copied, whichever argument names it."""
+
+    @pytest.fixture
+    def pipeline(self, workspace: FakeWorkspace) -> Pipeline:
+        flows = [Flow(name, name, ("events",)) for name in ("orders", "customers", "latest")]
+        workspace.add_source("events", "kafka").add(samples.BEGIN, id="e0")
+        made = workspace.add_pipeline("sales", datasets=[Dataset(flow.name) for flow in flows], flows=flows)
+        made.start({})
+        made.advance()
+        return made
+
+    def emptied(self, pipeline: Pipeline, **fields: Any) -> set[str]:
+        plan = Task(lambda: refresh(pipeline, mode="plan", **COPY, **fields)).attempt()["plan"]
+        copied = {step.partition(" to ")[0].removeprefix("copy ") for step in plan["steps"] if step.startswith("copy ")}
+        assert copied == {table["table"] for table in plan["tables"]}
+        return {table.removeprefix("main.sales.") for table in copied}
+
+    @pytest.mark.parametrize(
+        ("fields", "emptied"),
+        [
+            ({"full_refresh_selection": ["orders"]}, {"orders"}),
+            (
+                {"full_refresh_selection": ["orders", "customers"], "tables": ["main.sales.orders"]},
+                {"orders", "customers"},
+            ),
+            ({"full_refresh_selection": ["orders"], "tables": ["main.sales.orders"]}, {"orders"}),
+            ({"full_refresh_selection": ["orders"], "tables": ["other.place.orders"]}, {"other.place.orders"}),
+            ({"full_refresh_selection": [], "body": {"full_refresh_selection": ["customers"]}}, {"customers"}),
+            ({"full_refresh_selection": ["orders"], "body": {"full_refresh": True}}, {"orders", "customers", "latest"}),
+            (
+                {"full_refresh_selection": [], "full_refresh": True, "tables": ["main.sales.orders"]},
+                {"orders", "customers", "latest"},
+            ),
+        ],
+    )
+    def test_of_a_refresh(self, pipeline: Pipeline, fields: dict[str, Any], emptied: set[str]) -> None:
+        assert self.emptied(pipeline, **fields) == emptied
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            ({"rewind_spec": {"rewind_timestamp": "2026-08-20T00:00:00Z"}}, "use PipelineRewindOperator"),
+            ({"replace_where_overrides": [{"flow_name": "orders"}]}, "which rows are deleted is not known"),
+            ({"new_field": False}, "new_field of body is not known here"),
+        ],
+    )
+    def test_fields_whose_effect_nobody_has_judged(self, pipeline: Pipeline, body: dict[str, Any], words: str) -> None:
+        plan = Task(lambda: refresh(pipeline, mode="plan", body=body)).attempt()["plan"]
+        assert plan["verdict"] == "UNKNOWN"
+        assert words in " ".join(plan["reasons"])
+        with pytest.raises(AirflowFailException, match="the verdict is UNKNOWN"):
+            Task(lambda: refresh(pipeline, body=body)).attempt()
+        dry = Task(lambda: refresh(pipeline, mode="plan", body={**body, "validate_only": True})).attempt()["plan"]
+        assert dry["verdict"] == "SAFE"
