@@ -15,12 +15,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from airflow_ckpt_provider.backup.damaged import VERIFIED, Damage, learn_damaged
+from airflow_ckpt_provider.backup.disputed import to_note
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
 from airflow_ckpt_provider.backup.reads import note_reads
 from airflow_ckpt_provider.backup.repository import Repository
@@ -183,8 +184,9 @@ def record_verification(repository: Repository, report: VerifyReport) -> None:
 
     :raises StorageError: these credentials may not write.
     """
-    if report.learned:
-        record_learned(repository, report.name, report.learned)
+    if learned := report.learned:
+        damaged = to_note(repository, report.name, report.backup_id, learned.damaged)
+        record_learned(repository, report.name, replace(learned, damaged=damaged))
     else:  # made by hand: all that is known is what it says
         path = manifest_path(report.name, report.backup_id)
         damaged = {finding.object or path: finding.problem for finding in report.findings if finding.is_damage}
@@ -233,17 +235,19 @@ def record_outcome(
             continue
 
 
-def note_damage(repository: Repository, name: str, findings: Iterable[Damage]) -> None:
+def note_damage(repository: Repository, manifest: Manifest, findings: Iterable[Damage]) -> None:
     """Note the damage that somebody else than a verify has come upon, where these credentials may write.
 
-    :param name: name of the stream.
+    :param manifest: the backup.
     :param findings: what was found, from reading it.
     """
+    name = manifest.name
     damaged = {damage.object: damage.problem for damage in findings if damage.is_damage and damage.object}
     if not damaged:
         return
     try:
-        learn_damaged(repository.location, name, damaged=damaged, whole=(), since=0)
+        noted = to_note(repository, name, manifest.backup_id, damaged)
+        learn_damaged(repository.location, name, damaged=noted, whole=(), since=0)
     except (StorageError, RefusedError) as e:
         log.warning("that objects of %s are damaged is not noted: %s", name, e.message)
 

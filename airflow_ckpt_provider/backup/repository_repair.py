@@ -2,7 +2,8 @@
 
 From another object of the repository that holds the same; from the live checkpoint, at the path it was backed up from; or from
 a second repository, such as one that backups are copied to. A content is taken only if it is proven to be the one that was backed
-up, by its SHA-256 or by a store's MD5. What was found damaged is read first: it may have come back with its disk.
+up, by its SHA-256 or by a store's MD5. What was found damaged is read first: it may have come back with its disk. An object of
+which manifests say different things is left as it is: one of them is forged or damaged, and the object may be right.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.contents import objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
+from airflow_ckpt_provider.backup.disputed import claims_of, suspects
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
@@ -57,6 +59,8 @@ class ObjectsRepairPlan:
     :param rebuilt: objects that will be written.
     :param lost: objects whose content is nowhere, with the backups that list them.
     :param whole_again: objects that were found damaged before, and are whole when they are read now.
+    :param disputed: objects of which manifests say different things, with the backups whose manifests are wrong, or with all
+        that list them where that cannot be told. They are neither rebuilt nor lost.
     """
 
     plan_id: str
@@ -65,11 +69,12 @@ class ObjectsRepairPlan:
     rebuilt: tuple[Rebuilt, ...]
     lost: tuple[tuple[str, tuple[str, ...]], ...]
     whole_again: tuple[FileEntry, ...] = ()
+    disputed: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """``SAFE`` where all can be rebuilt, ``WILL_LOSE`` where some backups stay damaged."""
-        return Verdict.WILL_LOSE if self.lost else Verdict.SAFE
+        return Verdict.WILL_LOSE if self.lost or self.disputed else Verdict.SAFE
 
     @property
     def fingerprint(self) -> str:
@@ -101,6 +106,7 @@ class ObjectsRepairPlan:
             "rebuilt": [r.to_json() for r in self.rebuilt],
             "lost": [{"object": path, "backups": list(backups)} for path, backups in self.lost],
             "whole_again": [entry.object for entry in self.whole_again],
+            "disputed": [{"object": path, "backups": list(backups)} for path, backups in self.disputed],
             "steps": list(self.steps),
             "fingerprint": self.fingerprint,
         }
@@ -110,6 +116,10 @@ class ObjectsRepairPlan:
         rebuilt = "\n".join(f"* `{r.entry.object}` from the {r.origin}: `{r.source}`" for r in self.rebuilt)
         again = "\n".join(f"* `{e.object}` was found damaged and is whole now" for e in self.whole_again)
         lost = "\n".join(f"* `{path}` is lost; needed by {', '.join(backups)}" for path, backups in self.lost)
+        disputed = "\n".join(
+            f"* `{path}` is not rebuilt: its manifests contradict each other. Find out who wrote those of {', '.join(backups)}"
+            for path, backups in self.disputed
+        )
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         parts = (
             f"### Repair of the repository, plan {self.plan_id}",
@@ -117,6 +127,7 @@ class ObjectsRepairPlan:
             rebuilt,
             again,
             lost,
+            disputed,
             steps,
         )
         return "\n\n".join(filter(None, parts)) + "\n"
@@ -135,8 +146,10 @@ def plan_objects_repair(
     rebuilt: list[Rebuilt] = []
     lost: list[tuple[str, tuple[str, ...]]] = []
     whole_again: list[FileEntry] = []
+    disputed: list[tuple[str, tuple[str, ...]]] = []
     for each in stream_names(repository) if name is None else (name,):
         wrong = _wrong(repository, each)
+        disputed += wrong.disputed
         elsewhere = _in_second(second, each, wrong) if second is not None and wrong.entries else {}
         for path, entry in wrong.entries.items():
             if path not in wrong.structure and _is_whole(repository, entry):
@@ -150,7 +163,13 @@ def plan_objects_repair(
             else:
                 lost.append((path, tuple(dict.fromkeys(wrong.needed_by[path]))))
     return ObjectsRepairPlan(
-        new_plan_id(), repository.location.uri, checkpoint.uri, tuple(rebuilt), tuple(lost), tuple(whole_again)
+        new_plan_id(),
+        repository.location.uri,
+        checkpoint.uri,
+        tuple(rebuilt),
+        tuple(lost),
+        tuple(whole_again),
+        tuple(disputed),
     )
 
 
@@ -167,12 +186,14 @@ class _Wrong:
     :param structure: of these, the ones that are missing or of another size or checksum than they were.
     :param needed_by: backups that list them.
     :param whole: content -> an object that holds it, of those that are not wrong.
+    :param disputed: those of which manifests say different things, with backups; they are not among the entries.
     """
 
     entries: dict[str, FileEntry] = field(default_factory=dict)
     structure: set[str] = field(default_factory=set)
     needed_by: dict[str, list[str]] = field(default_factory=dict)
     whole: dict[tuple[str, int], str] = field(default_factory=dict)
+    disputed: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
 def _wrong(repository: Repository, name: str) -> _Wrong:
@@ -190,6 +211,10 @@ def _wrong(repository: Repository, name: str) -> _Wrong:
                 wrong.needed_by.setdefault(entry.object, []).append(manifest.backup_id)
             else:
                 wrong.whole |= dict.fromkeys(_marks(entry), entry.object)
+    for path, claims in claims_of(repository, name, wrong.entries.keys()).items():
+        if len(claims) > 1:
+            del wrong.entries[path]
+            wrong.disputed.append((path, suspects(repository, claims)))
     return wrong
 
 

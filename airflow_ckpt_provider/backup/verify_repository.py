@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.contents import objects_there
 from airflow_ckpt_provider.backup.damaged import Damage
+from airflow_ckpt_provider.backup.disputed import Claim, claim_of, is_manifest_wrong, is_whole
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import Verified, record_learned, record_outcome, verifications
@@ -150,14 +151,13 @@ class _Listed:
     problems: dict[str, dict[str, Damage]] = field(default_factory=dict)
     damaged: list[DamagedBackup] = field(default_factory=list)
     unread: list[DamagedBackup] = field(default_factory=list)
-    _numbers: dict[tuple[str, int, str | None], int] = field(default_factory=dict)
+    _numbers: dict[Claim, int] = field(default_factory=dict)
 
     def add(self, backup_id: str, files: Iterable[FileEntry], problems: Mapping[str, Damage]) -> None:
         """Add a backup."""
         numbers = array("L")
         for entry in files:
-            key = entry.object, entry.size, entry.sha256 or entry.checksum
-            number = self._numbers.setdefault(key, len(self.entries))
+            number = self._numbers.setdefault(claim_of(entry), len(self.entries))
             if number == len(self.entries):
                 self.entries.append(entry)
             numbers.append(number)
@@ -177,36 +177,40 @@ def _verified(
     ids = repository.backup_ids(name)
     there = objects_there(repository, name)
     listed = _Listed()
-    wrong: dict[str, Damage] = {}
+    failed: dict[Claim, Damage] = {}
+    incomplete: dict[str, str] = {}
     known: set[str] = set()
     for manifest in readable(repository, name, ids):
         if isinstance(manifest, DamagedBackup):
             (listed.unread if manifest.is_unread else listed.damaged).append(manifest)
             continue
         structure = {d.path: d for d in check_structure(repository, manifest, manifest.files, listed=there)}
-        wrong |= {damage.object or manifest.path: damage for damage in structure.values()}
+        if structure:
+            failed |= {claim_of(entry): structure[entry.path] for entry in manifest.files if entry.path in structure}
+            if absent := [damage for damage in structure.values() if not damage.object]:
+                incomplete[manifest.path] = absent[-1].problem
         remembered = before.damaged.of(manifest)
         known |= {damage.object for damage in remembered.values()}
         listed.add(manifest.backup_id, manifest.files, {**remembered, **structure})
     chosen: Sequence[FileEntry] = ()
     if read_data:
         picked = {entry.object for entry in before.choose(read_data, listed.entries, there)} | known
-        chosen = [entry for entry in listed.entries if entry.object in picked and entry.object not in wrong]
-    contents = read_contents(repository, chosen, workers=workers, on_progress=on_progress)
-    found = {damage.object: damage for damage in contents.findings if damage.is_damage}
+        chosen = [entry for entry in listed.entries if entry.object in picked and claim_of(entry) not in failed]
+    contents = _read(repository, chosen, failed, workers, on_progress)
+    wrong = {path for path, *_ in failed}
     whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
     now = {entry.object for entry in contents.read()}
     # Of a backup that is damaged as such, as far as is known, all has to be whole.
-    as_such = [i for i in listed.backups if (path := manifest_path(name, i)) in known and path not in wrong]
-    bad = found.keys() | wrong.keys()
-    whole |= {manifest_path(name, i) for i in as_such if all(e.object in now - bad for e in listed.of(i))}
-    outcomes = dict(_outcomes(listed, before, contents, found, whole, now))
-    new = {path: damage.problem for path, damage in {**wrong, **found}.items()}
+    as_such = [i for i in listed.backups if (path := manifest_path(name, i)) in known and path not in incomplete]
+    right = now - wrong
+    whole |= {manifest_path(name, i) for i in as_such if all(e.object in right for e in listed.of(i))}
+    outcomes = dict(_outcomes(listed, before, contents, failed, whole, now))
+    new = incomplete | _to_note(repository, name, listed, failed, contents)
     compared = list(contents.compared())
     return VerifiedStream(
         name=name,
         backups=len(ids),
-        objects=len(listed.entries),
+        objects=len({entry.object for entry in listed.entries}),
         bytes=sum(entry.size for entry in listed.entries),
         read_objects=len(compared),
         read_bytes=sum(entry.size for entry in compared),
@@ -228,11 +232,67 @@ def _verified(
     )
 
 
+def _read(
+    repository: Repository,
+    chosen: Sequence[FileEntry],
+    failed: dict[Claim, Damage],
+    workers: int,
+    on_progress: OnProgress | None,
+) -> Contents:
+    """Read objects; one of which manifests say different things once for each.
+
+    :param failed: gets what is damaged.
+    """
+    once = list({entry.object: entry for entry in chosen}.values())
+    claimed = {claim_of(entry) for entry in once}
+    again = [entry for entry in chosen if claim_of(entry) not in claimed]
+    first = read_contents(repository, once, workers=workers, on_progress=on_progress)
+    findings = list(first.findings)
+    found = {damage.object: damage for damage in findings if damage.is_damage}
+    failed |= {claim_of(entry): found[entry.object] for entry in once if entry.object in found}
+    for entry in again:
+        more = read_contents(repository, [entry], workers=workers).findings
+        failed |= {claim_of(entry): damage for damage in more if damage.is_damage}
+        findings += more
+    return Contents([*once, *again], findings)
+
+
+def _to_note(
+    repository: Repository, name: str, listed: _Listed, failed: Mapping[Claim, Damage], contents: Contents
+) -> dict[str, str]:
+    """Which objects are damaged; and in their place which manifests, where these are wrong. Path -> problem."""
+    objects = {path for path, *_ in failed}
+    entries: dict[str, list[FileEntry]] = {path: [] for path in objects}
+    for entry in listed.entries if objects else ():
+        if entry.object in objects:
+            entries[entry.object].append(entry)
+    proven = {claim_of(entry) for entry in contents.compared() if entry.object in objects} - failed.keys()
+
+    def is_proven(entry: FileEntry) -> bool:
+        claim = claim_of(entry)
+        return claim in proven or (claim not in failed and is_whole(repository, entry))
+
+    noted: dict[str, str] = {}
+    wrong: dict[int, str] = {}
+    for number, entry in enumerate(listed.entries if objects else ()):
+        damage, others = failed.get(claim_of(entry)), entries.get(entry.object, ())
+        if damage is None:
+            continue
+        if damage.problem != "missing" and is_manifest_wrong(entry, others, is_proven):
+            wrong[number] = damage.problem
+        else:
+            noted[entry.object] = damage.problem
+    for backup_id, numbers in listed.backups.items() if wrong else ():
+        if found := next((wrong[number] for number in numbers if number in wrong), None):
+            noted[manifest_path(name, backup_id)] = found
+    return noted
+
+
 def _outcomes(
     listed: _Listed,
     before: Before,
     contents: Contents,
-    found: Mapping[str, Damage],
+    failed: Mapping[Claim, Damage],
     whole: set[str],
     now: set[str],
 ) -> Iterator[tuple[str, Verified]]:
@@ -244,8 +304,8 @@ def _outcomes(
         everything = True
         could_not = False
         for entry in listed.of(backup_id):
-            if entry.object in found:
-                problems[entry.path] = found[entry.object]
+            if failed and (damage := failed.get(claim_of(entry))):
+                problems[entry.path] = damage
             could_not = could_not or entry.object in unread
             everything = everything and is_computable(entry)
             everything = everything and (entry.object in now or before.reads.last(entry.object) is not None)

@@ -101,4 +101,4 @@ def repair(call: Call) -> Answer:
             call.screen.print(f"Rebuilt {terminal.count(len(plan.rebuilt), 'object')}")
     elif call.screen and plan.steps:
         call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
-    return Answer({"plan": plan.to_json(), "outcome": outcome}, findings=bool(plan.lost))
+    return Answer({"plan": plan.to_json(), "outcome": outcome}, findings=bool(plan.lost or plan.disputed))

@@ -189,7 +189,7 @@ class RestorePlan(Plan):
         wrong = {damage.path for damage in found}
         unsure = (e for e in self.entries if (e.object in known or not self._is_copied(e)) and e.path not in wrong)
         found += check_contents(self.repository, FileTable(name, unsure), workers=workers)
-        note_damage(self.repository, name, found)
+        note_damage(self.repository, self.manifest, found)
         refuse_findings(self.manifest, found)
 
     def _is_copied(self, entry: FileEntry) -> bool:

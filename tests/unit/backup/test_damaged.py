@@ -304,7 +304,7 @@ class TestNotes:
     def test_known_damage_that_cannot_be_read_stays(self, place: Location) -> None:
         made = back_up(place, stream()).manifest
         entry = entry_of(made, "offsets/4")
-        note_damage(repository(place), "orders", [Damage("offsets/4", entry.object, "content", "found by a restore")])
+        note_damage(repository(place), made, [Damage("offsets/4", entry.object, "content", "found by a restore")])
 
         def time_out(operation: str, path: str) -> None:
             if operation == "read" and path.endswith(entry.object):
@@ -318,23 +318,23 @@ class TestNotes:
         assert known(place / "backups") == {entry.object}
 
     def test_what_is_not_damage_is_not_noted(self, place: Location) -> None:
-        back_up(place, stream())
+        made = back_up(place, stream()).manifest
         note_damage(
             repository(place),
-            "orders",
+            made,
             [Damage("offsets/4", X, "unreadable", ""), Damage("commits/4", "", "missing", "")],
         )
         assert not (place / "backups").walk("damaged")
 
     def test_without_the_right_to_write_it_is_said(self, place: Location, caplog: pytest.LogCaptureFixture) -> None:
-        back_up(place, stream())
+        made = back_up(place, stream()).manifest
 
         def forbid(operation: str, path: str) -> None:
             if operation == "create":
                 raise StorageError("could not create it: Access Denied.")
 
         seen, _ = watched(place / "backups", forbid)
-        note_damage(type(repository(place))(seen, "r"), "orders", [Damage("offsets/4", X, "content", "")])
+        note_damage(type(repository(place))(seen, "r"), made, [Damage("offsets/4", X, "content", "")])
         assert "that objects of orders are damaged is not noted: could not create it" in caplog.text
 
 
