@@ -1,20 +1,21 @@
 """Carrying an expire out: manifests go, objects stay until a prune.
 
 Stopped anywhere, the backups that are left are all whole, and the same command again goes on. A hold set while this runs
-counts: both write the next number of the same row of notes, and only one can.
+counts: both write the next number of the same row of notes, and only one can. So does another expire: see :class:`_Expire`.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import tidy_claims
-from airflow_ckpt_provider.backup.expire_plan import Decision, ExpirePlan, check_damage
+from airflow_ckpt_provider.backup.expire_plan import Decision, ExpirePlan, check_kept
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, forget_notes, holds, write_event
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.errors import RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -50,42 +51,88 @@ def apply_expire(repository: Repository, plan: ExpirePlan, *, made_by: str = "",
     :param plan: from :func:`~airflow_ckpt_provider.backup.expire_plan.plan_expire`.
     :param made_by: the run or user that does it.
     :param reason: why, for the audit record.
-    :raises RefusedError: backups were found damaged since the plan was made, and no whole one would be left of a stream.
+    :raises RefusedError: no whole backup of a stream would be left: what would stay was found damaged or removed since the plan
+        was made, or another expire removes it. Nothing of that stream is removed.
     :raises StorageError: reading or writing failed; the same command again goes on.
     """
-    check_damage(repository, plan)
+    names = list(dict.fromkeys(d.backup.name for d in plan.going))
+    for name in names:
+        check_kept(repository, plan, name=name)
     repository.refuse_unsigned()
-    plan_id = new_plan_id()
-    removed: list[tuple[str, str]] = []
-    spared: list[tuple[str, str]] = []
-    for name in dict.fromkeys(d.backup.name for d in plan.going):
-        going = [d for d in reversed(plan.going) if d.backup.name == name]
-        # A claim whose manifest is gone would look like a backup that is about to write it.
-        tidy_claims(repository, name, finished={d.backup.claim for d in going})
-        now = holds(repository, name)
-        for decision in going:
-            key = (name, decision.backup.backup_id)
-            if not _announce(repository, decision, plan_id, made_by, now.get(decision.backup.backup_id)):
-                log.info("backup %s of %s was held meanwhile: it stays", key[1], name)
-                spared.append(key)
-                continue
-            repository.location.delete(manifest_path(*key))
-            removed.append(key)
-        forget_notes(repository, name, [backup_id for n, backup_id in removed if n == name])
-    outcome = ExpireOutcome(plan_id, tuple(removed), tuple(spared))
-    if removed:
-        facts = {"kind": "expire", "made_by": made_by, "reason": reason, "policy": plan.policy.to_json()}
-        numbers = {(d.backup.name, d.backup.backup_id): d.backup.sequence for d in plan.going}
-        sequences = {n: sorted(numbers[key] for key in removed if key[0] == n) for n in {n for n, _ in removed}}
-        repository.record(plan_id, {**facts, **outcome.to_json(), "sequences": sequences})
+    expire = _Expire(repository, plan, new_plan_id(), made_by)
+    try:
+        for name in names:
+            expire.carry_out(name)
+    finally:
+        outcome = expire.outcome
+        if outcome.removed:
+            facts = {"kind": "expire", "made_by": made_by, "reason": reason, "policy": plan.policy.to_json()}
+            numbers = {(d.backup.name, d.backup.backup_id): d.backup.sequence for d in plan.going}
+            removed = outcome.removed
+            sequences = {n: sorted(numbers[key] for key in removed if key[0] == n) for n in {n for n, _ in removed}}
+            repository.record(outcome.plan_id, {**facts, **outcome.to_json(), "sequences": sequences})
     return outcome
 
 
-def _announce(repository: Repository, decision: Decision, plan_id: str, made_by: str, last: Hold | None) -> bool:
-    """Say that a backup goes, so that nobody holds it from now on; false if somebody has."""
-    b = decision.backup
-    while last is None or last.event is HoldEvent.RELEASED:
-        if write_event(repository, b.name, b.backup_id, last, HoldEvent.GOING, f"expire {plan_id}", made_by):
-            return True
-        last = holds(repository, b.name).get(b.backup_id)  # somebody was faster
-    return last.event is HoldEvent.GOING  # another expire says so, or one that was stopped
+@dataclass(slots=True)
+class _Expire:
+    """An expire under way."""
+
+    repository: Repository
+    plan: ExpirePlan
+    plan_id: str
+    made_by: str
+    removed: list[tuple[str, str]] = field(default_factory=list)
+    spared: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> ExpireOutcome:
+        return ExpireOutcome(self.plan_id, tuple(self.removed), tuple(self.spared))
+
+    def carry_out(self, name: str) -> None:
+        """Remove what goes of the streams of a name.
+
+        Each expire first says of all of it that it goes, and then sees that a whole backup stays of which nobody says that. Of
+        two that would remove what the other one keeps, at least the one that looks last sees the other's word.
+        """
+        repository = self.repository
+        going = [d for d in reversed(self.plan.going) if d.backup.name == name]
+        now = holds(repository, name)
+        said: dict[str, Hold] = {}
+        try:
+            for decision in going:
+                if event := self._announce(decision, now.get(decision.backup.backup_id)):
+                    said[decision.backup.backup_id] = event
+            now = holds(repository, name)
+            others = {i for i, hold in now.items() if hold.event is HoldEvent.GOING and i not in said}
+            check_kept(repository, self.plan, name=name, going=others)
+        except RefusedError:
+            for backup_id, event in said.items():  # unless somebody has said something since
+                write_event(
+                    repository, name, backup_id, event, HoldEvent.RELEASED, f"expire {self.plan_id}", self.made_by
+                )
+            raise
+        # A claim whose manifest is gone would look like a backup that is about to write it.
+        tidy_claims(repository, name, finished={d.backup.claim for d in going})
+        for backup_id in (d.backup.backup_id for d in going):
+            hold = now.get(backup_id)
+            if backup_id not in said or hold is None or hold.event is not HoldEvent.GOING:
+                log.info("backup %s of %s was held meanwhile: it stays", backup_id, name)
+                self.spared.append((name, backup_id))
+                continue
+            repository.location.delete(manifest_path(name, backup_id))
+            self.removed.append((name, backup_id))
+        forget_notes(repository, name, [backup_id for n, backup_id in self.removed if n == name])
+
+    def _announce(self, decision: Decision, last: Hold | None) -> Hold | None:
+        """Say that a backup goes, so that nobody holds it from now on; ``None`` if somebody has.
+
+        Also where another expire says so, or one that was stopped: it may take its word back.
+        """
+        b = decision.backup
+        while last is None or last.event is not HoldEvent.HELD:
+            reason = f"expire {self.plan_id}"
+            if event := write_event(self.repository, b.name, b.backup_id, last, HoldEvent.GOING, reason, self.made_by):
+                return event
+            last = holds(self.repository, b.name).get(b.backup_id)  # somebody was faster
+        return None

@@ -13,8 +13,8 @@ a stream would be left is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -94,7 +94,6 @@ class ExpirePlan:
     :param decisions: each backup that could be read, newest first within its stream.
     :param findings: what is odd: clocks, damaged backups, manifests that cannot be read.
     :param remarks: what is no fault, but good to know: that it is not known what Object Lock protects.
-    :param damage_known: stream -> number of the record of damaged objects that the plan goes by.
     """
 
     repository: str
@@ -102,7 +101,6 @@ class ExpirePlan:
     decisions: tuple[Decision, ...]
     findings: tuple[str, ...]
     remarks: tuple[str, ...] = ()
-    damage_known: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kept(self) -> tuple[Decision, ...]:
@@ -132,7 +130,7 @@ class ExpirePlan:
         if not going:
             return ()
         return (
-            "look at holds and at what is damaged again: a hold that was set meanwhile counts",
+            "look at holds and at what stays again: a hold that was set meanwhile counts, and a whole backup has to stay",
             f"remove {len(going)} manifest{'s' if len(going) > 1 else ''}, oldest first",
             "write the audit record",
         )
@@ -201,10 +199,8 @@ def plan_expire(
     names = repository.names() if name is None else (name,)
     findings: list[str] = []
     decisions: list[Decision] = []
-    damage_known: dict[str, int] = {}
     for each in names:
         damaged = read_damaged(repository.location, each)
-        damage_known[each] = damaged.number
         backups = _read(repository, each, ask_sources, findings, damaged)
         streams = streams_among(backups)
         if len(streams) > 1:
@@ -225,7 +221,7 @@ def plan_expire(
             f"{repository.location} holds no backup of {name}",
             hint="`airflow-ckpt backups REPOSITORY` lists what there is",
         )
-    return ExpirePlan(repository.location.uri, policy, tuple(decisions), tuple(findings), tuple(remarks), damage_known)
+    return ExpirePlan(repository.location.uri, policy, tuple(decisions), tuple(findings), tuple(remarks))
 
 
 def _unlocked(repository: Repository, decisions: list[Decision], now: datetime, remarks: list[str]) -> list[Decision]:
@@ -247,28 +243,42 @@ def _unlocked(repository: Repository, decisions: list[Decision], now: datetime, 
     return [decided(each) for each in decisions]
 
 
-def check_damage(repository: Repository, plan: ExpirePlan) -> None:
-    """See that of each stream of which something goes a whole backup stays, by what is known now.
+def check_kept(repository: Repository, plan: ExpirePlan, *, name: str, going: Collection[str] = ()) -> None:
+    """See that of each stream of a name of which something goes a whole backup stays, by what is known now.
 
-    :raises RefusedError: backups were found damaged since the plan was made, and none that stays is whole.
+    :param going: backups that another expire is about to remove.
+    :raises RefusedError: those that would stay are gone, are going, or were found damaged since the plan was made.
     """
-    for name in {d.backup.name for d in plan.going}:
-        damaged = read_damaged(repository.location, name)
-        if damaged.number == plan.damage_known.get(name):
+    decided = {d.backup.backup_id: d for d in plan.decisions if d.backup.name == name}
+    damaged = read_damaged(repository.location, name)
+    for stream in streams_among([d.backup for d in decided.values()]):
+        kept = [b for b in stream if decided[b.backup_id].keep]
+        if len(kept) == len(stream):
             continue
-        stay = [d.backup for d in plan.kept if d.backup.name == name and not d.backup.damage]
-        if not any(_is_whole(repository, backup, damaged) for backup in stay):
+        why = [_why_not_whole(repository, b, damaged, going) for b in kept]
+        if all(why):
             raise RefusedError(
-                f"the backups of {name} that would stay were found damaged since the plan was made; nothing was removed",
-                hint="make a new plan: run it again",
+                f"no whole backup of {stream_in_words(stream[0])} would stay under the name {name}: "
+                f"{why[0] if why else 'none is kept'}; nothing of it was removed",
+                hint="make a new plan: run it again. What an expire that was stopped wanted to remove counts as going until "
+                f"`airflow-ckpt release {repository.location} BACKUP` says that it stays",
             )
 
 
-def _is_whole(repository: Repository, backup: Backup, damaged: DamagedObjects) -> bool:
+def _why_not_whole(
+    repository: Repository, backup: Backup, damaged: DamagedObjects, going: Collection[str]
+) -> str | None:
+    """Why a backup does not count as one that stays; ``None``: it does."""
+    what = f"backup {backup.backup_id}"
+    if backup.backup_id in going:
+        return f"{what} is being removed by another expire"
     try:
-        return not damaged.of(repository.read_manifest(backup.name, backup.backup_id, with_files=False))
-    except (NoSuchBackupError, DamagedBackupError):
-        return False
+        damage = damaged.of(repository.read_manifest(backup.name, backup.backup_id, with_files=False))
+    except NoSuchBackupError:
+        return f"{what} was removed since the plan was made"
+    except DamagedBackupError as e:
+        return e.message
+    return f"{what} was found damaged since the plan was made" if damage else None
 
 
 def _refuse_to_leave_none(repository: Repository, name: str, decided: Sequence[Decision]) -> None:

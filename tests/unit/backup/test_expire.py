@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.damaged import learn_damaged
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import ExpirePlan, plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import (
+    Hold,
     HoldEvent,
     Verified,
     hold,
@@ -354,7 +356,7 @@ class TestDamaged:
         made = dated(place, DAYS)
         planned = plan(place, Policy(last=1))
         self.damaged(place, made, "day0", "day4")
-        with pytest.raises(RefusedError, match="were found damaged since the plan was made; nothing was removed"):
+        with pytest.raises(RefusedError, match="was found damaged since the plan was made; nothing of it was removed"):
             apply_expire(opened(place), planned)
         assert left(place, made) == set(DAYS)
         self.damaged(place, made, "day3")
@@ -432,6 +434,128 @@ def test_two_at_once(place: Location) -> None:
     apply_expire(opened(place), first)
     apply_expire(opened(place), second)
     assert left(place, made) == {"day0"}
+
+
+class TestSomethingWholeStays:
+    """Also by a plan that is not new any more, and of two that keep what the other one removes."""
+
+    def plans(self, place: Location) -> tuple[dict[str, Manifest], ExpirePlan, ExpirePlan]:
+        """Two plans, one of which keeps the older backup and one the newer."""
+        days = {"new": timedelta(days=0), "old": timedelta(days=1)}
+        made = dated(place, days, tags={"old": {"keep": "old"}})
+
+        def lost(facts: Sequence[Mapping[str, Any]]) -> list[Usefulness]:
+            return [Usefulness.DEAD for _ in facts]
+
+        first, second = (
+            plan(place, policy, ask_sources=lost) for policy in (Policy(last=1), Policy(tags=(("keep=old",),)))
+        )
+        assert [d.backup.backup_id for d in first.going] == [made["old"].backup_id]
+        assert [d.backup.backup_id for d in second.going] == [made["new"].backup_id]
+        return made, first, second
+
+    def test_a_plan_whose_kept_backup_has_expired_is_refused(self, place: Location) -> None:
+        made, first, second = self.plans(place)
+        apply_expire(opened(place), first)
+        before = contents(place / "backups")
+        with pytest.raises(
+            RefusedError, match=r"would stay under the name orders: backup \S+ was removed since the plan"
+        ):
+            apply_expire(opened(place), second)
+        assert contents(place / "backups") == before
+        assert left(place, made) == {"new"}
+
+    @pytest.mark.parametrize("at", range(1, 9))
+    def test_two_that_cross(self, place: Location, at: int) -> None:
+        """The second one runs to its end before each request of the first."""
+        made, first, second = self.plans(place)
+        requests: list[str] = []
+        refused: list[RefusedError] = []
+
+        def other(operation: str, path: str) -> None:
+            if "/backups/" not in path:
+                return
+            requests.append(operation)
+            if len(requests) == at:
+                try:
+                    apply_expire(opened(place), second)
+                except RefusedError as e:
+                    refused.append(e)
+
+        seen, _ = watched(place / "backups", other)
+        try:
+            apply_expire(Repository(seen, "r"), first)
+        except RefusedError as e:
+            refused.append(e)
+        assert len(requests) >= at
+        assert len(left(place, made)) == 1
+        assert len(refused) == 1
+        (manifest,) = opened(place).backups("orders")
+        assert holds(opened(place), "orders").get(manifest.backup_id, RELEASED).event is HoldEvent.RELEASED
+        assert hold(opened(place), manifest, reason="x").is_held
+
+    def test_both_have_said_what_goes(self, place: Location) -> None:
+        """Both are refused then, and take back what they said: the next one runs."""
+        made, first, _ = self.plans(place)
+        write_event(opened(place), "orders", made["new"].backup_id, None, HoldEvent.GOING, "the other", "")
+        with pytest.raises(RefusedError) as error:
+            apply_expire(opened(place), first)
+        assert "`airflow-ckpt release" in str(error.value.hint)
+        assert holds(opened(place), "orders")[made["old"].backup_id].event is HoldEvent.RELEASED
+        release(opened(place), made["new"], reason="that expire was stopped")
+        apply_expire(opened(place), first)
+        assert left(place, made) == {"new"}
+
+    def test_a_word_that_another_expire_takes_back_lets_nothing_go(self, place: Location) -> None:
+        """What is then held stays."""
+        made = dated(place, {"new": timedelta(days=0), "old": timedelta(days=1)})
+        first = plan(place, Policy(last=1))
+        theirs = write_event(opened(place), "orders", made["old"].backup_id, None, HoldEvent.GOING, "the other", "")
+        done: list[str] = []
+
+        def other(operation: str, path: str) -> None:
+            if operation == "walk" and "/holds/" in path and len(holds(opened(place), "orders")) and not done:
+                done.append(path)
+                release(opened(place), made["old"], reason="taken back")
+                hold(opened(place), made["old"], reason="an incident")
+
+        seen, _ = watched(place / "backups", other)
+        outcome = apply_expire(Repository(seen, "r"), first)
+        assert theirs
+        assert outcome.held_meanwhile == (("orders", made["old"].backup_id),)
+        assert left(place, made) == {"new", "old"}
+
+    def test_each_stream_of_a_name_keeps_its_own(self, place: Location) -> None:
+        """Where an earlier version has put the backups of another query under the name."""
+        made = dated(place, {"new": timedelta(days=0), "old": timedelta(days=1)})
+        other = {}
+        for word, day in (("other new", "20260312"), ("other old", "20260302")):
+            files = []
+            for entry in made["new"].files:
+                (place / "backups").create(path := f"{entry.object}-{day}", (place / "backups").read(entry.object))
+                files.append(replace(entry, object=path))
+            m = replace(
+                made["new"],
+                backup_id=f"{day}T000000Z-b000004",
+                query_id="other",
+                query_ids=(),
+                checkpoint="/elsewhere/orders",
+                files=tuple(files),
+            )
+            (place / "backups").create(m.path, m.to_document())
+            other[word] = m
+        planned = plan(place, Policy(last=1), ask_sources=lambda facts: [Usefulness.DEAD for _ in facts])
+        assert {d.backup.backup_id for d in planned.kept} == {made["new"].backup_id, other["other new"].backup_id}
+        learn_damaged(
+            place / "backups", "orders", damaged={other["other new"].files[0].object: "content"}, whole=(), since=0
+        )
+        before = contents(place / "backups")
+        with pytest.raises(RefusedError, match="no whole backup of query other of /elsewhere/orders would stay"):
+            apply_expire(opened(place), planned)
+        assert contents(place / "backups") == before
+
+
+RELEASED = Hold(HoldEvent.RELEASED, 0, "", "", "")
 
 
 @pytest.mark.parametrize("writes", range(12))
