@@ -6,6 +6,7 @@ Manifests never change, so the proof is a file of its own, ``drills/<name>/<back
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,9 +14,11 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE
+
+log = logging.getLogger(__name__)
 
 _DRILLS = "drills"
 _TIME = "%Y%m%dT%H%M%SZ"
@@ -75,6 +78,8 @@ def record_drill(repository: Repository, report: dict[str, Any]) -> Drill:
 def last_drill(repository: Repository, name: str, *, backup_id: str | None = None) -> Drill | None:
     """The newest proof of a stream, or of one of its backups: one listing and a read. ``None``: it was never proven.
 
+    One that is not signed by a trusted key proves nothing.
+
     :raises RefusedError: the file of the newest proof is damaged.
     """
     base = f"{_DRILLS}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
@@ -83,17 +88,18 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
         for path in repository.whole_files(base)
         if path.endswith(".json")
     ]
-    if not found:
-        return None
-    _, newest, path = max(found)
-    try:
-        content = load_json(repository.location.read_document(path, most=LARGE))
-        return Drill(name, newest, datetime.fromisoformat(content["proven_at"]), dict(content["report"]))
-    except (ValueError, KeyError, TypeError) as e:
-        raise RefusedError(
-            f"{repository.location}/{path} is no record of a drill ({type(e).__name__}: {e})",
-            hint="delete this file; the next drill writes another",
-        ) from e
+    for _, drilled, path in sorted(found, reverse=True):
+        try:
+            content = load_json(repository.location.read_document(path, most=LARGE))
+            return Drill(name, drilled, datetime.fromisoformat(content["proven_at"]), dict(content["report"]))
+        except UntrustedError as e:
+            log.warning("%s: it is ignored", e.message)
+        except (ValueError, KeyError, TypeError) as e:
+            raise RefusedError(
+                f"{repository.location}/{path} is no record of a drill ({type(e).__name__}: {e})",
+                hint="delete this file; the next drill writes another",
+            ) from e
+    return None
 
 
 def drilled_names(repository: Repository) -> frozenset[str]:

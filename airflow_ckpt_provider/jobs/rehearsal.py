@@ -20,6 +20,7 @@ from airflow_ckpt_provider.jobs.table_batches import TableBatches
 from airflow_ckpt_provider.jobs.trial import Trial, difference, refuse_source_changes, run_trial
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.signatures import Signing
 from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, Rehearsal, RowDifference
 from airflow_ckpt_provider.upgrade.rehearsal.scratch import (
     Scratch,
@@ -47,6 +48,8 @@ class Request:
     :param repository: URI of the repository.
     :param scratch: a directory for scratch copies, by a name that Spark and fsspec both know.
     :param key: of an encrypted repository.
+    :param signing: what signs the documents of the repository, and what they have to be signed by.
+    :param repository_id: id that the repository has to have; ``None``: any.
     :param build: the new code, ``module:function``; empty where an application is given.
     :param application: a command that takes ``--checkpoint`` and ``--sink``.
     :param old_build: the old code, to compare rows with.
@@ -71,6 +74,8 @@ class Request:
     repository: str
     scratch: str
     key: bytes | None = field(default=None, repr=False)
+    signing: Signing | None = field(default=None, repr=False)
+    repository_id: str | None = None
     build: str = ""
     application: str = ""
     old_build: str = ""
@@ -93,8 +98,9 @@ class Request:
 
     @property
     def repository_place(self) -> Location:
-        """The repository, with its key."""
-        return replace(open_location(self.repository), key=self.key)
+        """The repository, with its keys and the id that it has to have."""
+        place = open_location(self.repository)
+        return replace(place, key=self.key, signing=self.signing, repository_id=self.repository_id)
 
 
 def rehearse(request: Request, spark: SparkSession | None = None) -> Rehearsal:

@@ -28,6 +28,7 @@ from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write
 from airflow_ckpt_provider.jobs.rehearsal import Request, rehearse
 from airflow_ckpt_provider.storage.keys import read_key
+from airflow_ckpt_provider.storage.signatures import Signing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         request = Request(
             key=read_key(args.key_file) if args.key_file else None,
+            signing=Signing.read(args.signing_key_file, args.trusted_key),
+            repository_id=args.repository_id,
             repository=args.repository,
             scratch=args.scratch,
             build=args.build,
@@ -140,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--keep", action="store_true", help="leave the scratch copies")
     add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
+    add("--repository-id", metavar="ID", help="id that REPOSITORY has to have; another one is refused")
+    add("--signing-key-file", metavar="FILE", help="private key that signs the records of restore and drill, on the driver")
+    add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
     add(
         "--report-only",
         action="store_true",

@@ -13,6 +13,7 @@ from airflow_ckpt_provider.backup.claims import claimed
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
+from airflow_ckpt_provider.backup.drills import last_drill, record_drill
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -289,6 +290,40 @@ class TestNotes:
         repository.record("a", {"kind": "test", "made_by": "me"})
         Repository.open(place / "backups").record("b", {"kind": "test", "made_by": "me"})
         assert [record["plan_id"] for record in repository.records()] == ["a"]
+
+
+def drill(manifest: Manifest, **more: object) -> dict[str, object]:
+    return {"name": "orders", "backup_id": manifest.backup_id, "starts": True, **more}
+
+
+class TestDrills:
+    """Proofs that backups were restored and run on."""
+
+    def test_a_forged_one_proves_nothing(
+        self, place: Location, made: list[Manifest], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        repository, plain = opened(place), Repository.open(place / "backups")
+        record_drill(plain, drill(made[0]))
+        assert last_drill(repository, "orders") is None
+        assert "is not signed by a trusted key" in caplog.text
+        assert plan_expire(repository, Policy(last=1)).kept[-1].backup.backup_id == made[1].backup_id
+        mine = record_drill(repository, drill(made[1], seconds=1.5))
+        (path,) = (p for p in contents(place / "backups") if p.startswith(f"drills/orders/{made[1].backup_id}/"))
+        later = path.rpartition("/")[0] + "/29991231T000000Z.json"
+        (place / "backups").create(later, (place / "backups").read(path))
+        assert last_drill(repository, "orders") == mine
+        (place / "backups").replace(later, b"rubbish")
+        assert last_drill(repository, "orders") == mine
+        assert f"{later} is not signed by a trusted key" in check_trust(repository).findings
+
+    def test_one_from_before_counts_once_it_is_signed(self, place: Location, made: list[Manifest]) -> None:
+        """Without keys it counts in any case."""
+        before = record_drill(Repository.open(place / "backups"), drill(made[0]))
+        assert last_drill(Repository.open(place / "backups"), "orders") == before
+        assert last_drill(opened(place), "orders") is None
+        (signed,) = sign_all(opened(place))
+        assert signed.startswith("drills/")
+        assert last_drill(opened(place), "orders") == before
 
 
 class TestMarks:

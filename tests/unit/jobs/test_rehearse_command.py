@@ -17,6 +17,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.jobs.rehearse import main
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from tests.one_checkpoint import unpack
 
 #: An application that ends at once, as one whose settings are missing.
@@ -63,3 +64,33 @@ def test_an_encrypted_repository(
     assert report["markdown"].startswith("#")
     assert main([*asked, "--key-file", str(key_file), "--report-only"]) == 0
     assert not list((tmp_path / "scratch").glob("*"))
+
+
+def test_a_signed_repository(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It rehearses the backup that a restore would take, and no forged one."""
+    secret = os.urandom(32)
+    signing_key = tmp_path / "signing.key"
+    signing_key.touch(0o600)
+    signing_key.write_bytes(base64.b64encode(secret))
+    trusted = base64.b64encode(public_key(secret)).decode()
+    place = open_location(str(tmp_path / "backups"))
+    signed = Repository.open_or_create(replace(place, signing=Signing.of(secret, [trusted])))
+    checkpoint = Checkpoint.at(open_location(str(unpack(tmp_path / "orders"))))
+    made = create_backup(checkpoint, signed, name="orders").manifest
+    forged = replace(made, backup_id="29991231T000000Z-b000099", sequence=99)
+    place.create(forged.path, forged.to_document())
+    asked = [str(tmp_path / "backups"), "--scratch", str(tmp_path / "scratch"), "--application", GONE, "--report-only"]
+    asked += ["--output", str(tmp_path / "r.json")]
+
+    assert main([*asked, "--trusted-key", trusted]) == 1
+    assert "no key to sign" in capfd.readouterr().err
+    keys = ["--trusted-key", trusted, "--signing-key-file", str(signing_key)]
+    assert main([*asked, *keys]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["backup_id"] == made.backup_id
+    assert main([*asked, *keys, "--backup", forged.backup_id]) == 1
+    assert "is not signed by a trusted key" in capfd.readouterr().err
+
+    assert main([*asked, *keys, "--repository-id", signed.repository_id]) == 0
+    capfd.readouterr()
+    assert main([*asked, *keys, "--repository-id", "another"]) == 1
+    assert "repository another is expected there" in capfd.readouterr().err
