@@ -144,7 +144,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep", action="store_true", help="leave the scratch copies")
     add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
     add("--repository-id", metavar="ID", help="id that REPOSITORY has to have; another one is refused")
-    add("--signing-key-file", metavar="FILE", help="private key that signs the records of restore and drill, on the driver")
+    add(
+        "--signing-key-file",
+        metavar="FILE",
+        help="private key that signs the records of restore and drill, on the driver",
+    )
     add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
     add(
         "--report-only",

@@ -87,7 +87,7 @@ def merge_configuration(workspace: Workspace, pipeline_id: str, values: Mapping[
         former = {key: there.get(key) for key in values} | (mark["was"] if mark else {})
         ours = {**(mark["set"] if mark else {}), **values}
         noted = json.dumps({"by": by, "set": ours, "was": former}, sort_keys=True)
-        before = before or pipeline
+        before = pipeline  # what is sent back: an edit of somebody else up to now is in it
         _send(workspace, pipeline_id, pipeline, {**there, **values, MARK: noted})
     raise WorkspaceError(
         f"pipeline {pipeline_id}: its configuration does not have {', '.join(values)} after {_TRIES} requests",
@@ -134,10 +134,9 @@ def put_back_configuration(
         pipeline = workspace.ask(pipeline_id)
         configuration = dict(configuration_of(pipeline))
         mark = _mark_of(configuration)
-        if not mark:
-            return outcome
-        if not _is_of(by, changed_by(configuration)):
-            return PutBack(outcome.put_back, outcome.changed_since, changed_by(configuration))
+        if not mark or not _is_of(by, changed_by(configuration)):
+            arrived = {key: value for key, value in outcome.put_back.items() if configuration.get(key) == value}
+            return PutBack(arrived, outcome.changed_since, changed_by(configuration))
         del configuration[MARK]
         done: dict[str, str | None] = {}
         since: dict[str, str | None] = {}
@@ -159,8 +158,7 @@ def put_back_configuration(
                 configuration.pop(key, None)
             else:
                 configuration[key] = value
-        outcome = PutBack(done, since)
-        _send(workspace, pipeline_id, pipeline, configuration)
+        outcome = PutBack(done, since) if _send(workspace, pipeline_id, pipeline, configuration) else PutBack()
     raise WorkspaceError(
         f"pipeline {pipeline_id}: its configuration could not be put back in {_TRIES} requests",
         hint=f"the former values stand in its configuration under {MARK}: put them back by hand, or by "
@@ -174,8 +172,11 @@ def _is_of(by: str, whose: str) -> bool:
 
 def _send(
     workspace: Workspace, pipeline_id: str, pipeline: Mapping[str, Any], configuration: Mapping[str, str]
-) -> None:
-    """Send the same settings with another configuration; whether they arrived is for the next read to see."""
+) -> bool:
+    """Send the same settings with another configuration; whether they arrived is for the next read to see.
+
+    :return: ``False`` where the workspace has refused them because of another edit: they did not arrive.
+    """
     body = {key: value for key, value in spec_of(pipeline).items() if key != "id"}
     body["configuration"] = dict(configuration)
     if parameters := parameters_of(pipeline):
@@ -190,8 +191,10 @@ def _send(
         ) from e
     except ActiveUpdateError as e:
         log.warning("Pipeline %s was edited by somebody else in between, reading it again: %s", pipeline_id, e.message)
+        return False
     except WorkspaceError as e:
         log.warning("Pipeline %s: reading whether its settings were changed: %s", pipeline_id, e.message)
+    return True
 
 
 def _see_the_rest(pipeline_id: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:

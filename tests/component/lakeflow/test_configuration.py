@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -210,6 +211,46 @@ def test_lost_answers_and_edits_in_between(workspace: FakeWorkspace, pipeline: P
     Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
     assert count(workspace) == (25, 25)
     assert pipeline.configuration == {**BEFORE, "theirs": "1"}
+
+
+@pytest.fixture
+def just_before_an_edit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Lets somebody else edit the pipeline once, between our read and our edit, which is a conflict then."""
+
+    def arranged(theirs: Callable[[], None]) -> None:
+        edit, left = DatabricksPipelinesHook.edit_pipeline, [theirs]
+
+        def edited(self: DatabricksPipelinesHook, pipeline_id: str, body: dict[str, Any]) -> None:
+            while left:
+                left.pop()()
+            edit(self, pipeline_id, body)
+
+        monkeypatch.setattr(DatabricksPipelinesHook, "edit_pipeline", edited)
+
+    return arranged
+
+
+def test_somebody_edits_another_setting_at_the_same_moment(
+    workspace: FakeWorkspace, pipeline: Pipeline, just_before_an_edit: Callable[[Callable[[], None]], None]
+) -> None:
+    """Their edit stays, and the workspace is not blamed for it."""
+    just_before_an_edit(
+        lambda: pipeline.edit({**pipeline.spec, "tags": {"team": "other"}, "parameters": {"region": "us"}})
+    )
+    merge_configuration(DatabricksPipelinesHook(), pipeline.pipeline_id, WANTED, "me")
+    assert (pipeline.configuration["startingOffsets"], pipeline.spec["tags"]) == (OFFSETS, {"team": "other"})
+    assert pipeline.parameters == {"region": "us"}
+
+
+def test_what_was_not_put_back_is_not_reported_as_put_back(
+    workspace: FakeWorkspace, pipeline: Pipeline, just_before_an_edit: Callable[[Callable[[], None]], None]
+) -> None:
+    """A deployment replaces the configuration at the same moment, our note with it."""
+    hook, deployed = DatabricksPipelinesHook(), {"startingOffsets": "deployed"}
+    merge_configuration(hook, pipeline.pipeline_id, WANTED, "me")
+    just_before_an_edit(lambda: pipeline.edit({**pipeline.spec, "configuration": deployed}))
+    assert put_back_configuration(hook, pipeline.pipeline_id).put_back == {}
+    assert pipeline.configuration == deployed
 
 
 def test_a_worker_that_is_gone_for_good_leaves_a_note(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
