@@ -76,8 +76,9 @@ def copy_backups(
     if source.repository_id == target.repository_id and source.location.uri == target.location.uri:
         raise RefusedError(f"{source.location} would be copied to itself", hint="give another target")
     target.refuse_unsigned()
+    numbers: dict[str, int] = {}
     return [
-        _copied(source, target, manifest, made_by=made_by, workers=workers, on_progress=on_progress)
+        _copied(source, target, manifest, numbers, made_by=made_by, workers=workers, on_progress=on_progress)
         for manifest in manifests
     ]
 
@@ -86,11 +87,16 @@ def _copied(
     source: Repository,
     target: Repository,
     manifest: Manifest,
+    numbers: dict[str, int],
     *,
     made_by: str,
     workers: int,
     on_progress: OnProgress | None,
 ) -> CopiedBackup:
+    """Copy one backup.
+
+    :param numbers: the highest number that a backup of a stream has in the target, by stream, as far as this copy knows.
+    """
     name = manifest.name
     refuse_damage(manifest, [d.message for d in check_structure(source, manifest, manifest.files)])
     there = target.taken_ids(name)
@@ -106,7 +112,9 @@ def _copied(
         others = sorted(target.backup_ids(name), key=lambda i: (i > manifest.backup_id, i))
         before = [i for i in others if i < manifest.backup_id][-1:] or others[:1]
         near = target.read_manifest(name, before[0]) if before else None
-        newest = next(readable(target, name, (max(others),), with_files=False), None) if others else None
+        if name not in numbers:  # a copy may be older than others, and then the newest has not the highest
+            there_already = readable(target, name, tuple(others), with_files=False)
+            numbers[name] = max((m.sequence for m in there_already if isinstance(m, Manifest)), default=0)
         _check_stream(source, target, manifest, near)
         damaged = read_damaged(target.location, name).objects.keys()
         objects = Objects(target.location, name, vouched=near.files if near else (), marks=marks, damaged=damaged)
@@ -120,10 +128,10 @@ def _copied(
         stored = FileTable(name)
         in_order(copy, manifest.files, stored.append, workers=workers)
         # The numbers are those of the repository: one that gets some of the backups only has no gap in them.
-        sequence = max((m.sequence for m in (near, newest) if isinstance(m, Manifest)), default=0) + 1
-        made = replace(manifest, files=stored, claim=claim.claim_id, sequence=sequence)
+        made = replace(manifest, files=stored, claim=claim.claim_id, sequence=numbers[name] + 1)
         try:
             claim.write(made.path, made.to_document())
+            numbers[name] = made.sequence
         except FileExistsError:
             _check_same(target.read_manifest(name, made.backup_id), manifest, target)  # another copy was faster
     written = {entry.object: entry.size for entry in stored if objects.is_new(entry.object)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -83,17 +83,19 @@ def check_trust(repository: Repository, *, pin: object = None) -> Trust:
     records = [each for each in documents if each.record and (each.key or not checks)]
     notes: list[str] = []
     findings += _chain(records, notes)
-    removed = _removed(each.record for each in records)
+    removed = _Removed.of(records, findings)
     newest: dict[str, dict[str, Any]] = {}
     for name in sorted({*repository.names(), *pinned}):
         manifests = list(readable(repository, name, repository.backup_ids(name), with_files=False))
         known = [m for m in manifests if isinstance(m, Manifest)]
-        findings += _gaps(name, {m.sequence for m in known}, removed.get(name, set()), len(manifests) - len(known))
+        numbers = removed.numbers.get(name, set())
+        findings += _gaps(name, {m.sequence for m in known}, numbers, len(manifests) - len(known))
+        notes += _same_numbers(name, known)
         last = max(known, key=lambda m: (m.sequence, m.backup_id), default=None)
         now = {"sequence": last.sequence, "backup_id": last.backup_id} if last else None
         before = pinned.get(name)
         if before and before["backup_id"] not in {m.backup_id for m in known}:
-            if before["sequence"] not in removed.get(name, set()):
+            if before["backup_id"] not in removed.ids.get(name, ()):  # another backup may have got its number
                 found = f"the newest is {now['backup_id']} (number {now['sequence']})" if now else "there is none"
                 findings.append(
                     f"backup {before['backup_id']} of {name} (number {before['sequence']}) is pinned, is missing or cannot be "
@@ -175,15 +177,69 @@ def _chain(records: Sequence[_Document], notes: list[str]) -> list[str]:
     ]
 
 
-def _removed(records: Iterable[dict[str, Any]]) -> dict[str, set[int]]:
-    """The numbers of backups that expires have removed, by stream."""
-    found: dict[str, set[int]] = {}
-    for record in records:
-        sequences = record.get("sequences")
-        if record.get("kind") == "expire" and isinstance(sequences, dict):
-            for name, numbers in sequences.items():
-                found.setdefault(name, set()).update(n for n in numbers if type(n) is int)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Removed:
+    """What expires have removed.
+
+    :param numbers: numbers of backups, by stream.
+    :param ids: ids of backups, by stream.
+    """
+
+    numbers: dict[str, set[int]] = field(default_factory=dict)
+    ids: dict[str, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Iterable[_Document], findings: list[str]) -> _Removed:
+        """By the audit records of expires.
+
+        :param findings: gets the records that make no sense; these explain nothing.
+        """
+        found = cls()
+        for each in records:
+            if each.record.get("kind") != "expire":
+                continue
+            try:
+                numbers, ids = _parsed_expire(each.record)
+            except (ValueError, KeyError, TypeError, AttributeError) as e:
+                what = f"{type(e).__name__}: {e}"
+                findings.append(f"{each.path} does not say properly what its expire has removed ({what}): it explains nothing")
+                continue
+            for name, of_stream in numbers.items():
+                found.numbers.setdefault(name, set()).update(of_stream)
+            for name, backup_id in ids:
+                found.ids.setdefault(name, set()).add(backup_id)
+        return found
+
+
+def _parsed_expire(record: Mapping[str, Any]) -> tuple[dict[str, list[int]], list[tuple[str, str]]]:
+    """Numbers by stream, and names with ids.
+
+    :raises ValueError: it is no record of an expire; or another error of those that a wrong type gives.
+    """
+    numbers, removed = record.get("sequences", {}), record.get("removed", [])
+    if not isinstance(removed, list):
+        raise ValueError("removed is no list")
+    for of_stream in numbers.values():
+        if not isinstance(of_stream, list) or not all(type(number) is int for number in of_stream):
+            raise ValueError("a number is none")
+    ids = [(each["name"], each["backup_id"]) for each in removed]
+    if not all(isinstance(text, str) for each in ids for text in each):
+        raise ValueError("a name or an id is none")
+    return dict(numbers), ids
+
+
+def _same_numbers(name: str, known: Iterable[Manifest]) -> list[str]:
+    """Numbers that several backups have, as those that were copied by earlier versions or made at once."""
+    ids: dict[int, list[str]] = {}
+    for manifest in known:
+        if manifest.sequence:  # those of version 0.1.0 have none
+            ids.setdefault(manifest.sequence, []).append(manifest.backup_id)
+    return [
+        f"backups {', '.join(same[:-1])} and {same[-1]} of {name} have the same number, {number}: that one of them is missing "
+        "would not be noticed by its number"
+        for number, same in sorted(ids.items())
+        if len(same) > 1
+    ]
 
 
 def _gaps(name: str, there: set[int], removed: set[int], unreadable: int) -> list[str]:

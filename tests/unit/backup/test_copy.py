@@ -12,6 +12,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
+from airflow_ckpt_provider.backup.trust import check_trust
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
@@ -146,3 +147,16 @@ def test_refused(place: Location, manifests: list[Manifest]) -> None:
     (place / "backups").delete(manifests[2].path)
     with pytest.raises(NoSuchBackupError):
         copy(place, manifests[2:])
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_each_copy_has_a_number_of_its_own_whatever_the_order(place: Location, at_once: bool) -> None:
+    made = [back_up(place, stream(newest)).manifest for newest in (4, 5, 6, 7)]
+    source, target = opened(place), second(place)
+    mixed = [made[n] for n in (3, 1, 2, 0)]
+    for each in [mixed] if at_once else [[m] for m in mixed]:
+        copy_backups(source, target, each)
+    numbers = {m.backup_id: m.sequence for m in target.backups("orders")}
+    assert numbers == {m.backup_id: n for n, m in enumerate(mixed, 1)}
+    assert check_trust(target).notes == ()
+    assert check_trust(target).findings == ()

@@ -415,6 +415,44 @@ class TestTrust:
         assert check_trust(repository).findings == (gap,), "1 and 3 were removed by the expire"
         assert third.sequence == 3
 
+    def test_backups_with_the_same_number_are_a_note(self, place: Location, made: list[Manifest]) -> None:
+        """That one of them is missing shows in no gap."""
+        same = replace(made[1], backup_id="20300101T000000Z-b000006")
+        repository = opened(place)
+        repository.location.create(same.path, same.to_document())
+        report = check_trust(repository)
+        assert report.findings == ()
+        assert report.notes == (
+            f"backups {made[1].backup_id} and {same.backup_id} of orders have the same number, 2: that one of them is missing "
+            "would not be noticed by its number",
+        )
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"sequences": {"orders": 5}},
+            {"sequences": {"orders": ["2"]}},
+            {"sequences": {"orders": [True]}},
+            {"sequences": [2]},
+            {"sequences": None},
+            {"removed": 5},
+            {"removed": [{"name": "orders"}]},
+            {"removed": [5]},
+            {"removed": {"name": "orders", "backup_id": "x"}},
+        ],
+    )
+    def test_a_record_of_an_expire_that_makes_no_sense_is_named(
+        self, place: Location, made: list[Manifest], wrong: dict[str, object]
+    ) -> None:
+        repository = opened(place)
+        backed_up(place, 8)
+        (place / "backups").delete(made[1].path)
+        record = {"at": "", "plan_id": "x", "kind": "expire", "sequences": {"orders": [2]}, "removed": [], **wrong}
+        repository.location.create("audit/20260101T000000Z-x.json", json.dumps(record).encode())
+        findings = check_trust(repository).findings
+        assert "audit/20260101T000000Z-x.json does not say properly what its expire has removed" in findings[0]
+        assert findings[1:] == ("backup number 2 of orders: missing, and no audit record of an expire explains it",)
+
     def test_a_forged_expire_explains_nothing(self, place: Location, made: list[Manifest]) -> None:
         backed_up(place, 8)
         (place / "backups").delete(made[1].path)
@@ -449,6 +487,20 @@ class TestPin:
         report = check_trust(repository, pin=pin)
         assert not report.findings
         assert report.pin["streams"] == {"orders": {"sequence": 3, "backup_id": newest.backup_id}}
+
+    def test_a_number_that_is_used_again_explains_nothing(self, place: Location, made: list[Manifest]) -> None:
+        """The newest backup is deleted by somebody, the next one gets its number, and an expire removes that one."""
+        repository = opened(place)
+        pin = check_trust(repository).pin
+        (place / "backups").delete(made[1].path)
+        again = backed_up(place, 7)
+        newest = backed_up(place, 8)
+        assert (again.sequence, newest.sequence) == (2, 3)
+        apply_expire(repository, plan_expire(repository, Policy(last=1)))
+        for _ in range(2):
+            report = check_trust(repository, pin=pin)
+            assert f"backup {made[1].backup_id} of orders (number 2) is pinned" in report.findings[0]
+            assert report.pin == pin
 
     @pytest.mark.parametrize("pin", ["x", {}, {"streams": []}, {"repository_id": "r", "streams": {"a": {}}}])
     def test_what_is_no_pin_is_refused(self, place: Location, made: list[Manifest], pin: object) -> None:
