@@ -7,6 +7,7 @@ counts: both write the next number of the same row of notes, and only one can. S
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,10 @@ from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.errors import RefusedError
 
 log = logging.getLogger(__name__)
+
+#: Kind of the audit record that names, in ``removing``, what an expire is about to remove of the streams of one name. It explains
+#: what is missing where the expire was killed before it wrote its own record.
+EXPIRE_BEGUN = "expire begun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +39,6 @@ class ExpireOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as plain JSON."""
-
-        def listed(backups: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
-            return [{"name": name, "backup_id": backup_id} for name, backup_id in backups]
-
         return {
             "plan_id": self.plan_id,
             "removed": listed(self.removed),
@@ -59,19 +60,20 @@ def apply_expire(repository: Repository, plan: ExpirePlan, *, made_by: str = "",
     for name in names:
         check_kept(repository, plan, name=name)
     repository.refuse_unsigned()
-    expire = _Expire(repository, plan, new_plan_id(), made_by)
+    expire = _Expire(repository, plan, new_plan_id(), made_by, reason)
     try:
         for name in names:
             expire.carry_out(name)
     finally:
         outcome = expire.outcome
         if outcome.removed:
-            facts = {"kind": "expire", "made_by": made_by, "reason": reason, "policy": plan.policy.to_json()}
-            numbers = {(d.backup.name, d.backup.backup_id): d.backup.sequence for d in plan.going}
-            removed = outcome.removed
-            sequences = {n: sorted(numbers[key] for key in removed if key[0] == n) for n in {n for n, _ in removed}}
-            repository.record(outcome.plan_id, {**facts, **outcome.to_json(), "sequences": sequences})
+            expire.record(outcome.plan_id, "expire", outcome.to_json(), outcome.removed)
     return outcome
+
+
+def listed(backups: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """Names and ids as plain JSON."""
+    return [{"name": name, "backup_id": backup_id} for name, backup_id in backups]
 
 
 @dataclass(slots=True)
@@ -82,6 +84,7 @@ class _Expire:
     plan: ExpirePlan
     plan_id: str
     made_by: str
+    reason: str
     removed: list[tuple[str, str]] = field(default_factory=list)
     spared: list[tuple[str, str]] = field(default_factory=list)
 
@@ -112,17 +115,32 @@ class _Expire:
                     repository, name, backup_id, event, HoldEvent.RELEASED, f"expire {self.plan_id}", self.made_by
                 )
             raise
-        # A claim whose manifest is gone would look like a backup that is about to write it.
-        tidy_claims(repository, name, finished={d.backup.claim for d in going})
+        going_now = []
         for backup_id in (d.backup.backup_id for d in going):
             hold = now.get(backup_id)
-            if backup_id not in said or hold is None or hold.event is not HoldEvent.GOING:
+            if backup_id in said and hold is not None and hold.event is HoldEvent.GOING:
+                going_now.append((name, backup_id))
+            else:
                 log.info("backup %s of %s was held meanwhile: it stays", backup_id, name)
                 self.spared.append((name, backup_id))
-                continue
-            repository.location.delete(manifest_path(name, backup_id))
-            self.removed.append((name, backup_id))
-        forget_notes(repository, name, [backup_id for n, backup_id in self.removed if n == name])
+        if not going_now:
+            return
+        # By its name it comes before the record of the whole expire, which follows it in the chain.
+        number = len({n for n, _ in self.removed})
+        self.record(f"{self.plan_id}-{number:04d}", EXPIRE_BEGUN, {"removing": listed(going_now)}, going_now)
+        # A claim whose manifest is gone would look like a backup that is about to write it.
+        tidy_claims(repository, name, finished={d.backup.claim for d in going})
+        for key in going_now:
+            repository.location.delete(manifest_path(*key))
+            self.removed.append(key)
+        forget_notes(repository, name, [backup_id for _, backup_id in going_now])
+
+    def record(self, plan_id: str, kind: str, facts: dict[str, Any], backups: Sequence[tuple[str, str]]) -> None:
+        """Write an audit record, with the numbers of the backups that it is about: a check goes by them."""
+        numbers = {(d.backup.name, d.backup.backup_id): d.backup.sequence for d in self.plan.going}
+        sequences = {n: sorted(numbers[key] for key in backups if key[0] == n) for n in {n for n, _ in backups}}
+        who = {"kind": kind, "made_by": self.made_by, "reason": self.reason, "policy": self.plan.policy.to_json()}
+        self.repository.record(plan_id, {**who, **facts, "sequences": sequences})
 
     def _announce(self, decision: Decision, last: Hold | None) -> Hold | None:
         """Say that a backup goes, so that nobody holds it from now on; ``None`` if somebody has.

@@ -131,6 +131,7 @@ class ExpirePlan:
             return ()
         return (
             "look at holds and at what stays again: a hold that was set meanwhile counts, and a whole backup has to stay",
+            "write an audit record of what is about to be removed",
             f"remove {len(going)} manifest{'s' if len(going) > 1 else ''}, oldest first",
             "write the audit record",
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from airflow_ckpt_provider.backup.expire import EXPIRE_BEGUN
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
@@ -20,6 +21,9 @@ from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, SIGNED, is_signed
+
+#: Kind of an audit record -> its key of the backups that an expire has removed, or was about to remove.
+_EXPIRES = {"expire": "removed", EXPIRE_BEGUN: "removing"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +200,11 @@ class _Removed:
         """
         found = cls()
         for each in records:
-            if each.record.get("kind") != "expire":
+            key = _EXPIRES.get(str(each.record.get("kind")))
+            if key is None:
                 continue
             try:
-                numbers, ids = _parsed_expire(each.record)
+                numbers, ids = _parsed_expire(each.record, key)
             except (ValueError, KeyError, TypeError, AttributeError) as e:
                 what = f"{type(e).__name__}: {e}"
                 findings.append(f"{each.path} does not say properly what its expire has removed ({what}): it explains nothing")
@@ -211,14 +216,15 @@ class _Removed:
         return found
 
 
-def _parsed_expire(record: Mapping[str, Any]) -> tuple[dict[str, list[int]], list[tuple[str, str]]]:
+def _parsed_expire(record: Mapping[str, Any], key: str) -> tuple[dict[str, list[int]], list[tuple[str, str]]]:
     """Numbers by stream, and names with ids.
 
+    :param key: of the names with ids.
     :raises ValueError: it is no record of an expire; or another error of those that a wrong type gives.
     """
-    numbers, removed = record.get("sequences", {}), record.get("removed", [])
+    numbers, removed = record.get("sequences", {}), record.get(key, [])
     if not isinstance(removed, list):
-        raise ValueError("removed is no list")
+        raise ValueError(f"{key} is no list")
     for of_stream in numbers.values():
         if not isinstance(of_stream, list) or not all(type(number) is int for number in of_stream):
             raise ValueError("a number is none")

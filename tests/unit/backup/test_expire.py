@@ -59,7 +59,7 @@ def test_plan_and_apply(place: Location) -> None:
     assert why(planned, made["day1"]) == ("last backup",)
     assert why(planned, made["day2"]) == ("no rule keeps it",)
     assert planned.verdict is Verdict.SAFE
-    assert planned.steps[1] == "remove 3 manifests, oldest first"
+    assert planned.steps[2] == "remove 3 manifests, oldest first"
     assert json.loads(json.dumps(planned.to_json())) == planned.to_json()
     markdown = planned.to_markdown()
     assert f"| {made['day4'].backup_id} | **goes** | no rule keeps it |" in markdown
@@ -68,7 +68,8 @@ def test_plan_and_apply(place: Location) -> None:
     outcome = apply_expire(opened(place), planned, made_by="me", reason="tidy")
     assert left(place, made) == {"day0", "day1"}
     assert [backup_id for _, backup_id in outcome.removed] == [made[f"day{n}"].backup_id for n in (4, 3, 2)]
-    (record,) = opened(place).records()
+    record, begun = opened(place).records()
+    assert (begun["kind"], begun["reason"], begun["removing"]) == ("expire begun", "tidy", record["removed"])
     assert (record["kind"], record["made_by"], record["reason"]) == ("expire", "me", "tidy")
     assert record["policy"] == {"last": 2}
     assert plan(place, Policy(last=2)).going == ()

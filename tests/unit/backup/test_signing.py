@@ -33,7 +33,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.signatures import Signing, key_id, public_key, signed_text
 from tests.unit.backup.backups import back_up, stream
 from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import WRITES, watched
+from tests.unit.checkpoint.stores import WRITES, Killed, Life, watched
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "signatures"
 SECRET, OTHER = b"\x01" * 32, b"\x02" * 32
@@ -453,6 +453,29 @@ class TestTrust:
         assert "audit/20260101T000000Z-x.json does not say properly what its expire has removed" in findings[0]
         assert findings[1:] == ("backup number 2 of orders: missing, and no audit record of an expire explains it",)
 
+    @pytest.mark.parametrize("writes", range(30))
+    def test_a_killed_expire_explains_what_it_has_removed(self, place: Location, writes: int) -> None:
+        made = [backed_up(place, newest) for newest in (4, 5, 6, 7)]
+        pin = check_trust(opened(place)).pin
+        life = Life(writes)
+        seen, _ = watched(place / "backups", life.before)
+        dying = Repository.open(replace(seen, signing=Signing.of(SECRET, trusted(SECRET))))
+        plan = plan_expire(opened(place), Policy(last=2))
+        try:
+            apply_expire(dying, plan)
+        except Killed:
+            pass
+        else:
+            assert writes > 15
+        for _ in range(2):
+            report = check_trust(opened(place), pin=pin)
+            assert report.findings == ()
+            apply_expire(opened(place), plan_expire(opened(place), Policy(last=2)))
+            apply_prune(opened(place), plan_prune(opened(place)))
+        assert opened(place).backup_ids("orders") == (made[2].backup_id, made[3].backup_id)
+        (place / "backups").delete(made[2].path)
+        assert len(check_trust(opened(place), pin=pin).findings) == 1
+
     def test_a_forged_expire_explains_nothing(self, place: Location, made: list[Manifest]) -> None:
         backed_up(place, 8)
         (place / "backups").delete(made[1].path)
@@ -486,6 +509,7 @@ class TestPin:
         apply_expire(repository, plan_expire(repository, Policy(last=1)))
         report = check_trust(repository, pin=pin)
         assert not report.findings
+        assert report.notes == (), "its second record follows the first"
         assert report.pin["streams"] == {"orders": {"sequence": 3, "backup_id": newest.backup_id}}
 
     def test_a_number_that_is_used_again_explains_nothing(self, place: Location, made: list[Manifest]) -> None:
