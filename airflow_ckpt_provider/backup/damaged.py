@@ -25,7 +25,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
-from airflow_ckpt_provider.backup.numbered import number_of, numbered
+from airflow_ckpt_provider.backup.numbered import leading_number, number_of, numbered
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
@@ -240,15 +240,16 @@ def _checked(path: str, name: str) -> str:
 def _of_earlier_notes(repository: Location, name: str) -> dict[str, Damaged]:
     """What verifies of earlier versions found damaged, and did not read as a whole since."""
     newest: dict[str, dict[int, str]] = {}
-    for path in sorted(repository.walk(f"{VERIFIED}/{checked_name(name)}")):
+    for path in sorted(repository.walk(f"{VERIFIED}/{checked_name(name)}"), key=leading_number):
         *_, backup_id, file_name = path.split("/")
-        digits, _, outcome = file_name.removesuffix(".json").partition("-")
-        if not digits.isdigit():
+        outcome = file_name.removesuffix(".json").partition("-")[2]
+        number = leading_number(path)
+        if not number:
             continue
         if outcome == "contents" and repository.is_trusted(path):
             newest.pop(backup_id, None)
         elif outcome == "damaged":
-            newest.setdefault(backup_id, {})[int(digits)] = path
+            newest.setdefault(backup_id, {})[number] = path
     paths = [(backup_id, path) for backup_id, notes in newest.items() for path in notes.values()]
     found: dict[str, Damaged] = {}
     for each in in_parallel(lambda item: _of_note(repository, name, *item), paths):

@@ -71,10 +71,12 @@ class Immutability:
     def lock_manifest(self, manifest: Manifest) -> datetime | None:
         """Lock the manifest of a backup whose objects are locked, and its signatures: without one, readers do not trust it.
 
+        Whoever locks may have no keys: all signatures are locked that are there.
+
         :return: until when; ``None`` where nothing is locked.
         """
         place = self.repository.location
-        signed = () if self.length is None or not place.signing else place.list(f"{SIGNATURES}/{manifest.path}").files
+        signed = () if self.length is None else place.list(f"{SIGNATURES}/{manifest.path}").files
         return self._lock([manifest.path, *(file.path for file in signed)])
 
     def _lock(self, paths: Iterable[str]) -> datetime | None:

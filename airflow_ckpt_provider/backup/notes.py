@@ -23,6 +23,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.damaged import VERIFIED, Damage, learn_damaged
 from airflow_ckpt_provider.backup.disputed import to_note
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
+from airflow_ckpt_provider.backup.numbered import leading_number, number_of, numbered
 from airflow_ckpt_provider.backup.reads import note_reads
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -122,7 +123,7 @@ def write_event(
     at = datetime.now(UTC).isoformat(timespec="seconds")
     document = {"event": event.value, "reason": reason, "made_by": made_by, "at": at}
     try:
-        repository.location.create(f"{_HOLDS}/{name}/{backup_id}/{number:06d}.json", json.dumps(document).encode())
+        repository.location.create(f"{_HOLDS}/{name}/{backup_id}/{numbered(number)}", json.dumps(document).encode())
     except FileExistsError:
         return None
     return Hold(event, number, reason, made_by, at)
@@ -133,23 +134,29 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
 
     :raises RepositoryError: a hold cannot be read. Nothing may be removed then.
     """
-    events: dict[str, list[str]] = {}
-    for path in sorted(repository.whole_files(f"{_HOLDS}/{checked_name(name)}"), reverse=True):
-        events.setdefault(path.split("/")[-2], []).append(path)
+    events: dict[str, list[tuple[int, str]]] = {}
+    for path in repository.whole_files(f"{_HOLDS}/{checked_name(name)}"):
+        number = number_of(path)
+        if number is not None:
+            events.setdefault(path.split("/")[-2], []).append((number, path))
+        elif repository.location.is_trusted(path):
+            raise RepositoryError(
+                f"{path} has no number of an event: whether it holds or releases a backup is not known",
+                hint="find out who wrote it, then delete it",
+            )
 
-    def read(item: tuple[str, list[str]]) -> tuple[str, Hold] | None:
-        backup_id, paths = item
-        number = 0
-        for path in paths:
+    def read(item: tuple[str, list[tuple[int, str]]]) -> tuple[str, Hold] | None:
+        backup_id, numbers = item
+        newest = max(numbers)[0]
+        for _, path in sorted(numbers, reverse=True):
             trusted = True
             try:
-                number = number or int(path.rpartition("/")[2].removesuffix(".json"))
                 try:
                     data = repository.location.read_document(path)
                 except UntrustedError as e:
                     data, trusted = e.data, False
                 value = load_json(data)
-                found = Hold(HoldEvent(value["event"]), number, value["reason"], value["made_by"], value["at"])
+                found = Hold(HoldEvent(value["event"]), newest, value["reason"], value["made_by"], value["at"])
             except FileNotFoundError:
                 return None  # another expire has removed the backup since, and forgotten its notes
             except (ValueError, KeyError, TypeError) as e:
@@ -157,11 +164,11 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
                     raise RepositoryError(
                         f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or mend it by hand"
                     ) from e
-                found = Hold(HoldEvent.RELEASED, number, "", "", "")
+                found = Hold(HoldEvent.RELEASED, newest, "", "", "")
             if trusted or found.is_held:  # somebody may hold a backup, and only who can sign may release one
                 return backup_id, found
             log.warning("%s is not signed by a trusted key: it releases nothing", path)
-        return backup_id, Hold(HoldEvent.RELEASED, number, "", "", "")
+        return backup_id, Hold(HoldEvent.RELEASED, newest, "", "", "")
 
     return dict(filter(None, in_parallel(read, events.items())))
 
@@ -224,7 +231,7 @@ def record_outcome(
     """
     directory = f"{VERIFIED}/{name}/{backup_id}"
     document = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **report}
-    number = max((_number(f.path) for f in repository.location.list(directory).files), default=0)
+    number = max((leading_number(f.path) for f in repository.location.list(directory).files), default=0)
     while True:
         number += 1
         try:
@@ -262,7 +269,7 @@ def verifications(repository: Repository, name: str, *, backup_id: str | None = 
     """
     found: dict[str, Verified] = {}
     directory = f"{VERIFIED}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
-    paths = sorted(repository.whole_files(directory))
+    paths = sorted(repository.whole_files(directory), key=leading_number)
     place = repository.location
     trusted = in_parallel(place.is_trusted, paths) if place.checks_signatures else [True] * len(paths)
     for path, is_trusted in zip(paths, trusted, strict=True):
@@ -288,8 +295,3 @@ def noted_ids(repository: Repository, name: str) -> set[str]:
     return {
         i for kind in (_HOLDS, VERIFIED) for i in repository.location.list(f"{kind}/{checked_name(name)}").directories
     }
-
-
-def _number(path: str) -> int:
-    digits = path.rpartition("/")[2].partition("-")[0]
-    return int(digits) if digits.isdecimal() else 0

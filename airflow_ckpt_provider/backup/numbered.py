@@ -1,4 +1,4 @@
-"""Names of numbered documents: ``000001.json``, ``000002.json``, … ``1000000.json``."""
+"""Names of numbered documents: ``000001.json``, ``000002.json``, … ``1000000.json``, or ``000001-contents.json``."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def number_of(path: str) -> int | None:
 def numbered(number: int) -> str:
     """The file name of a number."""
     return f"{number:06d}.json"
+
+
+def leading_number(path: str) -> int:
+    """The number with which the name of a file like ``000001-contents.json`` begins; 0 where there is none."""
+    digits = path.rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isascii() and digits.isdecimal() else 0

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.backup.notes import (
     hold,
     holds,
     note_verification,
+    record_outcome,
     record_verification,
     release,
     verifications,
@@ -29,7 +30,7 @@ from airflow_ckpt_provider.backup.notes import (
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
 from tests.unit.backup.backups import back_up, stream
@@ -575,3 +576,31 @@ def test_stopped_anywhere_the_rest_is_whole_and_the_same_again_ends_it(place: Lo
         assert verify_backup(opened(place), manifest, read_data=ReadData()).ok
     apply_expire(opened(place), plan(place, Policy(last=2)))
     assert left(place, made) == {"day0", "day1"}
+
+
+class TestNumbersOfHolds:
+    def held(self, place: Location, manifest: Manifest, name: str) -> None:
+        event = {"event": "held", "reason": "x", "made_by": "m", "at": "t"}
+        (place / "backups").create(f"holds/orders/{manifest.backup_id}/{name}.json", json.dumps(event).encode())
+
+    def test_the_one_after_the_last_of_six_digits(self, place: Location) -> None:
+        manifest = back_up(place, stream()).manifest
+        self.held(place, manifest, "999999")
+        assert release(opened(place), manifest, reason="over").number == 1_000_000
+        assert not holds(opened(place), "orders")[manifest.backup_id].is_held
+        assert release(opened(place), manifest, reason="over").number == 1_000_000
+        assert hold(opened(place), manifest, reason="again").number == 1_000_001
+
+    @pytest.mark.parametrize("name", ["1", "0000001", "x", "\u00b2", "\u0661"])
+    def test_a_name_without_a_number_is_named(self, place: Location, name: str) -> None:
+        """It would stand for another event, or for none."""
+        manifest = back_up(place, stream()).manifest
+        self.held(place, manifest, name)
+        with pytest.raises(RepositoryError, match="has no number of an event"):
+            plan_expire(opened(place), Policy(last=1))
+
+    def test_the_newest_note_of_a_verify(self, place: Location) -> None:
+        manifest = back_up(place, stream()).manifest
+        (place / "backups").create(f"verified/orders/{manifest.backup_id}/999999-contents.json", b"{}")
+        record_outcome(opened(place), "orders", manifest.backup_id, Verified.DAMAGED, {})
+        assert verifications(opened(place), "orders") == {manifest.backup_id: Verified.DAMAGED}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -28,6 +30,7 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError, UntrustedError
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.signatures import Signing, key_id, public_key, signed_text
@@ -231,6 +234,16 @@ class TestNotes:
         assert len(plan_expire(repository, Policy(last=1)).kept) == 2
         release(repository, made[0], reason="over")
         assert not holds(repository, "orders")[made[0].backup_id].is_held
+
+    @pytest.mark.parametrize("name", ["x", "1", "999999999"])
+    def test_a_forged_release_under_a_strange_name(self, place: Location, made: list[Manifest], name: str) -> None:
+        repository = opened(place)
+        hold(repository, made[0], reason="incident")
+        released = {"event": "released", "reason": "", "made_by": "", "at": ""}
+        (place / "backups").create(f"holds/orders/{made[0].backup_id}/{name}.json", json.dumps(released).encode())
+        assert len(plan_expire(repository, Policy(last=1)).kept) == 2
+        release(repository, made[0], reason="over")
+        assert len(plan_expire(repository, Policy(last=1)).kept) == 1
 
     def test_an_unsigned_hold_keeps_a_backup(self, place: Location, made: list[Manifest]) -> None:
         """Somebody without the key may keep one: what is kept is not lost."""
@@ -549,3 +562,36 @@ def test_encrypted_and_signed(place: Location) -> None:
     manifest = create_backup(Checkpoint.at(place / "orders"), repository).manifest
     assert Repository.open(location).manifest() == manifest
     assert not check_trust(Repository.open(location)).findings
+
+
+class LocksNoted(LocalStore):
+    """Notes what is locked."""
+
+    locked: ClassVar[list[str]] = []
+
+    def why_no_locks(self, path: str) -> None:
+        return None
+
+    def lock(self, path: str, until: datetime) -> None:
+        self.locked.append(path)
+
+    def locked_until(self, path: str) -> None:
+        return None
+
+
+def test_whoever_locks_needs_no_keys_to_lock_the_signatures(tmp_path: Path) -> None:
+    """A backup whose manifest is locked and whose signatures are deleted could be read by nobody who checks them."""
+    LocksNoted.locked.clear()
+    there = open_location(str(tmp_path))
+    place = replace(there, store=LocksNoted())
+    made = backed_up(there, 4)
+    result = create_backup(
+        Checkpoint.at(place / "orders"),
+        Repository.open(place / "backups"),
+        skip_if_unchanged=True,
+        immutable_for=timedelta(days=1),
+    )
+    assert result.manifest.backup_id == made.backup_id, "the one that is there is locked"
+    (signature,) = signatures(there, made.path)
+    locked = {path.partition("/backups/")[2] for path in LocksNoted.locked}
+    assert {made.path, signature} <= locked
