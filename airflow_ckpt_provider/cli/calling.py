@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from airflow_ckpt_provider.errors import CkptError, StorageError
+from airflow_ckpt_provider.errors import CkptError, StorageError, WorkspaceError
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
 
@@ -136,7 +136,7 @@ def _complain(error: Exception, args: argparse.Namespace, out: TextIO) -> int:
 def _explained(error: Exception) -> tuple[str, str | None, Exit]:
     if isinstance(error, CkptError):
         code = Exit.FINDINGS
-        if isinstance(error, StorageError):
+        if isinstance(error, StorageError | WorkspaceError):
             code = Exit.STORAGE
         elif isinstance(error, UsageError):
             code = Exit.USAGE

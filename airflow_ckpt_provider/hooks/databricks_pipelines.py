@@ -9,12 +9,9 @@ Imported where it is used: the Databricks provider belongs to the extra ``databr
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -27,7 +24,6 @@ from requests.auth import HTTPBasicAuth
 from tenacity import stop_after_attempt, wait_exponential
 
 from airflow_ckpt_provider.errors import (
-    ActiveUpdateError,
     CkptError,
     NoSuchPipelineError,
     RefusedError,
@@ -35,14 +31,12 @@ from airflow_ckpt_provider.errors import (
     WorkspaceError,
     WorkspaceForbiddenError,
 )
+from airflow_ckpt_provider.lakeflow.answers import error_of, retry_after_of
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
-#: The longest that ``Retry-After`` makes one wait wait, in seconds.
-_LONGEST = 300.0
 _STATUS = re.compile(r"Response: (?P<body>.*), Status Code: (?P<status>\d+)", re.DOTALL)
-_ACTIVE = re.compile(r"[Aa]n active update (?P<id>\S+) already exists")
 _PIPELINES, _STATEMENTS, _RUN_NOW = "2.0/pipelines", "2.0/sql/statements", "2.2/jobs/run-now"
 _TABLES = "2.1/unity-catalog/tables"
 
@@ -311,16 +305,7 @@ def _retry_after(attempt: Any) -> float:
     """
     error = attempt.exception() if attempt else None
     headers = getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
-    asked = str(headers.get("Retry-After") or 0)
-    try:
-        return max(0.0, min(float(asked), _LONGEST))
-    except ValueError:
-        pass
-    try:  # a date; where the answer has its own time, that clock is the one to compare it with
-        now = parsedate_to_datetime(headers["Date"]) if headers.get("Date") else datetime.now(UTC)
-        return max(0.0, min((parsedate_to_datetime(asked) - now).total_seconds(), _LONGEST))
-    except (ValueError, TypeError):
-        return 0.0
+    return retry_after_of(headers)
 
 
 @contextmanager
@@ -354,41 +339,4 @@ def _translated(subject: str) -> Iterator[None]:
 def _by_status(subject: str, error: DatabricksApiError) -> CkptError:
     match = _STATUS.search(str(error))
     status = int(getattr(error, "http_status_code", None) or (match["status"] if match else 0))
-    code, message = _code_and_message(match["body"] if match else str(error))
-    said = f"{subject}: {message} ({status}{f' {code}' if code else ''})"
-    active = _ACTIVE.search(message)
-    if status == 409 or (status == 400 and "active update" in message.lower()):
-        return ActiveUpdateError(
-            said,
-            update_id=active["id"].strip("'\".") if active else "",
-            hint="wait for it (on_active_update='wait'), stop it (on_active_update='stop'), or try again later",
-        )
-    if status == 401:
-        return WorkspaceForbiddenError(
-            said,
-            status=status,
-            error_code=code,
-            hint="the token of the connection is wrong or expired: give it a new one",
-        )
-    if status == 403:
-        return WorkspaceForbiddenError(
-            said,
-            status=status,
-            error_code=code,
-            hint="the connection's user needs the permission CAN RUN (CAN VIEW to plan)",
-        )
-    if status == 404:
-        return NoSuchPipelineError(said, hint="check the id and the workspace of the connection")
-    if 400 <= status < 500 and status not in (408, 429) and code != "COULD_NOT_ACQUIRE_LOCK":
-        return RefusedError(said, hint="the workspace refuses the request as it is: change what the message names")
-    return WorkspaceError(said, status=status, error_code=code, hint="try again")
-
-
-def _code_and_message(body: str) -> tuple[str, str]:
-    try:
-        loaded = json.loads(body)
-    except ValueError:
-        return "", body[:300]
-    if not isinstance(loaded, dict):
-        return "", body[:300]
-    return str(loaded.get("error_code") or ""), str(loaded.get("message") or body[:300])
+    return error_of(subject, status, match["body"] if match else str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.lakeflow.carrying_out import carry_out_rewind
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
 from airflow_ckpt_provider.lakeflow.request import REFRESH, StartRequest
 from airflow_ckpt_provider.lakeflow.rewind_plan import (
@@ -89,12 +90,14 @@ class PipelineRewindOperator(PipelineChangeOperator):
                 wait_for=wait_for,
             )
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
-        steps = [("dry_run", dry_run, COMPLETED), ("rewind", rewind, COMPLETED), ("replay", replay, wait_for)]
         done = []
-        for step, request, wanted in steps if apply else ():
-            if request is not None:
-                self._make_room(step, room)
-                update_id = self._start(context, step, request, on_active_update=room)
-                self._follow(context, step, update_id, wanted)
-                done.append(step)
+        if apply:
+            done = carry_out_rewind(
+                self._as_run(context),
+                dry_run=dry_run,
+                rewind=rewind,
+                replay=replay,
+                on_active_update=room,
+                wait_for=wait_for,
+            )
         return self._result() | {"updates": {step: self._result(step) for step in done}}

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.errors import (
     WorkspaceError,
     WorkspaceForbiddenError,
 )
+from airflow_ckpt_provider.lakeflow.carrying_out import Run
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP
 from airflow_ckpt_provider.lakeflow.following import (
     FOLLOW_UP_WITHIN,
@@ -283,6 +284,13 @@ class PipelineOperator(BaseOperator):
         part["done"] = True
         self._kept.keep()
 
+    def _as_run(self, context: Context, **how: Any) -> Run:
+        """Return this task as the core carries plans out with it.
+
+        :param how: as for :meth:`_start`.
+        """
+        return _TaskRun(self, context, how)
+
     def _failed(self, context: Context, answer: Answer) -> NoReturn:
         pipeline_id = self._pipeline_id()
         if answer.progress is Progress.CANCELED:
@@ -410,6 +418,27 @@ class PipelineOperator(BaseOperator):
         settings = [call for call in plan.calls if call[0] == "PUT"]
         run_now = ("POST", "2.2/jobs/run-now", self._job_call(context, job_id, request))
         return replace(plan, calls=(*settings, run_now))
+
+
+class _TaskRun:
+    """One of :class:`~airflow_ckpt_provider.lakeflow.carrying_out.Run`: a task, which may hand its waits over."""
+
+    failure: type[Exception] = AirflowFailException
+
+    def __init__(self, task: PipelineOperator, context: Context, how: dict[str, Any]) -> None:
+        self._task, self._context, self._how = task, context, how
+
+    def make_room(self, step: str, on_active_update: str) -> None:
+        self._task._make_room(step, on_active_update)
+
+    def start(self, step: str, request: StartRequest, *, on_active_update: str) -> str:
+        return self._task._start(self._context, step, request, on_active_update=on_active_update, **self._how)
+
+    def follow(self, step: str, update_id: str, wait_for: str | None, **flows: Any) -> None:
+        self._task._follow(self._context, step, update_id, wait_for, **flows)
+
+    def note(self, step: str) -> dict[str, Any] | None:
+        return self._task._kept.notes(step).load()
 
 
 class PipelineChangeOperator(PipelineOperator):

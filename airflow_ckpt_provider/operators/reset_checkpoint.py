@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.sdk.exceptions import AirflowFailException
-
-from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.lakeflow.carrying_out import Keys, carry_out_reset, put_back_after_failure
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
 from airflow_ckpt_provider.lakeflow.positions import positions_of
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
@@ -71,8 +69,8 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         "job_id",
         "run_parameter",
     )
-    #: Puts the configuration back, where this process has merged keys into it.
-    _put_back: Callable[[], Any] | None = None
+    #: Keys that this process has merged into the configuration, or may have.
+    _keys: Keys | None = None
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "starting_positions": "json"}
 
     def __init__(
@@ -130,66 +128,36 @@ class ResetCheckpointOperator(PipelineChangeOperator):
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
         if apply:
             how = self._through_job(context, job_id, request) if job_id else {}
-            self._make_room("reset", room)
+            carry_out_reset(
+                self._as_run(context, **how),
+                request,
+                keys=self._merging(merged),
+                on_active_update=room,
+                wait_for=wait_for,
+                flows=flows,
+                flows_run_for=float(self.flows_run_for),
+            )
             if request.dry_run:
-                update_id = self._start(context, "reset", request, on_active_update=room, **how)
-                self._follow(context, "reset", update_id, wait_for)
-                self.log.info("Update %s was a dry run (validate_only): no checkpoint was reset", update_id)
-            else:
-                self._reset(context, request, merged, room, wait_for, flows, how)
+                self.log.info("The update was a dry run (validate_only): no checkpoint was reset")
         found = {"flows": list(flows), "cause": request.expected_cause, "dry_run": request.dry_run}
         return self._result() | found | ({"mode": "dry_run"} if apply and request.dry_run else {})
 
-    def _reset(
-        self,
-        context: Context,
-        request: StartRequest,
-        merged: Merged,
-        room: str,
-        wait_for: str | None,
-        flows: Sequence[str],
-        how: dict[str, Any],
-    ) -> None:
-        """Merge the configuration, start, follow until the flows run, and put the configuration back."""
+    def _merging(self, merged: Merged) -> Keys | None:
+        """The keys that carry positions; kept for a kill too."""
+        if not merged.values:
+            return None
         pipeline_id = self._pipeline_id()
         keep = merged.kept(positions_of(self.starting_positions))
-        if merged.values:
-            self._put_back = lambda: put_back_configuration(self.workspace, pipeline_id, merged.by, keep=keep)
-        try:
-            # Until an update is known to be this task's, a start may still be sent; merging twice changes nothing.
-            if merged.values and not (self._kept.notes("reset").load() or {}).get("update_id"):
-                merge_configuration(self.workspace, pipeline_id, merged.values, merged.by)
-            update_id = self._start(context, "reset", request, on_active_update=room, **how)
-            self._follow(
-                context, "reset", update_id, wait_for, flows=tuple(flows), flows_run_for=float(self.flows_run_for)
-            )
-        except AirflowFailException as e:
-            raise AirflowFailException(f"{e}{self._put_back_after_failure()}") from e
-        except RefusedError:
-            # Where a note is left, an update may run that nobody has found yet: it needs its configuration.
-            if not self._kept.notes("reset").load():
-                self._put_back_after_failure()
-            raise
-        if self._put_back:
-            self._put_back()
-
-    def _put_back_after_failure(self) -> str:
-        """Put the configuration back; return what whoever reads of the failure has to know of it."""
-        if self._put_back is None:
-            return ""
-        try:
-            self._put_back()
-        except CkptError as e:
-            return f"\nThe pipeline's configuration was not put back: {e}"
-        return (
-            "\nThe pipeline's configuration was put back. If the update has reset the flow, another one that runs before the "
-            "next reset reads all of its source again."
+        self._keys = Keys(
+            lambda: merge_configuration(self.workspace, pipeline_id, merged.values, merged.by),
+            lambda: put_back_configuration(self.workspace, pipeline_id, merged.by, keep=keep),
         )
+        return self._keys
 
     def on_kill(self) -> None:
         """Stop this task's own update, if it is the one that runs, and put the configuration back."""
         super().on_kill()
-        self._put_back_after_failure()
+        put_back_after_failure(self._keys)
 
     def _merged(self, context: Context) -> Merged:
         after = text(self.configuration_after)

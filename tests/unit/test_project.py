@@ -69,6 +69,7 @@ def test_changelog_begins_with_this_version() -> None:
 def test_extras_are_the_documented_ones() -> None:
     assert set(PROJECT["project"]["optional-dependencies"]) == {
         "databricks",
+        "databricks-sdk",
         "kafka",
         "spark",
         "amazon",

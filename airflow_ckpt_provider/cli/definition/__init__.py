@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.cli.definition import fleet, keeping, reading, recovering, repositories
+from airflow_ckpt_provider.cli.definition import fleet, keeping, pipelines, reading, recovering, repositories
 from airflow_ckpt_provider.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ GROUP = "ckpt"
 SUMMARY = "Back up, verify, restore and seal checkpoints of Spark Structured Streaming."
 EXIT_CODES = "exit codes: 0 fine, 1 findings or refused, 2 wrong usage, 3 could not read or write"
 
-VERBS = (*reading.VERBS, *repositories.VERBS, *keeping.VERBS, *fleet.VERBS, *recovering.VERBS)
+VERBS = (*reading.VERBS, *repositories.VERBS, *keeping.VERBS, *fleet.VERBS, *recovering.VERBS, *pipelines.VERBS)
 
 
 def get_cli_commands() -> list[CLICommand]:

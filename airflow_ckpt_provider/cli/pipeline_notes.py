@@ -1,0 +1,87 @@
+"""Notes of pipelines' runs from a shell: one small file each, so that the same command finds the update that it has started."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from airflow_ckpt_provider.errors import StorageError
+
+
+def notes_directory() -> Path:
+    """Return where notes are kept: ``$XDG_STATE_HOME/airflow-ckpt/pipelines``."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "airflow-ckpt" / "pipelines"
+
+
+class FileMemos:
+    """One of :class:`~airflow_ckpt_provider.lakeflow.blocking_run.Memos`.
+
+    :param name: of the run: the same for the same command on the same pipeline of the same workspace.
+    :param directory: where the file is.
+    """
+
+    def __init__(self, name: str, directory: Path | None = None) -> None:
+        self.path = (directory or notes_directory()) / f"{name}.json"
+
+    def notes(self, step: str) -> StepNotes:
+        """The notes of one start."""
+        return StepNotes(self, step)
+
+    def load(self) -> dict[str, Any]:
+        """All notes; nothing where there is no file.
+
+        :raises StorageError: the file cannot be read.
+        """
+        try:
+            found = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as e:
+            raise StorageError(
+                f"{self.path} cannot be read: {e}",
+                hint="it tells which update an earlier run has started; look at the pipeline's updates before removing it",
+            ) from e
+        return dict(found)
+
+    def save(self, notes: dict[str, Any]) -> None:
+        """Write all notes, at once."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_suffix(f".{os.getpid()}")
+            with temporary.open("w") as file:
+                json.dump(notes, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        except OSError as e:
+            raise StorageError(
+                f"{self.path} cannot be written: {e}", hint="set XDG_STATE_HOME to a directory that lasts"
+            ) from e
+
+    def forget(self) -> None:
+        """Remove the notes: the run is over."""
+        self.path.unlink(missing_ok=True)
+
+
+class StepNotes:
+    """One of :class:`~airflow_ckpt_provider.lakeflow.starting.Notes`."""
+
+    def __init__(self, memos: FileMemos, step: str) -> None:
+        self._memos, self._step = memos, step
+
+    def load(self) -> dict[str, Any] | None:
+        """The note, where there is one."""
+        note = self._memos.load().get(self._step)
+        return note if isinstance(note, dict) else None
+
+    def save(self, note: dict[str, Any]) -> None:
+        """Keep it."""
+        self._memos.save({**self._memos.load(), self._step: note})
+
+    def clear(self) -> None:
+        """Forget it: nothing was started."""
+        left = {step: note for step, note in self._memos.load().items() if step != self._step}
+        self._memos.save(left) if left else self._memos.forget()

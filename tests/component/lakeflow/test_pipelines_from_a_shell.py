@@ -1,0 +1,320 @@
+"""``airflow-ckpt pipelines``: over HTTP, logged in by the vendor's SDK, with the plans and the core of the operators."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.cli import databricks_client
+from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
+from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
+from airflow_ckpt_provider.lakeflow import blocking_run
+from airflow_ckpt_provider.lakeflow.settings import MARK
+from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
+from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
+from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
+from tests.command_line import PROGRAM, Finished, run
+from tests.component.lakeflow.tasks import Task
+from tests.fake_databricks import TOKEN, WAREHOUSE, FakeWorkspace, FlowFailed, Pace, samples
+from tests.fake_databricks.pipelines import Pipeline
+from tests.waiting import wait_until
+
+FLOW = samples.INCREMENTAL
+AFTER = "2026-08-20T05:00:00Z"
+POSITIONS = {
+    FLOW: {"options": {"modifiedAfter": AFTER}, "carried_by": {"modifiedAfter": "modifiedAfter"}, "language": "python"}
+}
+
+
+@pytest.fixture
+def shell(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The unified configuration in the environment, and a home of its own; nothing waits longer than milliseconds."""
+    for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DATABRICKS_HOST", workspace.url)
+    monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = DatabricksClient.__init__
+    monkeypatch.setattr(
+        DatabricksClient,
+        "__init__",
+        lambda self, *args, **more: before(self, *args, **{**more, "sleep": lambda _: None}),
+    )
+    monkeypatch.setattr(blocking_run, "RetryPolicy", lambda: RetryPolicy(settle=0.02, interval=0.01))
+    monkeypatch.setattr(
+        blocking_run.BlockingRun.__init__,
+        "__kwdefaults__",
+        {
+            **(blocking_run.BlockingRun.__init__.__kwdefaults__ or {}),
+            "follow_up_within": 0.05,
+        },
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def pipeline(workspace: FakeWorkspace) -> Pipeline:
+    made = samples.customers(workspace)
+    samples.remove_drop_duplicates(made)
+    samples.land(workspace.sources["/landing/customers"], 2)
+    made.start({}, cause="USER_ACTION")
+    made.advance()
+    assert made.updates[-1].state == "FAILED"
+    return made
+
+
+def pipelines(*argv: object) -> Finished:
+    quick = () if argv[0] in ("list", "flows") else ("--poll", "0.001")
+    return run("pipelines", *argv, *quick)
+
+
+def written(place: Path, content: Any, name: str = "positions.json") -> Path:
+    file = place / name
+    file.write_text(json.dumps(content))
+    return file
+
+
+def rows(workspace: FakeWorkspace) -> int:
+    return len(workspace.rows("main.customers.customers"))
+
+
+def test_list_and_flows(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    samples.orders(workspace)
+    listed = pipelines("list", "--json").document["pipelines"]
+    assert {each["name"] for each in listed} == {"customers", "orders"}
+    assert [each["name"] for each in pipelines("list", "cust%", "--json").document["pipelines"]] == ["customers"]
+    assert "FAILED" in pipelines("list").out
+    found = pipelines("flows", "customers", "--json").document
+    assert (found["pipeline_id"], found["complete"]) == (pipeline.pipeline_id, True)
+    assert {flow["name"]: flow["table"] for flow in found["flows"]}[FLOW] == "main.customers.customers"
+    assert FLOW in pipelines("flows", pipeline.pipeline_id).out
+    assert {request.user_agent.split("/")[0] for request in workspace.requests} == {"airflow-ckpt"}
+    assert {request.method for request in workspace.requests} == {"GET"}
+
+
+def test_a_reset_is_planned_and_then_carried_out(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    file = written(shell, POSITIONS)
+    argv = ("reset", "customers", "--positions", file, "--set", f"modifiedAfter={AFTER}")
+    planned = pipelines(*argv, "--json")
+    assert (planned.code, planned.document["verdict"]) == (0, "SAFE"), planned.err
+    of_operator = Task(
+        lambda: ResetCheckpointOperator(
+            task_id="reset",
+            pipeline_id=pipeline.pipeline_id,
+            flows=[FLOW],
+            starting_positions=POSITIONS,
+            configuration={"modifiedAfter": AFTER},
+        )
+    ).attempt()["plan"]
+    assert planned.document == of_operator, "the operator's plan"
+    assert "Nothing was changed: this is a plan." in pipelines(*argv).out
+    assert not [r for r in workspace.requests if r.method != "GET"]
+    wrong = pipelines(*argv, "--fingerprint", "0" * 16, "--apply")
+    assert (wrong.code, "is not the one that would be carried" in wrong.err) == (1, True)
+    done = pipelines(*argv, "--fingerprint", planned.document["fingerprint"], "--apply", "--json")
+    assert done.code == 0, done.err
+    assert (done.document["mode"], done.document["state"]) == ("apply", "COMPLETED")
+    assert done.document["updates"]["reset"]["found"] == "answer"
+    assert (rows(workspace), pipeline.flows[FLOW].resets) == (11, 1)
+    assert pipeline.configuration == {"modifiedAfter": AFTER}, "kept by default: the flow may need it later"
+    assert list((shell / "state").rglob("*.json")) == []
+
+
+def test_control_without_a_position(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    argv = ("reset", "customers", "--flow", FLOW)
+    refused = pipelines(*argv, "--apply")
+    assert (refused.code, "the verdict is UNKNOWN" in refused.err) == (1, True)
+    assert not workspace.asked("POST")
+    assert pipelines(*argv, "--accept", "UNKNOWN", "--apply").code == 0
+    assert rows(workspace) == 17, "8 files again, on top of 9 rows"
+
+
+def test_positions_go_into_the_reset(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    about = {
+        FLOW: {
+            "sources": ["/landing/customers"],
+            "carried_by": {"modifiedAfter": "modifiedAfter"},
+            "language": "python",
+            "stateful": False,
+        }
+    }
+    argv = ("positions", "customers", "--warehouse", WAREHOUSE, "--about", written(shell, about, "about.json"))
+    unsure = pipelines(*argv, "--json")
+    assert (unsure.code, unsure.document["verdict"]) == (1, "WILL_DUPLICATE")
+    found = pipelines(*argv, "--margin", "0s", "--json")
+    assert found.document["steps"][0]["positions"][0]["again"] == {"files": 1}, found.out
+    assert "1. **Identify.**" in found.document["markdown"]
+    assert "Identify" in pipelines(*argv).out
+    file = shell / "found.json"
+    file.write_text(found.out)
+    done = pipelines("reset", "customers", "--positions", file, "--accept", "WILL_DUPLICATE", "--apply", "--json")
+    assert done.code == 0, done.err
+    assert rows(workspace) == 12, "2 new files, and the newest one that had been read"
+
+
+def test_refresh(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    report = written(shell, {"verdict": "SAFE", "reasons": []}, "guard.json")
+    argv = ("refresh", "customers", "--empty", "customers", "--guard-report", report)
+    plan = pipelines(*argv, "--json").document
+    assert (
+        plan
+        == Task(
+            lambda: PipelineRefreshOperator(
+                task_id="t",
+                pipeline_id=pipeline.pipeline_id,
+                full_refresh_selection="customers",
+                guard_report={"verdict": "SAFE"},
+            )
+        ).attempt()["plan"]
+    )
+    assert pipelines("refresh", "customers", "--empty", "customers", "--apply").code == 1
+    assert rows(workspace) == 9
+    dry = pipelines(*argv, "--validate-only", "--apply", "--json")
+    assert (dry.document["mode"], rows(workspace)) == ("dry_run", 9)
+    assert pipelines(*argv, "--apply").code == 0
+    assert rows(workspace) == 11
+
+
+def test_rewind(workspace: FakeWorkspace, shell: Path) -> None:
+    settings = {"channel": "PREVIEW", "configuration": {"pipelines.rewind.betaEnabled": "true"}}
+    orders = samples.orders(workspace, **settings)
+    to = (orders.points.points[0].time + timedelta(milliseconds=1)).isoformat()
+    workspace.clock.advance(hours=2)
+    orders.start({})
+    orders.advance()
+    workspace.clock.advance(hours=1)
+    planned = pipelines("rewind", "orders", "--to", to, "--json")
+    assert (planned.code, planned.document["verdict"]) == (0, "SAFE"), planned.out
+    done = pipelines("rewind", "orders", "--to", to, "--apply", "--json")
+    assert list(done.document["updates"]) == ["dry_run", "rewind", "replay"], done.err
+    assert pipelines("rewind", "orders").code == 2
+
+
+def test_a_lost_answer_is_looked_for(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    workspace.fault("POST", "/updates$", status=503, took_effect=True)
+    workspace.fault("GET", "/updates$", status=429, retry_after=1, nth=2)
+    argv = ("reset", "customers", "--flow", FLOW, "--accept", "UNKNOWN", "--apply", "--json")
+    done = pipelines(*argv)
+    assert (done.code, done.document["updates"]["reset"]["found"]) == (0, "search"), done.err
+    assert (len(workspace.asked("POST", "/updates")), pipeline.flows[FLOW].resets) == (1, 1)
+
+
+def test_a_failure_is_explained_and_the_configuration_put_back(
+    workspace: FakeWorkspace, pipeline: Pipeline, shell: Path
+) -> None:
+    pipeline.when["SETTING_UP_TABLES"] = lambda p: setattr(p.flows[FLOW], "error", FlowFailed("X_Y", "it is broken"))
+    argv = ("reset", "customers", "--positions", written(shell, POSITIONS), "--set", f"modifiedAfter={AFTER}")
+    failed = pipelines(*argv, "--configuration-after", "put_back", "--accept", "UNKNOWN", "--apply")
+    assert failed.code == 1
+    assert "[X_Y] it is broken" in failed.err
+    assert "The pipeline's configuration was put back" in failed.err
+    assert pipeline.configuration == {}
+    assert list((shell / "state").rglob("*.json")) == []
+
+
+def test_killed_and_run_again(workspace: FakeWorkspace, shell: Path, tmp_path: Path) -> None:
+    """A process of its own is killed while it waits; the same command finds its update and puts its keys back."""
+    pipeline = samples.customers(workspace, pace=Pace.by_hand())
+    samples.remove_drop_duplicates(pipeline)
+    samples.land(workspace.sources["/landing/customers"], 2)
+    argv = ["pipelines", "reset", "customers", "--positions", str(written(shell, POSITIONS)), "--set"]
+    argv += [
+        f"modifiedAfter={AFTER}",
+        "--configuration-after",
+        "put_back",
+        "--accept",
+        "UNKNOWN",
+        "--apply",
+        "--poll",
+        "0.05",
+    ]
+    child = subprocess.Popen([PROGRAM, *argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: len(workspace.asked("GET", pipeline.updates[-1].update_id)) > 1, "it follows its update")
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert MARK in pipeline.configuration
+    assert len(list((shell / "state").rglob("*.json"))) == 1
+    seen = len(workspace.asked("POST", "/updates"))
+    pipeline.advance()
+    done = pipelines(*argv[1:-2])
+    assert done.code == 0, done.err
+    assert "An earlier run of this command has begun" in done.out
+    assert (len(workspace.asked("POST", "/updates")), pipeline.flows[FLOW].resets) == (seen, 1)
+    assert pipeline.configuration == {}
+    assert list((shell / "state").rglob("*.json")) == []
+
+
+def test_keys_of_a_command_that_is_lost(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    from airflow_ckpt_provider.lakeflow.settings import merge_configuration
+
+    client = databricks_client.open_client()
+    merge_configuration(client, pipeline.pipeline_id, {"modifiedAfter": AFTER}, "ann@host/1")
+    looked = pipelines("put-back", "customers", "--json")
+    assert (looked.code, looked.document["changed_by"]) == (1, "ann@host/1")
+    assert pipelines("put-back", "customers", "--apply").code == 1
+    other = pipelines("put-back", "customers", "--changed-by", "bob@host/2", "--apply")
+    assert (other.code, "was changed by ann@host/1, not by bob@host/2" in other.err) == (1, True)
+    done = pipelines("put-back", "customers", "--changed-by", "ann@host/1", "--apply", "--json")
+    assert (done.code, done.document["put_back"], pipeline.configuration) == (0, {"modifiedAfter": None}, {})
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (("reset",), 2, "pipelines reset needs a PIPELINE"),
+        (("list", "--apply"), 2, "--apply is not for list"),
+        (("flows", "customers", "--to", "now"), 2, "--to is not for flows"),
+        (("explode", "customers"), 2, "'explode' is not one of list, flows, positions"),
+        (("reset", "customers", "--accept", "MAYBE"), 2, "'MAYBE' is not one of WILL_SKIP"),
+        (("reset", "customers", "--positions", "/nowhere.json"), 2, "/nowhere.json cannot be read"),
+        (("reset", "customers"), 1, "flows is empty: nothing would be reset"),
+        (("refresh", "customers"), 1, "nothing would be refreshed in full"),
+        (("flows", "nosuch"), 1, "no pipeline has the id or the name 'nosuch'"),
+        (("reset", "customers", "--flow", FLOW, "--on-active-update", "perhaps"), 2, "is not one of fail, wait, stop"),
+    ],
+)
+def test_bad_input(
+    workspace: FakeWorkspace, pipeline: Pipeline, shell: Path, argv: tuple[str, ...], code: int, words: str
+) -> None:
+    found = run("pipelines", *argv)
+    assert (found.code, words in found.err) == (code, True), found.err
+    assert not [r for r in workspace.requests if r.method != "GET"]
+
+
+def test_logins(workspace: FakeWorkspace, shell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shell / ".databrickscfg").write_text(f"[prod]\nhost = {workspace.url}\ntoken = {TOKEN}\n")
+    monkeypatch.setenv("DATABRICKS_TOKEN", "wrong")
+    refused = run("pipelines", "list")
+    assert (refused.code, "Invalid access token" in refused.err) == (3, True), refused.err
+    monkeypatch.delenv("DATABRICKS_TOKEN")
+    monkeypatch.delenv("DATABRICKS_HOST")
+    monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(shell / ".databrickscfg"))
+    assert run("pipelines", "list", "--profile", "prod").code == 0
+    none = run("pipelines", "list", "--profile", "nosuch")
+    assert (none.code, "HINT: set DATABRICKS_HOST and DATABRICKS_TOKEN" in none.err) == (3, True), none.err
+
+
+def test_a_workspace_that_does_not_answer(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
+    workspace.fault("GET", "/pipelines$", status=503, count=3)
+    assert run("pipelines", "list").code == 0
+    workspace.fault("GET", "/pipelines$", cut=True, count=None)
+    assert run("pipelines", "list").code == 3
+
+
+def test_notes_that_cannot_be_read(shell: Path, workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    memos = FileMemos("x")
+    memos.notes("reset").save({"after": None})
+    assert memos.notes("reset").load() == {"after": None}
+    memos.path.write_text("{")
+    with pytest.raises(Exception, match="look at the pipeline's updates before removing it"):
+        memos.load()
