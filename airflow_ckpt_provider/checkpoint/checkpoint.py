@@ -9,6 +9,7 @@ from airflow_ckpt_provider.checkpoint.advice import advise
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor import diagnose
+from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided, undecided
 from airflow_ckpt_provider.checkpoint.findings import Finding
 from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
@@ -92,6 +93,13 @@ class Checkpoint:
         :raises NotACheckpointError: there is no checkpoint here.
         """
         return diagnose(self.location, contents=contents)
+
+    def undecided(self) -> tuple[Undecided, ...]:
+        """What is damage or not, and its files do not tell; see :mod:`airflow_ckpt_provider.checkpoint.doctor.undecided`.
+
+        :raises NotACheckpointError: there is no checkpoint here.
+        """
+        return undecided(self.location)
 
     def advise(self, *, target: str | None = None, trigger_seconds: float | None = None) -> tuple[Finding, ...]:
         """What works and will hurt later; see :mod:`airflow_ckpt_provider.checkpoint.advice`.

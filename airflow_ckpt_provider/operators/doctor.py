@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided
 from airflow_ckpt_provider.checkpoint.findings import Severity
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.change_operator import PLAN, StoppingOperator
@@ -34,7 +35,8 @@ _FAILS_ON = {
 class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOperator):
     """Say what is wrong with a checkpoint, and what Spark will do because of it. Repairs only if told to.
 
-    The result: ``findings``, ``advice`` (what works and will hurt later), and with ``repair`` the ``plan`` (JSON), ``markdown``
+    The result: ``findings``, ``unknown`` (gaps that are damage or not, which no file tells: the task does not fail for them),
+    ``advice`` (what works and will hurt later), and with ``repair`` the ``plan`` (JSON), ``markdown``
     (for an approval form) and ``outcome`` (``None`` when only planned), as a dictionary and key by key. The task fails,
     without retries, where findings are left that no repair mends; the findings are pushed before (XCom key ``findings``).
 
@@ -95,10 +97,12 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
             checkpoint = self._checkpoint()
             contents = flag(self.contents, "contents")
             found = checkpoint.diagnose(contents=contents)
-            self._log(checkpoint, found)
+            undecided = checkpoint.undecided()
+            self._log(checkpoint, found, undecided)
             result: dict[str, Any] = {
                 "checkpoint": checkpoint.location.uri,
                 "findings": [finding.to_json() for finding in found],
+                "unknown": [each.to_json() for each in undecided],
                 "advice": [finding.to_json() for finding in self._advice(checkpoint)],
             }
             left = [finding for finding in found if finding.severity in fails_on]
@@ -152,9 +156,11 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
             return ()
         return _FAILS_ON[one_of(self.fail_on, "fail_on", tuple(_FAILS_ON))]
 
-    def _log(self, checkpoint: Checkpoint, found: Sequence[Finding]) -> None:
-        if not found:
+    def _log(self, checkpoint: Checkpoint, found: Sequence[Finding], undecided: Sequence[Undecided]) -> None:
+        if not found and not undecided:
             self.log.info("%s shows no known damage", checkpoint.location)
+        for each in undecided:
+            self.log.warning("UNKNOWN %s: %s\nRemedy: %s", each.path, each.message, each.remedy)
         for finding in found:
             json = finding.to_json()
             self.log.warning(

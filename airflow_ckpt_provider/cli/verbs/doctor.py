@@ -11,6 +11,7 @@ from rich.text import Text
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
@@ -39,15 +40,17 @@ def doctor(call: Call) -> Answer:
     repository = Repository.open(call.places(args.repository, role="repository")) if args.repository else None
     contents = not args.skip_contents
     found = checkpoint.diagnose(contents=contents)
+    undecided = checkpoint.undecided()
     advice = advice_on(checkpoint, target=args.target, trigger_seconds=args.trigger)
     document: dict[str, Any] = {
         "uri": checkpoint.location.uri,
         "findings": [finding.to_json() for finding in found],
+        "unknown": [each.to_json() for each in undecided],
         "advice": [finding.to_json() for finding in advice],
         "repair": None,
     }
     if call.screen:
-        _show(checkpoint, found, advice, call.screen)
+        _show(checkpoint, found, undecided, advice, call.screen)
     if not args.repair:
         return Answer(document, findings=bool(found))
 
@@ -93,16 +96,27 @@ def advice_on(checkpoint: Checkpoint, *, target: str | None, trigger_seconds: fl
         return ()
 
 
-def _show(checkpoint: Checkpoint, found: Sequence[Finding], advice: Sequence[Finding], screen: Console) -> None:
+def _show(
+    checkpoint: Checkpoint,
+    found: Sequence[Finding],
+    undecided: Sequence[Undecided],
+    advice: Sequence[Finding],
+    screen: Console,
+) -> None:
     screen.print(terminal.title(checkpoint.location.uri))
-    if not found:
+    if not found and not undecided:
         screen.print(Text("  no known damage", style="green"))
+    for each in undecided:
+        screen.print()
+        screen.print(Text.assemble("  ", ("UNKNOWN ", "bold yellow"), " ", (each.path, "bold")))
+        rows: list[tuple[str, str | Text]] = [("what", Text(each.message)), ("remedy", Text(each.remedy))]
+        screen.print(Padding(terminal.facts(rows), (0, 0, 0, 2)))
     for finding in (*found, *advice):
         screen.print()
         style = _STYLES[finding.severity]
         screen.print(Text.assemble("  ", (f"{finding.severity.value:8}", style), " ", (finding.kind.code, "bold")))
         json = finding.to_json()
-        rows: list[tuple[str, str | Text]] = [("what", Text(finding.message))]
+        rows = [("what", Text(finding.message))]
         rows += [(name, Text(json[key])) for name, key in (("Spark", "effect"), ("remedy", "remedy")) if json[key]]
         screen.print(Padding(terminal.facts(rows), (0, 0, 0, 2)))
 

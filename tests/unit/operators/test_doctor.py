@@ -49,7 +49,7 @@ def test_nothing_found(checkpoint: Path, run: Run) -> None:
     result = _doctor(checkpoint, context)
     # The temporary directory of a test is no place for a checkpoint, and advice is no reason to fail.
     assert [advice["code"] for advice in result.pop("advice")] == ["EPHEMERAL-STORAGE"]
-    assert result == {"checkpoint": str(checkpoint), "findings": []}
+    assert result == {"checkpoint": str(checkpoint), "findings": [], "unknown": []}
     assert context["pushed"] == {}
 
 
