@@ -13,7 +13,7 @@ from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark
 from airflow_ckpt_provider.sinks.other_tables import inspect_other_table, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, without_memory
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.sinks.kinds import Recognised
@@ -91,10 +91,10 @@ def named_sinks(sink: Sink | Sequence[Sink] | None) -> tuple[Sink, ...]:
     sinks = (sink,) if isinstance(sink, Sink) else tuple(sink or ())
     if len(sinks) < 2:
         return sinks or (Sink(),)
-    names = [each.name for each in sinks]
-    if "" in names:
+    if not all(each.name for each in sinks):
         raise RefusedError("one of several sinks has no name", hint="name each of them: --sink A --sink B")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    names = [plain_uri(each.name) for each in sinks]
+    twice = next((each.name for each in sinks if names.count(plain_uri(each.name)) > 1), None)
     if twice:
         raise RefusedError(f"the sink {twice} is named twice", hint="name each sink of the query once")
     return sinks

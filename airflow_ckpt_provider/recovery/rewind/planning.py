@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.identity import is_same_stream
@@ -30,10 +30,17 @@ from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
+from airflow_ckpt_provider.recovery.rewind.asked_sink import (
+    AskedSink,
+    batch_of_version,
+    check_policies,
+    downstream_of_sinks,
+    question_of,
+    target_of_sink,
+)
 from airflow_ckpt_provider.recovery.rewind.beyond import files_beyond
-from airflow_ckpt_provider.recovery.rewind.downstream import downstream_of
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan, RewindRequest
-from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink, RequestedSink, policies_for
+from airflow_ckpt_provider.recovery.rewind.planned_sink import RequestedSink, policies_for
 from airflow_ckpt_provider.recovery.rewind.replay import replay_after
 from airflow_ckpt_provider.recovery.rewind.sources import judge_sources
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, resolve
@@ -41,20 +48,15 @@ from airflow_ckpt_provider.recovery.rewind.targets import (
     RewindTarget,
     merged,
     repartitions,
-    span,
     targets_of_backups,
     targets_of_checkpoint,
     targets_of_manifest,
 )
 from airflow_ckpt_provider.recovery.rewind.undo_preview import undo_preview
-from airflow_ckpt_provider.sinks.delta_history import TableHistory
-from airflow_ckpt_provider.sinks.is_this_all import is_this_all
-from airflow_ckpt_provider.sinks.kinds import Recognised
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
-from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
+from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +147,8 @@ def plan_rewind(
         histories=histories,
         tree=tree,
     ) or QueryIds.of(query_id)
-    asked = [_Asked(each, found, policy) for each, found, policy in zip(sinks, looked, policies, strict=True)]
-    wanted = _for_table_version(specifier, asked, ids)
+    asked = [AskedSink(each, found, policy) for each, found, policy in zip(sinks, looked, policies, strict=True)]
+    wanted = batch_of_version(specifier, asked, ids)
     if given:
         found = resolve(wanted, targets_of_manifest(given), newest=given.batch_id)
         target, notes = found.target, found.notes
@@ -184,50 +186,12 @@ def plan_rewind(
         sources=None
         if nothing_to_read
         else judge_sources(tree, target, replays=replays, repository=held, name=name, query_ids=ids.all, guards=guards),
-        downstream=_downstream(asked, planned, list(downstream)),
-        notes=(*notes, *_is_all(asked, ids)),
+        downstream=downstream_of_sinks(asked, planned, list(downstream)),
+        notes=(*notes, *question_of(asked, ids)),
         ended=target.ended,
     )
-    _check_exits(plan)
+    check_policies(plan)
     return replace(plan, undo=undo_preview(plan, sinks))
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A sink that was named, as it was read, and what is to be done to it."""
-
-    sink: Sink
-    found: Recognised | None
-    policy: SinkPolicy | None
-
-    @property
-    def history(self) -> TableHistory | None:
-        return self.found.content.history if self.found else None
-
-    def report(self, ids: QueryIds, batch_id: int, newest: int, unwritten: frozenset[int] = frozenset()) -> SinkReport:
-        own = ids.known_as(self.sink.app_id)
-        return judge(self.sink, self.found, own, batch_id, newest, unwritten=unwritten)
-
-    def planned(
-        self, ids: QueryIds, batch_id: int, newest: int, query_id: str, unwritten: frozenset[int]
-    ) -> PlannedSink:
-        history, named = self.history, self.sink.app_id
-        app_id = ids.known_as(named).writes_as(history) if history else named or query_id
-        return PlannedSink(self.sink.name, self.report(ids, batch_id, newest, unwritten), self.policy, app_id)
-
-
-def _downstream(asked: Sequence[_Asked], planned: Sequence[PlannedSink], places: Sequence[Location]) -> tuple[str, ...]:
-    """What a roll-back of the tables does to the streams that read them."""
-    found: list[str] = []
-    for each, sink in zip(asked, planned, strict=True):
-        if each.history and sink.report.rollback:
-            found += downstream_of(each.history, sink.report.rollback, places)
-    return tuple(found)
-
-
-def _is_all(asked: Sequence[_Asked], ids: QueryIds) -> tuple[str, ...]:
-    question = is_this_all([(each.sink, each.history) for each in asked], ids)
-    return (question,) if question else ()
 
 
 def _of_backups(repository: Repository | None, name: str, ids: QueryIds | None) -> list[RewindTarget]:
@@ -255,52 +219,13 @@ def _given_backup(
     return found
 
 
-def _for_table_version(specifier: Specifier, asked: Sequence[_Asked], ids: QueryIds) -> Specifier:
-    """Turn a table version into the newest batch that the table held then."""
-    if specifier.kind != "to_table_version":
-        return specifier
-    tables = [each for each in asked if each.history]
-    history = tables[0].history if len(tables) == 1 else None
-    if len(tables) > 1:
-        raise RefusedError(
-            f"--to-table-version does not say of which table: {', '.join(each.sink.name for each in tables)}",
-            hint="name the batch instead: --list shows the versions of each table that hold it",
-        )
-    if history is None:
-        raise RefusedError(
-            "--to-table-version needs a Delta table as the sink, or an Iceberg table", hint="name it: --sink TABLE"
-        )
-    ids = ids.known_as(tables[0].sink.app_id)
-    try:
-        version = int(specifier.value)
-    except ValueError:
-        raise RefusedError(f"--to-table-version {specifier.value!r} is not a whole number") from None
-    if history.format == "iceberg":
-        if version not in history.snapshots:
-            raise RefusedError(
-                f"snapshot {version} is not an ancestor of the table's current snapshot",
-                hint="choose one that is: the snapshots table of Iceberg has them",
-            )
-        version = history.first + history.snapshots.index(version)
-    if history.at(version) is None:
-        raise RefusedError(
-            f"version {version} is not in the table's log, which has {history.first} to {history.newest}",
-            hint="choose one of these",
-        )
-    lineage = history.lineage(version)
-    batches = [batch for c in lineage or () if (batch := ids.batch_in(c)) is not None]
-    if not batches:
-        raise RefusedError(f"version {version} of the table holds no batch of {ids.in_words()}", hint="use --to-batch")
-    return Specifier("to_batch", str(max(batches)))
-
-
 def _target(
     tree: Tree,
     repository: Repository | None,
     name: str,
     progress: Progress,
     specifier: Specifier,
-    asked: Sequence[_Asked],
+    asked: Sequence[AskedSink],
     ids: QueryIds,
 ) -> tuple[RewindTarget, tuple[str, ...]]:
     forward = asked[0].policy is SinkPolicy.FORWARD
@@ -318,7 +243,7 @@ def _target(
     if not forward:
         return resolved.target, resolved.notes
     everything = merged(targets_of_checkpoint(tree), backups)
-    places = [_where_the_sink_is(each, progress, everything, resolved.target, ids) for each in asked]
+    places = [target_of_sink(each, progress, everything, resolved.target, ids) for each in asked]
     target = places[0]
     if len({place.batch_id for place in places}) > 1:
         where = ", ".join(f"{each.sink.name} at {place.batch_id}" for each, place in zip(asked, places, strict=True))
@@ -328,34 +253,6 @@ def _target(
         )
     moved = f"the sink stays and the checkpoint goes to batch {target.batch_id}, where the sink is"
     return target, (*resolved.notes, moved)
-
-
-def _where_the_sink_is(
-    sink: _Asked,
-    progress: Progress,
-    targets: list[RewindTarget],
-    asked: RewindTarget,
-    ids: QueryIds,
-) -> RewindTarget:
-    newest = progress.latest_logged or 0
-    report = sink.report(ids, asked.batch_id, newest)
-    target = next((t for t in targets if t.batch_id == report.batch_id), None)
-    there = report
-    if target:
-        becomes = ids.starting_as(target.backup.query_id) if target.backup else ids
-        there = sink.report(becomes, target.batch_id, newest)
-    if report.batch_id is None or (there.verdict in (Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE) and target):
-        raise RefusedError(
-            f"{report.uri} does not tell to which batch the checkpoint would have to go forward "
-            f"(it holds {report.batch_id}, remembers {there.remembered})",
-            hint="roll the sink back (sink_policy / --sink-policy rollback), or keep it and accept what will happen",
-        )
-    if target:
-        return target
-    raise RefusedError(
-        f"the sink is at batch {report.batch_id}, which the checkpoint cannot go to; reachable: {span(targets)}",
-        hint="roll the sink back to one of these (sink_policy / --sink-policy rollback)",
-    )
 
 
 def _changes(
@@ -404,36 +301,6 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
                     f"{entry.path} of the backup names {place}, not {location}",
                     hint="restore it instead, which rewrites such paths: `airflow-ckpt restore … --replace`",
                 )
-
-
-def _check_exits(plan: RewindPlan) -> None:
-    """Refuse a policy that a sink does not have: all sinks go back as planned, or none does."""
-    for sink in plan.sinks:
-        report = sink.report
-        if sink.policy is not SinkPolicy.ROLLBACK or sink.rolls_back or report.verdict is Verdict.SAFE:
-            continue
-        obstacle = report.obstacle or "; ".join(report.reasons)
-        which = "the sink" if len(plan.sinks) == 1 else f"the sink {report.uri}"
-        each = "" if len(plan.sinks) == 1 else ", with a policy for each sink, in their order"
-        raise RefusedError(
-            f"{which} cannot be rolled back to batch {plan.batch_id}: {obstacle}",
-            hint="go to another batch, move the checkpoint to where the sink is (sink_policy / --sink-policy forward), or keep "
-            f"the sink and accept what will happen (keep{each}): {'; '.join(report.reasons)}",
-        )
-    if plan.new_query_id:
-        _check_new_query_id(plan)
-
-
-def _check_new_query_id(plan: RewindPlan) -> None:
-    """Refuse to give the query a new id where a sink that stays skips batches by the id that it has."""
-    for sink in plan.sinks:
-        by_id = sink.report.query_ids and sink.app_id == plan.query_id
-        if not sink.rolls_back and by_id and sink.report.verdict is Verdict.WILL_SKIP:
-            raise RefusedError(
-                f"a table with the feature {plan.by_spark} is rolled back by Spark, after which the query gets a new id; "
-                f"{sink.report.uri}, which is to stay, knows its batches by the id that it has, and would take them all again",
-                hint="roll all sinks back, or go to a batch that this one does not have to skip",
-            )
 
 
 def _continued(

@@ -135,15 +135,17 @@ class TestThePlan:
         ("names", "policies", "why"),
         [
             ((0, 0), ROLLBACK, "is named twice"),
+            ((0, "/"), ROLLBACK, "is named twice"),
             ((0, 1), [ROLLBACK, ROLLBACK, ROLLBACK], "3 sink policies are given for 2 sinks"),
             ((0, 1), [ROLLBACK, FORWARD], "can go forward only to all of them"),
             ((0, None), ROLLBACK, "one of several sinks has no name"),
         ],
     )
     def test_what_does_not_fit(
-        self, orders: Location, sinks: Sinks, names: tuple[int | None, ...], policies: Any, why: str
+        self, orders: Location, sinks: Sinks, names: tuple[int | str | None, ...], policies: Any, why: str
     ) -> None:
-        given = [Sink() if number is None else sinks.all[number] for number in names]
+        again = Sink(place=Location(sinks.first.store, f"{sinks.first.root}/"))
+        given = [Sink() if n is None else again if n == "/" else sinks.all[int(n)] for n in names]
         with pytest.raises(RefusedError, match=why):
             plan_of(orders, given, sink_exit=policies)
 
@@ -353,6 +355,34 @@ class TestStoppedAnywhere:
         carry_out(orders, [sinks.all[1], sinks.all[0]])
         assert sinks.state()[:4] == ([4, 4], [4, 4], 4, 4)
         assert DeltaTable(sinks.first.uri).version() == 3
+
+    def test_somebody_writes_between_the_check_and_the_second_commit(
+        self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There is no commit over two tables: it stays sealed, and the undo brings the first one forward."""
+        from airflow_ckpt_provider.sinks import delta_sink
+
+        real = delta_sink.roll_back_table
+
+        def write_first(target: Any, **how: Any) -> int:
+            if target.table == sinks.second:
+                append(sinks.second.uri, 99, app_id=None)
+            return real(target, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(delta_sink, "roll_back_table", write_first)
+            with pytest.raises(
+                RefusedError, match="second is at version 3, and the plan was made at version 2"
+            ) as refused:
+                carry_out(orders, sinks.all[:2])
+        assert f"`airflow-ckpt undo {orders} --plan " in str(refused.value.hint)
+        assert loud_seal(orders)
+        with pytest.raises(RefusedError, match="somebody wrote into it"):
+            carry_out(orders, sinks.all[:2])
+        undo(orders, repository(orders), sink=sinks.all[:2], rest=STOPPED)
+        assert batches_in(sinks.first) == [4, 4, 5, 5, 6, 6]
+        assert batches_in(sinks.second) == [4, 4, 5, 5, 6, 6, 99, 99]
+        assert set(orders.walk()) == set(stream(NEWEST))
 
 
 class TestOtherVerbs:
