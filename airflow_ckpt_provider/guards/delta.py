@@ -18,9 +18,10 @@ from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError
-from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_feed, judge_schemas, reads_changes
+from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_schemas, reads_changes
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
 from airflow_ckpt_provider.guards.delta_described import read_described
+from airflow_ckpt_provider.guards.delta_feed import judge_feed
 from airflow_ckpt_provider.guards.delta_log import (
     AddedFile,
     DeltaCommit,
@@ -140,7 +141,7 @@ class _Look:
         if state:
             self.found += judge_schemas(commits, state)
         if state and reads_changes(self.options):
-            self.found += judge_feed(state)
+            self.found += judge_feed(self.log, state, self._asked_from(), readers=_READERS)
         self._judge_files(commits)
         left = self._time_left(commits, state, facts)
         return self._made(facts, left)
@@ -383,6 +384,11 @@ class _Look:
             "and its buffer of "
             f"{in_words(needed)}; {setting} = 'interval {hours} hours' would do",
         )
+
+    def _asked_from(self) -> int:
+        """The first version that a start asks for: of the newest committed batch, which it asks for once more."""
+        before = self.source.reread[0] if self.source.reread else self.offset
+        return before.table_version if isinstance(before, DeltaOffset) else _last_read(self.offset)
 
     def _oldest_needed(self) -> int:
         before = self.source.reread[0] if self.source.reread else None

@@ -42,17 +42,6 @@ def reads_changes(options: Mapping[str, str]) -> bool:
     return any(key.lower() in names and value.lower() == "true" for key, value in options.items())
 
 
-def judge_feed(state: TableState) -> list[Judgement]:
-    """Judge the table of a query that reads its change data feed."""
-    if str(state.configuration.get("delta.enableChangeDataFeed", "false")).lower() == "true":
-        return []
-    reason = (
-        "the query reads the change data feed, which the table does not keep any more (delta.enableChangeDataFeed): "
-        "DELTA_MISSING_CHANGE_DATA; start a new checkpoint"
-    )
-    return [Judgement(Verdict.WILL_FAIL, reason)]
-
-
 def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Iterator[Judgement]:
     def on(name: str) -> bool:
         return next((v.lower() == "true" for key, v in options.items() if key.lower() == name.lower()), False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -243,6 +244,34 @@ def test_an_added_column_is_no_alarm(case: Case) -> None:
     case.append(40, columns="id, 'a' AS x")
     assert case.judge().verdict is Verdict.SAFE
     assert case.runs() == list(range(40, 50))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", ["an update", "nothing", "the reader"])
+def test_a_change_data_feed_that_was_off_in_between(spark_host: SparkHost, tmp_path: Path, changed: str) -> None:
+    """Spark fails at the version that turned it off, also where nothing has changed until it was on again."""
+    feed, turn = {"readChangeFeed": "true"}, "ALTER TABLE {{t}} SET TBLPROPERTIES ('delta.enableChangeDataFeed'='{}')"
+    case = Case(spark_host, tmp_path)
+    case.append(0)
+    if changed == "the reader":  # of rows until now; it asks for its newest batch once more
+        assert case.runs() == list(range(10))
+    else:
+        case.sql(turn.format("true"))
+        case.append(10)
+        assert case.runs(**feed) == list(range(20))
+        assert case.judge(**feed).verdict is Verdict.SAFE
+        case.sql(turn.format("false"))
+        if changed == "an update":
+            case.sql("UPDATE {t} SET id = 1005 WHERE id = 5")
+    case.sql(turn.format("true"))
+    case.append(20)
+    report = case.judge(**feed)
+    assert report.verdict is Verdict.WILL_FAIL
+    version = re.search(r"did not keep in version (\d+),", report.reasons[0])
+    assert version
+    error = case.fails(**feed)
+    assert "[DELTA_MISSING_CHANGE_DATA]" in error
+    assert f"recorded for version [{version[1]}]" in error.replace("\n", " ")
 
 
 @pytest.mark.slow

@@ -363,3 +363,50 @@ class TestChangeDataFeed:
         report = judge(delta_checkpoint(ck, plain, 4), plain, reader={"readchangedata": "TRUE"})
         assert report.verdict is Verdict.WILL_FAIL
         assert "DELTA_MISSING_CHANGE_DATA" in report.reasons[0]
+
+    @pytest.mark.parametrize("changed", ["an update", "nothing"])
+    def test_a_feed_that_was_off_in_between(self, changed: str, table: Path, ck: Path) -> None:
+        """Only the newest setting says that it is on."""
+        delta_checkpoint(ck, table, 4)
+        feed(table, "false")
+        if changed == "an update":
+            DeltaTable(table).update(updates={"id": "id + 1000"}, predicate="id = 15")
+        feed(table, "true")
+        report = judge(ck, table, reader=FEED)
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "which the table did not keep in version 4, though it does now" in report.reasons[0]
+
+    def test_a_feed_that_was_off_before_is_no_matter(self, table: Path, ck: Path) -> None:
+        feed(table, "false")
+        feed(table, "true")
+        write_deltalake(table, rows(6), mode="append")
+        delta_checkpoint(ck, table, 7, before=6)
+        write_deltalake(table, rows(7), mode="append")
+        assert judge(ck, table, reader=FEED).verdict is Verdict.SAFE
+
+    def test_the_newest_committed_batch_is_asked_for_once_more(self, table: Path, ck: Path) -> None:
+        feed(table, "false")
+        feed(table, "true")
+        delta_checkpoint(ck, table, 6, before=4)
+        assert judge(ck, table, reader=FEED).verdict is Verdict.WILL_FAIL
+
+    def test_a_feed_that_came_after_the_first_version(self, ck: Path, tmp_path: Path) -> None:
+        plain = new_table(tmp_path / "plain", 4)
+        feed(plain, "true")
+        report = judge(delta_checkpoint(ck, plain, 4, before=3), plain, reader=FEED)
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "did not keep in version 3" in report.reasons[0]
+
+    def test_settings_of_a_version_that_cannot_be_read(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 3, before=2)
+        DeltaTable(table).alter.set_table_properties({"owner": "x"}, raise_if_not_exists=False)
+        assert judge(ck, table, reader=FEED).verdict is Verdict.SAFE
+        clean(table, 2)
+        report = judge(ck, table, reader=FEED)
+        assert report.verdict is Verdict.UNKNOWN
+        assert "settings were changed since version 2, whose own cannot be read any more" in report.reasons[0]
+
+
+def feed(table: Path, value: str) -> None:
+    properties = {"delta.enableChangeDataFeed": value}
+    DeltaTable(table).alter.set_table_properties(properties, raise_if_not_exists=False)
