@@ -243,6 +243,17 @@ ATTACKS = [
         "condition",
         signed=CHECK,
     ),
+    a(
+        "backup",
+        "empties the id of the repository, to which signatures are bound",
+        lambda i: i.theirs.replace(
+            "repository.json",
+            i.theirs.read("repository.json").replace(i.world.repository.repository_id.encode(), b""),
+        ),
+        "condition",
+        noticed_by=CHECK,
+        says="repository.json cannot be read",
+    ),
     a("backup", "deletes an object", lambda i: i.theirs.delete(i.state.object), "always"),
     a("backup", "deletes the newest manifest", lambda i: i.theirs.delete(i.newest.path), "always"),
     a("backup", "deletes `repository.json`", lambda i: i.theirs.delete("repository.json"), "always"),
@@ -277,6 +288,13 @@ ATTACKS = [
         lambda i: i.forge(replace(i.state, path="x", object="repository.json")),
         noticed_by=CHECK,
         says="damaged or forged",
+    ),
+    a(
+        "backup",
+        "forges a manifest that lists the objects of the newest backup with other sizes, so that a repair writes over them",
+        lambda i: i.forge(files=tuple(replace(e, size=e.size + 1, sha256="0" * 64) for e in i.newest.files)),
+        noticed_by=CHECK,
+        says="Damaged backups",
     ),
     a(
         "backup",
