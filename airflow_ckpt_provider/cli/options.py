@@ -303,6 +303,49 @@ PARTITIONS = Option(
     "how many partitions a Kafka topic has now, so that added ones are read too; repeatable",
     {"type": pair, "action": "append", "default": [], "metavar": "TOPIC=N"},
 )
+#: The Kafka topics are on another cluster now, where MirrorMaker 2 copied them.
+MIRROR = (
+    Option(
+        ("--mirrored-from",),
+        "the Kafka topics moved to another cluster: the alias of the old one in MirrorMaker 2; needs --kafka-config",
+        {"type": filled, "metavar": "ALIAS"},
+    ),
+    Option(
+        ("--kafka-config",),
+        "with --mirrored-from: a client's configuration for the new cluster, JSON or key=value lines of librdkafka's settings",
+        {"type": filled, "metavar": "FILE"},
+    ),
+    Option(
+        ("--old-kafka-config",),
+        "the same for the old cluster, which has the offset syncs by default",
+        {"type": filled, "metavar": "FILE"},
+    ),
+    Option(
+        ("--mirrored-to",),
+        "alias of the new cluster in MirrorMaker 2, where the old one has the syncs of several mirrors",
+        {"type": filled, "metavar": "ALIAS"},
+    ),
+    Option(
+        ("--offset-syncs-location",),
+        "offset-syncs.topic.location of MirrorMaker 2 (default: %(default)s, the old cluster)",
+        {"choices": ("source", "target"), "default": "source"},
+    ),
+    Option(
+        ("--replication-policy",),
+        "how MirrorMaker 2 names the copies: the alias in front, or the same name (default: %(default)s)",
+        {"choices": ("default", "identity"), "default": "default"},
+    ),
+    Option(
+        ("--replication-separator",),
+        "replication.policy.separator of MirrorMaker 2 (default: %(default)s)",
+        {"type": filled, "default": ".", "metavar": "TEXT"},
+    ),
+    Option(
+        ("--timestamp-margin",),
+        "how much earlier than the last record read a partition starts where no sync tells (default: %(default)s)",
+        {"type": length_of_time, "default": "10min", "metavar": "TIME"},
+    ),
+)
 
 OF_EVERY_VERB = (
     Option(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from airflow_ckpt_provider.errors import (
     SourceProtocolError,
     SourceUnreachableError,
 )
+from airflow_ckpt_provider.guards.kafka_answers import record_of, topic_config, topic_id
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class KafkaClient:
             futures = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=self._left())
             found = self._results(futures, missing=("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"))
         return {
-            name: Topic(name, _topic_id(described), tuple(sorted(p.id for p in described.partitions)))
+            name: Topic(name, topic_id(described), tuple(sorted(p.id for p in described.partitions)))
             for name, described in found.items()
         }
 
@@ -146,7 +147,7 @@ class KafkaClient:
             futures = self._admin.describe_configs(resources, request_timeout=self._left())
             found = self._results(futures, missing=("UNKNOWN_TOPIC_OR_PART",))
         interval = self._check_interval() if found else None
-        return {resource.name: _topic_config(entries, interval) for resource, entries in found.items()}
+        return {resource.name: topic_config(entries, interval) for resource, entries in found.items()}
 
     def read(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, tuple[Record, ...]]:
         """Read from an offset on, until a record at or after a second offset or the end of the log."""
@@ -154,6 +155,41 @@ class KafkaClient:
             return {}
         with self._asking("read records (ACL: Read on the topic)"):
             return self._read(ranges)
+
+    def topic_names(self) -> frozenset[str]:
+        """Names of all topics that the user may describe."""
+        with self._asking("list topics"):
+            return frozenset(self._admin.list_topics(timeout=self._left()).topics)
+
+    def first_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """The first offset of each partition whose timestamp is at or after one; ``None`` where there is no such record.
+
+        :param times: milliseconds since the epoch.
+        """
+        from confluent_kafka.admin import OffsetSpec
+
+        if not times:
+            return {}
+        with self._asking("list offsets by timestamp"):
+            found = self._offsets(times, {p: OffsetSpec.for_timestamp(ms) for p, ms in times.items()})
+        return {p: info.offset if info.offset >= 0 else None for p, info in found.items()}
+
+    def contents(self, partition: Partition) -> tuple[tuple[bytes, bytes], ...]:
+        """Key and value of every record of a partition, in order, those without either left out."""
+        ends = self.ends([partition]).get(partition)
+        if ends is None or ends.latest == ends.earliest:
+            return ()
+        found: list[tuple[bytes, bytes]] = []
+
+        def keep(message: Any) -> None:
+            if message.key() is not None and message.value() is not None:
+                found.append((message.key(), message.value()))
+
+        with self._asking("read records (ACL: Read on the topic)"):
+            done = self._read({partition: (ends.earliest, ends.latest - 1)}, keep)
+            if partition not in done:
+                raise self._explained(None, f"read all of {partition[0]}-{partition[1]}")
+        return tuple(found)
 
     def set_retention(self, topic: str, retention_ms: int | None, *, inherit: bool = False) -> None:
         """Set ``retention.ms`` of a topic (``None``: -1, for ever); with ``inherit``, remove the topic's own setting."""
@@ -251,7 +287,10 @@ class KafkaClient:
         return found
 
     def _offsets(self, partitions: Collection[Partition], spec: Any, **more: Any) -> dict[Partition, Any]:
-        """Ask for one offset of each partition; those whose leader moves just now are asked again, a few times."""
+        """Ask for one offset of each partition; those whose leader moves just now are asked again, a few times.
+
+        :param spec: which offset, one for all or a mapping.
+        """
         from confluent_kafka import KafkaException, TopicPartition
 
         found: dict[Partition, Any] = {}
@@ -259,7 +298,8 @@ class KafkaClient:
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(min(_PAUSE, self._left()))
-            wanted = {TopicPartition(topic, number): spec for topic, number in waiting}
+            each = spec if isinstance(spec, Mapping) else dict.fromkeys(waiting, spec)
+            wanted = {TopicPartition(*partition): each[partition] for partition in waiting}
             futures = self._admin.list_offsets(wanted, request_timeout=self._left(), **more)
             for tp, future in futures.items():
                 partition = (tp.topic, tp.partition)
@@ -291,7 +331,9 @@ class KafkaClient:
             log.debug("the interval of the broker's retention timer is not known: %s", e)
             return None
 
-    def _read(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, tuple[Record, ...]]:
+    def _read(
+        self, ranges: Mapping[Partition, tuple[int, int]], keep: Callable[[Any], None] = lambda message: None
+    ) -> dict[Partition, tuple[Record, ...]]:
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         self._left()
@@ -340,7 +382,8 @@ class KafkaClient:
                         elif not error.retriable():
                             raise KafkaException(error)
                         continue
-                    seen[partition].append(_record(message))
+                    keep(message)
+                    seen[partition].append(record_of(message))
                     if seen[partition][-1].offset >= ranges[partition][1]:
                         finished.append(finish(partition))
                 if finished and waiting:
@@ -352,43 +395,6 @@ class KafkaClient:
         finally:
             consumer.close()
         return done
-
-
-def _record(message: Any) -> Record:
-    kind, ms = message.timestamp()
-    size = len(message.key() or b"") + len(message.value() or b"")
-    return Record(message.offset(), ms if kind and ms >= 0 else None, size)
-
-
-def _topic_id(described: Any) -> str | None:
-    """A broker before 2.8 has no ids; librdkafka then says zero."""
-    text = str(described.topic_id) if described.topic_id is not None else ""
-    return text if text.strip("A=") else None
-
-
-def _topic_config(entries: Mapping[str, Any], check_interval_ms: int | None) -> TopicConfig:
-    from confluent_kafka.admin import ConfigSource
-
-    def number(name: str, default: int) -> int:
-        return int(entries[name].value) if name in entries else default
-
-    retention = entries.get("retention.ms")
-    own = retention is not None and retention.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    ms, size = number("retention.ms", -1), number("retention.bytes", -1)
-    text = entries["cleanup.policy"].value if "cleanup.policy" in entries else "delete"
-    kind = entries["message.timestamp.type"].value if "message.timestamp.type" in entries else "CreateTime"
-    tiered = entries["remote.storage.enable"].value if "remote.storage.enable" in entries else "false"
-    return TopicConfig(
-        retention_ms=None if ms < 0 else ms,
-        retention_is_inherited=not own,
-        retention_bytes=None if size < 0 else size,
-        cleanup=frozenset(word.strip() for word in text.split(",") if word.strip()),
-        segment_ms=number("segment.ms", 604_800_000),
-        segment_bytes=number("segment.bytes", 1 << 30),
-        append_time=kind == "LogAppendTime",
-        tiered=tiered == "true",
-        check_interval_ms=check_interval_ms,
-    )
 
 
 class _Listening(logging.Handler):

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.backup.repository import LATEST
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_rows import rows_before
+from airflow_ckpt_provider.guards.durations import seconds_of
+from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames
 from airflow_ckpt_provider.operators.fields import mapping, required, text, whole_number
+from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.mirror import MIRROR_TIMEOUT, Mirror
 from airflow_ckpt_provider.recovery.positions.positions import put_seeds
 
 if TYPE_CHECKING:
@@ -39,6 +43,18 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     :param kafka_partitions: topic -> how many partitions it has now, so that added ones are read too. (templated)
     :param delta_tables: source -> URI of the Delta table that it reads, to count what is read again. (templated)
     :param delta_conn_id: Airflow connection to reach these tables. (templated)
+    :param mirrored_from: the Kafka topics moved to another cluster: the alias of the old one in MirrorMaker 2. ``None``: they
+        did not. (templated)
+    :param kafka_config_id: Airflow connection of type ``kafka`` to the new cluster, needed with ``mirrored_from``. (templated)
+    :param old_kafka_config_id: the same to the old cluster, which has the offset syncs by default. (templated)
+    :param mirrored_to: alias of the new cluster in MirrorMaker 2, where the old one has the syncs of several mirrors. (templated)
+    :param offset_syncs_location: ``offset-syncs.topic.location`` of MirrorMaker 2: ``"source"`` (the old cluster) or
+        ``"target"``. (templated)
+    :param replication_policy: how MirrorMaker 2 names the copies: ``"default"`` (the alias in front) or ``"identity"`` (the same
+        name). (templated)
+    :param replication_separator: ``replication.policy.separator`` of MirrorMaker 2. (templated)
+    :param timestamp_margin: how much earlier than the last record read a partition starts where no sync tells, such as
+        ``"10min"``. (templated)
     :param new_checkpoint: URI of the new checkpoint, an empty place: where file sources are among the sources, what they have
         read is written there, so that a new query knows it. ``None``: nothing is written. (templated)
     :param new_checkpoint_conn_id: Airflow connection to reach it. (templated)
@@ -56,6 +72,14 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
         "delta_conn_id",
         "new_checkpoint",
         "new_checkpoint_conn_id",
+        "mirrored_from",
+        "kafka_config_id",
+        "old_kafka_config_id",
+        "mirrored_to",
+        "offset_syncs_location",
+        "replication_policy",
+        "replication_separator",
+        "timestamp_margin",
     )
     ui_color = "#dae8fc"
 
@@ -73,6 +97,14 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
         delta_conn_id: str | None = None,
         new_checkpoint: str | None = None,
         new_checkpoint_conn_id: str | None = None,
+        mirrored_from: str | None = None,
+        kafka_config_id: str | None = None,
+        old_kafka_config_id: str | None = None,
+        mirrored_to: str | None = None,
+        offset_syncs_location: str = "source",
+        replication_policy: str = "default",
+        replication_separator: str = ".",
+        timestamp_margin: str = "10min",
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint=checkpoint, repository=repository, **kwargs)
@@ -85,6 +117,14 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
         self.delta_conn_id = delta_conn_id
         self.new_checkpoint = new_checkpoint
         self.new_checkpoint_conn_id = new_checkpoint_conn_id
+        self.mirrored_from = mirrored_from
+        self.kafka_config_id = kafka_config_id
+        self.old_kafka_config_id = old_kafka_config_id
+        self.mirrored_to = mirrored_to
+        self.offset_syncs_location = offset_syncs_location
+        self.replication_policy = replication_policy
+        self.replication_separator = replication_separator
+        self.timestamp_margin = timestamp_margin
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the positions."""
@@ -97,6 +137,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
                 question,
                 kafka_partitions=partitions_of(mapping(self.kafka_partitions, "kafka_partitions")) or None,
                 rows_before={s: rows_before(open_place(str(uri), conn_id)) for s, uri in tables.items()},
+                mirror=self._mirror(),
             )
             place = text(self.new_checkpoint)
             if place:
@@ -112,6 +153,29 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
         for unread in found.unread:
             self.log.warning("Could not be read: %s: %s", unread.path, unread.reason)
         return found.to_json()
+
+    def _mirror(self) -> Mirror | None:
+        source, new, old = text(self.mirrored_from), text(self.kafka_config_id), text(self.old_kafka_config_id)
+        if source is None:
+            if new or old or text(self.mirrored_to):
+                raise RefusedError(
+                    "kafka_config_id, old_kafka_config_id and mirrored_to need mirrored_from",
+                    hint="give the alias of the old cluster in MirrorMaker 2 too, or leave them out",
+                )
+            return None
+        names = MirrorNames(
+            source,
+            text(self.mirrored_to),
+            required(self.replication_policy, "replication_policy"),
+            required(self.replication_separator, "replication_separator"),
+        )
+        return Mirror(
+            names,
+            new=open_kafka(required(new, "kafka_config_id"), timeout=MIRROR_TIMEOUT),
+            old=open_kafka(old, timeout=MIRROR_TIMEOUT) if old else None,
+            location=required(self.offset_syncs_location, "offset_syncs_location"),
+            margin=seconds_of(required(self.timestamp_margin, "timestamp_margin"), field="timestamp_margin"),
+        )
 
     def _logs(self) -> ReadableLogs:
         if text(self.repository) is None:

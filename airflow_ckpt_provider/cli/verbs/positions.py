@@ -10,9 +10,12 @@ from rich.text import Text
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.guards.delta_rows import rows_before
+from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.mirror import MIRROR_TIMEOUT, Mirror
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
 from airflow_ckpt_provider.verdict import Verdict
@@ -24,17 +27,47 @@ def positions(call: Call) -> Answer:
     question = Question(args.batch, args.to_datetime, args.by_duration)
     if sum(value is not None for value in (args.batch, args.to_datetime, args.by_duration)) > 1:
         raise UsageError("--batch, --to-datetime and --by-duration exclude each other", hint="give one of them")
+    mirror = _mirror(call)
     found = ask(
         _logs(call),
         question,
         kafka_partitions=partitions_of(dict(args.partitions)) or None,
         rows_before={source: rows_before(call.places(uri, role="table")) for source, uri in args.table},
+        mirror=mirror,
     )
     if args.seed is not None:
         found = put_seeds(found, call.places(args.seed, role="seed"))
     if call.screen:
         _show(found, call.screen)
     return Answer(found.to_json(), findings=found.verdict is not Verdict.SAFE)
+
+
+def _mirror(call: Call) -> Mirror | None:
+    """The mirror that the options describe; clients are loaded only where one is given."""
+    args = call.args
+    if args.mirrored_from is None:
+        if args.kafka_config or args.old_kafka_config or args.mirrored_to:
+            raise UsageError(
+                "--kafka-config, --old-kafka-config and --mirrored-to need --mirrored-from",
+                hint="give the alias of the old cluster in MirrorMaker 2 too, or leave them out",
+            )
+        return None
+    if args.kafka_config is None:
+        raise UsageError(
+            "--mirrored-from needs --kafka-config", hint="give a file with the configuration of the new cluster"
+        )
+    from airflow_ckpt_provider.guards.kafka_client import KafkaClient
+
+    def cluster(file: str) -> KafkaClient:
+        return KafkaClient(configuration(file), timeout=MIRROR_TIMEOUT)
+
+    return Mirror(
+        MirrorNames(args.mirrored_from, args.mirrored_to, args.replication_policy, args.replication_separator),
+        new=cluster(args.kafka_config),
+        old=cluster(args.old_kafka_config) if args.old_kafka_config else None,
+        location=args.offset_syncs_location,
+        margin=args.timestamp_margin,
+    )
 
 
 def _logs(call: Call) -> ReadableLogs:

@@ -39,7 +39,7 @@ def kafka_position(
     reasons = [_NEVER_ALL] if partitions is None else []
     if added:
         reasons.append(f"partitions added since, read from their earliest offset: {', '.join(added)}")
-    text = _json(start)
+    text = offsets_json(start)
     alternatives: tuple[Alternative, ...] = ()
     if time:
         by_time = Alternative(
@@ -56,7 +56,7 @@ def kafka_position(
         options={"startingOffsets": text},
         verdict=Verdict.UNKNOWN,
         reasons=(*reasons, NO_BROKER),
-        until={"endingOffsets": _json(offset.partitions)},
+        until={"endingOffsets": offsets_json(offset.partitions)},
         alternatives=alternatives,
     )
 
@@ -84,13 +84,13 @@ def kafka_position_by_clock(
         verdict=Verdict.UNKNOWN,
         reasons=(*reasons, NO_BROKER),
         repeats=None,
-        until={"endingOffsets": _json(offset.partitions)},
+        until={"endingOffsets": offsets_json(offset.partitions)},
     )
 
 
 def _by_timestamp(start: Mapping[str, Mapping[int, int]], ms: int) -> dict[str, str]:
     times = {topic: dict.fromkeys(partitions, ms) for topic, partitions in start.items()}
-    return {"startingOffsetsByTimestamp": _json(times), "startingOffsetsByTimestampStrategy": "latest"}
+    return {"startingOffsetsByTimestamp": offsets_json(times), "startingOffsetsByTimestampStrategy": "latest"}
 
 
 def _with_added(
@@ -106,7 +106,8 @@ def _with_added(
     return start, added
 
 
-def _json(value: Mapping[str, Mapping[int, int]]) -> str:
+def offsets_json(value: Mapping[str, Mapping[int, int]]) -> str:
+    """Write offsets as Spark takes them."""
     ordered: dict[str, Any] = {t: {str(p): ps[p] for p in sorted(ps)} for t, ps in sorted(value.items())}
     return json.dumps(ordered, separators=(",", ":"))
 

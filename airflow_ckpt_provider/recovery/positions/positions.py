@@ -23,6 +23,7 @@ from airflow_ckpt_provider.recovery.positions.files import (
 )
 from airflow_ckpt_provider.recovery.positions.kafka import kafka_position, kafka_position_by_clock
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, Unread
+from airflow_ckpt_provider.recovery.positions.mirror import Mirror, mirrored_position, mirrored_position_by_clock
 from airflow_ckpt_provider.recovery.positions.position import FirstStart, Seed, SourcePosition
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -115,6 +116,7 @@ def starting_positions(
     *,
     kafka_partitions: Mapping[str, int] | None = None,
     rows_before: Mapping[str, RowsBefore] | None = None,
+    mirror: Mirror | None = None,
 ) -> StartingPositions:
     """Work out the positions of all sources.
 
@@ -122,19 +124,23 @@ def starting_positions(
     :param choice: the batch.
     :param kafka_partitions: topic -> how many partitions it has now, so that added ones are read too.
     :param rows_before: source -> counts what a Delta position repeats, where its table can be looked at.
-    :raises RefusedError: the batch has no sources, or ``kafka_partitions`` names a topic that no source reads.
+    :param mirror: the mirror to the Kafka cluster that the new query reads; ``None``: the same cluster as before.
+    :raises RefusedError: the batch has no sources, ``kafka_partitions`` names a topic that no source reads, or no source is
+        a Kafka topic of the mirror.
+    :raises SourceError: a cluster of the mirror cannot be asked.
     """
     entry = choice.entry
     if not entry.sources:
         raise RefusedError(f"{logs.origin}: batch {entry.batch_id} has no source", hint="choose another batch")
     _check_topics(entry, kafka_partitions)
     _check_tables(logs, entry, rows_before)
+    _check_mirror(logs, entry, kafka_partitions, mirror)
     found, file_logs = [], {}
     for source in entry.sources:
         if isinstance(source.offset, FileOffset):
             file_logs[source.source] = _file_log(logs, source.source, source.offset)
         counter = (rows_before or {}).get(source.source)
-        found.append(_position(logs, choice, source, file_logs.get(source.source), kafka_partitions, counter))
+        found.append(_position(logs, choice, source, file_logs.get(source.source), kafka_partitions, counter, mirror))
     return StartingPositions(
         origin=logs.origin,
         query_id=logs.query_id,
@@ -187,10 +193,15 @@ def _position(
     log: FileSourceLog | None,
     partitions: Mapping[str, int] | None,
     rows_before: RowsBefore | None,
+    mirror: Mirror | None,
 ) -> SourcePosition:
     name, time, clock = source.source, choice.entry.time, choice.by_clock
     offset = source.offset or _initial_offsets(logs, name)
     match offset:
+        case KafkaOffset() if mirror and clock:
+            return mirrored_position_by_clock(name, offset, mirror, time=clock)
+        case KafkaOffset() if mirror:
+            return mirrored_position(name, offset, mirror)
         case KafkaOffset() if clock:
             return kafka_position_by_clock(name, offset, time=clock, partitions=partitions)
         case KafkaOffset():
@@ -268,6 +279,21 @@ def _check_tables(logs: ReadableLogs, entry: OffsetEntry, tables: Mapping[str, R
     if strange:
         there = f"its Delta sources: {', '.join(sorted(read))}" if read else "it has no Delta source"
         raise RefusedError(f"{logs.origin}: source {strange[0]!r} reads no Delta table", hint=there)
+
+
+def _check_mirror(
+    logs: ReadableLogs, entry: OffsetEntry, partitions: Mapping[str, int] | None, mirror: Mirror | None
+) -> None:
+    if mirror is None:
+        return
+    if partitions:
+        raise RefusedError(
+            "the number of partitions of a mirrored topic is asked of the new cluster",
+            hint="leave out --partitions (kafka_partitions)",
+        )
+    kafka = [s.offset or _initial_offsets(logs, s.source) for s in entry.sources]
+    if not any(isinstance(offset, KafkaOffset) for offset in kafka):
+        raise RefusedError(f"{logs.origin}: no source reads Kafka", hint="leave out --mirrored-from (mirrored_from)")
 
 
 def _warnings(logs: ReadableLogs, choice: Choice, file_logs: Mapping[str, FileSourceLog]) -> list[Caution]:

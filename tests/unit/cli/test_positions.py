@@ -49,6 +49,10 @@ def test_for_people(checkpoint: Path) -> None:
         ["--repository", "r"],
         ["--batch", "-1"],
         ["--partitions", "orders"],
+        ["--mirrored-from", "east"],
+        ["--kafka-config", "new.json"],
+        ["--mirrored-to", "west"],
+        ["--replication-policy", "mine"],
     ],
 )
 def test_wrong_usage(checkpoint: Path, argv: list[str]) -> None:
@@ -83,3 +87,15 @@ def test_no_permission(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     finished = run("positions", checkpoint)
     assert finished.code == 3
     assert "Permission denied" in finished.err
+
+
+def test_a_mirror_without_its_old_cluster_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    config = tmp_path / "new.json"
+    config.write_text('{"bootstrap.servers": "127.0.0.1:1"}')
+    mirrored = ["positions", checkpoint, "--mirrored-from", "east", "--kafka-config", config]
+    finished = run(*mirrored)
+    assert finished.code == 1
+    assert "the offset syncs are on the old cluster, and it is not given" in finished.err
+    there = run(*mirrored, "--offset-syncs-location", "target")
+    assert there.code == 1
+    assert "no source reads Kafka" in there.err

@@ -59,6 +59,10 @@ def test_of_a_backup(checkpoint: Path, repository: Path, run: Run) -> None:
         ({"kafka_partitions": {"orders": 3}}, "reads no topic 'orders'\nHINT: it has no Kafka source"),
         ({"delta_tables": {"0": "x"}}, "source '0' reads no Delta table"),
         ({"delta_tables": "x"}, "delta_tables is 'x'"),
+        ({"kafka_config_id": "new"}, "need mirrored_from"),
+        ({"mirrored_from": "east"}, "kafka_config_id is empty"),
+        ({"mirrored_from": "east", "kafka_config_id": "nowhere"}, "there is no Airflow connection 'nowhere'"),
+        ({"mirrored_from": "east", "replication_policy": "mine"}, "'mine' is no replication policy"),
     ],
 )
 def test_refusals(checkpoint: Path, run: Run, fields: dict[str, Any], words: str) -> None:

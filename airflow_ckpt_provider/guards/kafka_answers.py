@@ -1,0 +1,47 @@
+"""From the answers of ``confluent-kafka`` to plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_ckpt_provider.guards.kafka_log import Record, TopicConfig
+
+
+def record_of(message: Any) -> Record:
+    """A record that was read."""
+    kind, ms = message.timestamp()
+    size = len(message.key() or b"") + len(message.value() or b"")
+    return Record(message.offset(), ms if kind and ms >= 0 else None, size)
+
+
+def topic_id(described: Any) -> str | None:
+    """The id of a topic. A broker before 2.8 has no ids; librdkafka then says zero."""
+    text = str(described.topic_id) if described.topic_id is not None else ""
+    return text if text.strip("A=") else None
+
+
+def topic_config(entries: Mapping[str, Any], check_interval_ms: int | None) -> TopicConfig:
+    """Settings of a topic."""
+    from confluent_kafka.admin import ConfigSource
+
+    def number(name: str, default: int) -> int:
+        return int(entries[name].value) if name in entries else default
+
+    retention = entries.get("retention.ms")
+    own = retention is not None and retention.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    ms, size = number("retention.ms", -1), number("retention.bytes", -1)
+    text = entries["cleanup.policy"].value if "cleanup.policy" in entries else "delete"
+    kind = entries["message.timestamp.type"].value if "message.timestamp.type" in entries else "CreateTime"
+    tiered = entries["remote.storage.enable"].value if "remote.storage.enable" in entries else "false"
+    return TopicConfig(
+        retention_ms=None if ms < 0 else ms,
+        retention_is_inherited=not own,
+        retention_bytes=None if size < 0 else size,
+        cleanup=frozenset(word.strip() for word in text.split(",") if word.strip()),
+        segment_ms=number("segment.ms", 604_800_000),
+        segment_bytes=number("segment.bytes", 1 << 30),
+        append_time=kind == "LogAppendTime",
+        tiered=tiered == "true",
+        check_interval_ms=check_interval_ms,
+    )

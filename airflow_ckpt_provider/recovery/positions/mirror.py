@@ -1,0 +1,233 @@
+"""Kafka topics that MirrorMaker 2 copied to another cluster: the same position there, under the new names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition
+from airflow_ckpt_provider.guards.mirror_syncs import (
+    DEFAULT,
+    IDENTITY,
+    SOURCE,
+    TARGET,
+    MirroredCluster,
+    MirrorNames,
+    SyncTrail,
+    parse_sync,
+    trails,
+)
+from airflow_ckpt_provider.recovery.positions.kafka import EARLIEST, kafka_position_by_clock, offsets_json
+from airflow_ckpt_provider.recovery.positions.position import SourcePosition
+from airflow_ckpt_provider.recovery.positions.translation import (
+    MirroredPartition,
+    TimedStart,
+    Translation,
+    translate,
+)
+from airflow_ckpt_provider.verdict import Verdict
+
+#: Seconds by which a start by time is earlier than the last record that was read.
+MARGIN = 600.0
+#: Seconds that all questions to one cluster may take together: the topic of the syncs is read whole.
+MIRROR_TIMEOUT = 60.0
+#: Worst first. What is not known comes before what is counted: it may be a loss.
+_WORST = (Verdict.WILL_LOSE, Verdict.UNKNOWN, Verdict.WILL_DUPLICATE, Verdict.SAFE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A mirror between two clusters.
+
+    :param names: how it names topics.
+    :param new: the cluster that the stream moves to.
+    :param old: the cluster that the checkpoint's offsets are of; ``None`` where it does not answer any more.
+    :param location: ``offset-syncs.topic.location``: ``source`` (the old cluster, MirrorMaker's default) or ``target``.
+    :param margin: seconds by which a start by time is earlier than the last record that was read.
+    :raises RefusedError: the location is neither, or is on a cluster that is not given.
+    """
+
+    names: MirrorNames
+    new: MirroredCluster
+    old: MirroredCluster | None = None
+    location: str = SOURCE
+    margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        if self.location not in (SOURCE, TARGET):
+            raise RefusedError(
+                f"{self.location!r} is no offset-syncs.topic.location", hint=f"give {SOURCE} or {TARGET}"
+            )
+        if self.location == SOURCE and self.old is None:
+            raise RefusedError(
+                "the offset syncs are on the old cluster, and it is not given",
+                hint="give the old cluster's brokers (--old-kafka-config, old_kafka_config_id); where MirrorMaker has "
+                "offset-syncs.topic.location=target, say so (--offset-syncs-location target)",
+            )
+
+
+def mirrored_position(source: str, offset: KafkaOffset, mirror: Mirror) -> SourcePosition:
+    """Start on the new cluster where the batch ended on the old one, or before.
+
+    :param source: the source.
+    :param offset: end offsets of the batch, on the old cluster.
+    :raises RefusedError: a topic or partition is not on the new cluster, or the topic of the syncs is not found.
+    :raises SourceError: a cluster cannot be asked.
+    """
+    numbers = _partitions_of_new(offset, mirror)
+    found = {p: translate(facts) for p, facts in _facts(offset, numbers, mirror).items()}
+    start: dict[str, dict[int, int]] = {}
+    reasons = [_names(offset, mirror)]
+    for (topic, number), there in sorted(found.items()):
+        remote = mirror.names.remote(topic)
+        start.setdefault(remote, {})[number] = there.offset
+        reasons.append(f"{remote}-{number}: {_shown(there.offset)}, {there.verdict.value}: {there.reason}")
+    return SourcePosition(
+        source=source,
+        kind=KafkaOffset.kind,
+        options={"startingOffsets": offsets_json(start)},
+        verdict=_worst(found.values()),
+        reasons=tuple(reasons),
+        repeats=_total(found.values()),
+    )
+
+
+def mirrored_position_by_clock(source: str, offset: KafkaOffset, mirror: Mirror, *, time: datetime) -> SourcePosition:
+    """Start at the first record of each partition of the new cluster whose timestamp is at or after a time less the margin.
+
+    :raises RefusedError: a topic is not on the new cluster.
+    """
+    numbers = _partitions_of_new(offset, mirror)
+    names = mirror.names
+    renamed = {names.remote(topic): dict.fromkeys(numbers[topic], 0) for topic in offset.partitions}
+    early = datetime.fromtimestamp(time.timestamp() - mirror.margin, UTC)
+    there = kafka_position_by_clock(source, replace(offset, partitions=renamed), time=early, partitions=None)
+    why = (
+        f"each partition starts {mirror.margin:g} s before the time: a record that is copied out of order, or has an older "
+        "timestamp, is lost"
+    )
+    return replace(
+        there,
+        verdict=Verdict.UNKNOWN,
+        repeats=None,
+        reasons=(_names(offset, mirror), why, *there.reasons[:2]),
+        until={},
+    )
+
+
+def _partitions_of_new(offset: KafkaOffset, mirror: Mirror) -> dict[str, tuple[int, ...]]:
+    names = mirror.names
+    topics = mirror.new.topics([names.remote(topic) for topic in offset.partitions])
+    for topic, partitions in offset.partitions.items():
+        remote = names.remote(topic)
+        if remote not in topics:
+            other = replace(names, policy=DEFAULT if names.policy == IDENTITY else IDENTITY)
+            there = other.remote(topic) in mirror.new.topic_names()
+            raise RefusedError(
+                f"the new cluster has no topic {remote}",
+                hint=f"it has {other.remote(topic)}: give the replication policy {other.policy} (--replication-policy), if "
+                "that is the copy"
+                if there
+                else "check the alias of the old cluster (--mirrored-from), the separator, and that MirrorMaker copies it",
+            )
+        missing = sorted(set(partitions) - set(topics[remote].partitions))
+        if missing:
+            raise RefusedError(
+                f"topic {remote} of the new cluster has no partition {missing[0]}",
+                hint="wait until MirrorMaker has added it (refresh.topics.interval.seconds)",
+            )
+    return {topic: topics[names.remote(topic)].partitions for topic in offset.partitions}
+
+
+def _facts(
+    offset: KafkaOffset, numbers: Mapping[str, tuple[int, ...]], mirror: Mirror
+) -> dict[Partition, MirroredPartition]:
+    """Ask both clusters: the old one's ends before and after everything else, so that a write in between is seen."""
+    read = {(t, n): offset.partitions[t].get(n, 0) for t, ns in numbers.items() for n in ns}
+    old_ends = mirror.old.ends(read) if mirror.old else {}
+    known = _trails(mirror)
+    remote = {p: (mirror.names.remote(p[0]), p[1]) for p in read}
+    new_ends = mirror.new.ends(list(remote.values()))
+    later = mirror.old.ends(read) if mirror.old else {}
+    silent = sorted(there for there in remote.values() if there not in new_ends)
+    if silent:
+        raise RefusedError(
+            f"partition {silent[0][1]} of topic {silent[0][0]} has no leader on the new cluster",
+            hint="see that its brokers are up",
+        )
+    facts = {
+        p: MirroredPartition(
+            at, known.get(p), new_ends[remote[p]], later.get(p), p in later and old_ends.get(p) == later[p]
+        )
+        for p, at in read.items()
+    }
+    timed = _timed({p: f for p, f in facts.items() if f.needs_time}, old_ends, mirror)
+    return {p: replace(f, timed=timed.get(p)) for p, f in facts.items()}
+
+
+def _trails(mirror: Mirror) -> dict[Partition, SyncTrail]:
+    cluster = mirror.new if mirror.location == TARGET or mirror.old is None else mirror.old
+    topic = mirror.names.syncs_topic(mirror.location, cluster.topic_names())
+    try:
+        return trails(parse_sync(key, value) for key, value in cluster.contents((topic, 0)))
+    except ValueError as e:
+        raise RefusedError(
+            f"topic {topic} cannot be read: {e}", hint="see that it is MirrorMaker's topic of offset syncs"
+        ) from e
+
+
+def _timed(
+    needing: Mapping[Partition, MirroredPartition], old_ends: Mapping[Partition, LogEnds], mirror: Mirror
+) -> dict[Partition, TimedStart]:
+    """Find starts by the time of the last record that was read, or of the first after it that the old log still has."""
+    if mirror.old is None or not needing:
+        return {}
+    first = {
+        p: max(facts.offset - 1, old_ends[p].earliest)
+        for p, facts in needing.items()
+        if p in old_ends and max(facts.offset - 1, old_ends[p].earliest) < old_ends[p].latest
+    }
+    records = mirror.old.read({p: (at, at) for p, at in first.items()})
+    times = {p: found[0].timestamp_ms for p, found in records.items() if found and found[0].timestamp_ms is not None}
+    margin = int(mirror.margin * 1000)
+    names = {p: (mirror.names.remote(p[0]), p[1]) for p in times}
+    starts = mirror.new.first_at({names[p]: max(ms - margin, 0) for p, ms in times.items() if ms is not None})
+    topics = {p[0] for p in times}
+    old_configs = mirror.old.configs(topics)
+    new_configs = mirror.new.configs({mirror.names.remote(t) for t in topics})
+
+    def rising(topic: str) -> bool:
+        before, now = old_configs.get(topic), new_configs.get(mirror.names.remote(topic))
+        return before is not None and before.append_time and now is not None and not now.append_time
+
+    return {
+        p: TimedStart(ms, margin, starts[names[p]], rising(p[0]))
+        for p, ms in times.items()
+        if ms is not None and names[p] in starts
+    }
+
+
+def _names(offset: KafkaOffset, mirror: Mirror) -> str:
+    topics = ", ".join(sorted(mirror.names.remote(topic) for topic in offset.partitions))
+    return f"the query has to subscribe to the topics of the new cluster: {topics}"
+
+
+def _shown(offset: int) -> str:
+    return "from its earliest offset" if offset == EARLIEST else f"from offset {offset}"
+
+
+def _worst(found: Iterable[Translation]) -> Verdict:
+    verdicts = {there.verdict for there in found}
+    return next((v for v in _WORST if v in verdicts), Verdict.UNKNOWN)
+
+
+def _total(found: Iterable[Translation]) -> dict[str, int] | None:
+    total = 0
+    for there in found:
+        if there.repeats is None:
+            return None
+        total += there.repeats
+    return {"records": total} if total else {}

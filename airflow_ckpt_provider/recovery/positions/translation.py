@@ -1,0 +1,273 @@
+"""One partition of a mirrored topic: from the offset on the old cluster to the offset on the new one.
+
+Offsets of two clusters differ: copies begin at 0 whatever was expired, holes of compaction and of transactions are not copied,
+and MirrorMaker delivers at least once. The rule is that of ``OffsetSyncStore.translateDownstream``: from the newest sync at or
+below the offset, one record beyond it at most. So the start is at or before the right one, as long as the syncs are of these
+topics and MirrorMaker copies the rest: records come twice, and none is lost.
+
+A position is ``SAFE`` only where it is exact and nothing was written twice behind it: from its sync on, both offsets advance
+alike, up to the ends of both logs, while nobody writes to the old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from airflow_ckpt_provider.guards.kafka_log import LogEnds
+from airflow_ckpt_provider.guards.mirror_syncs import OffsetSync, SyncTrail
+from airflow_ckpt_provider.recovery.positions.kafka import EARLIEST
+from airflow_ckpt_provider.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStart:
+    """Where a partition of the new cluster starts by the time of a record of the old one.
+
+    :param time_ms: time of the last record that was read, or of the first after it.
+    :param margin_ms: how much earlier the new log is entered.
+    :param offset: the first offset of the new log at or after that; ``None`` where it has none.
+    :param rising: timestamps cannot fall: the old broker set them (``LogAppendTime``), and the new one kept them.
+    """
+
+    time_ms: int
+    margin_ms: int
+    offset: int | None
+    rising: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredPartition:
+    """What is known of one partition on both clusters.
+
+    :param offset: the next offset to read on the old cluster.
+    :param trail: its syncs; ``None`` where there are none.
+    :param new_ends: both ends of its log on the new cluster.
+    :param old_ends: the same on the old cluster; ``None`` where that was not asked.
+    :param still: nobody wrote to the old log while both were asked.
+    :param timed: the start by time, for an offset below all syncs.
+    """
+
+    offset: int
+    trail: SyncTrail | None
+    new_ends: LogEnds
+    old_ends: LogEnds | None = None
+    still: bool = False
+    timed: TimedStart | None = None
+
+    @property
+    def usable(self) -> SyncTrail | None:
+        """The syncs, unless they point beyond the end of the new log: then they are of another topic."""
+        if self.trail is None or self.trail.syncs[-1].downstream >= self.new_ends.latest:
+            return None
+        return self.trail
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether no sync can tell."""
+        nothing_copied = self.new_ends.latest == 0
+        return (
+            self.offset > 0 and not nothing_copied and (self.usable is None or self.usable.below(self.offset) is None)
+        )
+
+    def to_come(self, trail: SyncTrail) -> int:
+        """How many records of the old log may still have to be copied; holes of that log count too."""
+        if self.old_ends is None:
+            return 0
+        last = trail.syncs[-1]
+        return max((self.old_ends.latest - last.upstream) - (self.new_ends.latest - last.downstream), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Where one partition starts on the new cluster.
+
+    :param offset: for ``startingOffsets``.
+    :param verdict: as :class:`~.position.SourcePosition` has it.
+    :param repeats: how many records are read a second time at most; ``None`` where that is not known.
+    :param reason: how the offset was found, and what to know.
+    """
+
+    offset: int
+    verdict: Verdict
+    repeats: int | None
+    reason: str
+
+
+def translate(at: MirroredPartition) -> Translation:
+    """Translate one offset."""
+    if at.old_ends and at.offset > at.old_ends.latest:
+        return _whole(
+            at,
+            f"the old log ends at {at.old_ends.latest}, before offset {at.offset}: the old topic was made again, and no "
+            "sync is of the topic that was read",
+        )
+    if at.offset == 0 or at.new_ends.latest == 0:
+        return _from_the_beginning(at)
+    trail = at.usable
+    below = trail.below(at.offset) if trail else None
+    if trail and below:
+        return _by_sync(at, trail, below)
+    if at.timed:
+        return _by_time(at, at.timed)
+    missing = "no sync is at or below it" if trail else "there is no sync of it"
+    if at.trail and not trail:
+        missing = (
+            f"its newest sync names offset {at.trail.syncs[-1].downstream}, and the new log ends at {at.new_ends.latest}: "
+            "the new topic was made again"
+        )
+    return _whole(at, f"{missing}, and the old cluster has no record whose time could tell")
+
+
+def _by_sync(at: MirroredPartition, trail: SyncTrail, below: OffsetSync) -> Translation:
+    start = below.downstream + (at.offset > below.upstream)
+    between = max(at.offset - below.upstream - 1, 0)
+    above = trail.above(at.offset)
+    if above:
+        between = min(between, max(above.downstream - start, 0))
+    how = f"by the sync {below.upstream} → {below.downstream}"
+    if at.new_ends.earliest > start:
+        return _expired(at, start, between, how)
+    excess, alike = _advance(at, trail, below)
+    if trail.highest_before is not None and at.offset <= trail.highest_before:
+        return Translation(
+            start,
+            Verdict.UNKNOWN,
+            between + excess,
+            f"{how}; before it the syncs went back from {trail.highest_before} to {trail.syncs[0].upstream}: MirrorMaker "
+            "was started again, and then no record is lost; or the old topic was made again, and then this is the offset "
+            "of another record",
+        )
+    if between:
+        twice = f"; MirrorMaker seems to have written {excess:,} more twice" if excess else ""
+        again = f"{how}: at most {between:,} records are read again{twice}"
+        if at.old_ends is None:
+            why = "without the old cluster it is not known whether all was copied behind it"
+            return Translation(start, Verdict.UNKNOWN, between + excess, f"{again}; {why}")
+        to_come = at.to_come(trail)
+        if to_come:
+            again = (
+                f"{again}; the old log is up to {to_come:,} records ahead: they are lost if MirrorMaker ends before it has "
+                "copied them"
+            )
+        return Translation(start, Verdict.WILL_DUPLICATE, between + excess, again)
+    if alike:
+        return Translation(
+            start, Verdict.SAFE, 0, f"{how}, which is exact; both logs have the same offsets from there on"
+        )
+    return Translation(start, Verdict.UNKNOWN, None, f"{how}, which is exact; {_doubt(at, excess)}")
+
+
+def _from_the_beginning(at: MirroredPartition) -> Translation:
+    """Nothing was read of the partition, or nothing is on the new cluster."""
+    nothing = at.new_ends.latest == 0
+    if nothing and at.old_ends:
+        to_come = max(at.offset - at.old_ends.earliest, 0)
+        if not to_come:
+            return Translation(EARLIEST, Verdict.SAFE, 0, "the new log is empty, and all of the old log is unread")
+        return Translation(
+            EARLIEST,
+            Verdict.WILL_DUPLICATE,
+            to_come,
+            f"the new log is empty: {to_come:,} records that were read are read again where MirrorMaker still copies them",
+        )
+    if nothing:
+        return Translation(EARLIEST, Verdict.UNKNOWN, None, "the new log is empty: what will be copied is not known")
+    trail = at.usable
+    first = trail.syncs[0] if trail else None
+    if at.new_ends.earliest > 0:
+        return Translation(
+            EARLIEST,
+            Verdict.WILL_LOSE,
+            0,
+            f"nothing was read of it, and the new log begins at {at.new_ends.earliest}: records before that are gone",
+        )
+    if trail and first and first.downstream == 0 and trail.highest_before is None:
+        excess, alike = _advance(at, trail, first)
+        if alike:
+            return Translation(EARLIEST, Verdict.SAFE, 0, "nothing was read of it")
+        return Translation(EARLIEST, Verdict.UNKNOWN, None, f"nothing was read of it; {_doubt(at, excess)}")
+    return Translation(
+        EARLIEST,
+        Verdict.UNKNOWN,
+        None,
+        "nothing was read of it; what MirrorMaker wrote twice cannot be seen in the syncs",
+    )
+
+
+def _by_time(at: MirroredPartition, timed: TimedStart) -> Translation:
+    start = at.new_ends.latest if timed.offset is None else max(timed.offset, at.new_ends.earliest)
+    above = at.usable.above(at.offset) if at.usable else None
+    end = above.downstream if above else at.new_ends.latest
+    repeats = max(end - start, 0)
+    how = (
+        f"no sync is at or below offset {at.offset}: by time, {timed.margin_ms / 1000:g} s before the last record that was "
+        "read"
+    )
+    if at.new_ends.earliest > 0 and start == at.new_ends.earliest:
+        return Translation(start, Verdict.UNKNOWN, repeats, f"{how}; the new log begins there, older records are gone")
+    if timed.rising and repeats:
+        return Translation(
+            start,
+            Verdict.WILL_DUPLICATE,
+            repeats,
+            f"{how}; timestamps rise (LogAppendTime), so at most {repeats:,} records are read again",
+        )
+    return Translation(
+        start,
+        Verdict.UNKNOWN,
+        repeats,
+        f"{how}; at most {repeats:,} records are read again, and an unread record is lost only where its timestamp is older "
+        "than that",
+    )
+
+
+def _expired(at: MirroredPartition, start: int, between: int, how: str) -> Translation:
+    gone = at.new_ends.earliest - start
+    if gone > between:
+        return Translation(
+            EARLIEST,
+            Verdict.WILL_LOSE,
+            0,
+            f"{how} it starts at {start}, and the new log begins at {at.new_ends.earliest}: {gone - between:,} to {gone:,} "
+            "unread records are gone",
+        )
+    return Translation(
+        EARLIEST,
+        Verdict.UNKNOWN,
+        between - gone,
+        f"{how} it starts at {start}, and the new log begins at {at.new_ends.earliest}: up to {gone:,} unread records are gone",
+    )
+
+
+def _whole(at: MirroredPartition, why: str) -> Translation:
+    count = at.new_ends.latest - at.new_ends.earliest
+    return Translation(
+        EARLIEST, Verdict.UNKNOWN, None, f"{why}. It starts at the beginning: all {count:,} records are read"
+    )
+
+
+def _advance(at: MirroredPartition, trail: SyncTrail, since: OffsetSync) -> tuple[int, bool]:
+    """How many offsets more the new log advanced than the old one since a sync, and whether both advanced alike."""
+    steps = [(b.upstream - a.upstream, b.downstream - a.downstream) for a, b in pairwise(trail.since(since))]
+    if at.old_ends:
+        last = trail.syncs[-1]
+        steps.append((at.old_ends.latest - last.upstream, at.new_ends.latest - last.downstream))
+    excess = sum(max(down - up, 0) for up, down in steps)
+    return excess, at.still and at.old_ends is not None and all(up == down for up, down in steps)
+
+
+def _doubt(at: MirroredPartition, excess: int) -> str:
+    if at.old_ends is None:
+        return "whether MirrorMaker wrote records behind it twice is not known without the old cluster"
+    if excess:
+        return (
+            f"behind it the new log advanced by {excess:,} offsets more than the old one: records written twice, markers of "
+            "transactions, or records of other producers"
+        )
+    if not at.still:
+        return "the old log is still written to: ask again when its producers are stopped and all is copied"
+    return (
+        "behind it the new log has fewer offsets than the old one: not all is copied yet, or the old log has holes "
+        "(compaction, transactions). Whether records were written twice is not known"
+    )
