@@ -35,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.file_source_guard",
                     "airflow_ckpt_provider.operators.fleet",
                     "airflow_ckpt_provider.operators.kafka_retention_guard",
+                    "airflow_ckpt_provider.operators.pipeline_positions",
                     "airflow_ckpt_provider.operators.pipeline_refresh",
                     "airflow_ckpt_provider.operators.pipeline_rewind",
                     "airflow_ckpt_provider.operators.pipeline_configuration",
