@@ -11,7 +11,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -37,6 +37,12 @@ format: venv ## Write the code in the project's style
 
 airflow: java venv jars ## Start Airflow's web interface with the example DAGs
 	@$(PY) dev/run_airflow.py
+
+contract: ## Ask a real workspace what the tests rely on: HOST=… PIPELINE=<name that it makes and deletes> [SCHEMA=, WAREHOUSE=]
+	@test -n "$(HOST)" -a -n "$(PIPELINE)" || { echo "give HOST=<address of the workspace> PIPELINE=<name of a pipeline that does not exist>"; exit 2; }
+	@dev/venv.sh
+	@CONTRACT_HOST="$(HOST)" CONTRACT_PIPELINE="$(PIPELINE)" CONTRACT_SCHEMA="$(SCHEMA)" CONTRACT_WAREHOUSE="$(WAREHOUSE)" \
+		CONTRACT_PROFILE="$(PROFILE)" CONTRACT_RECORDING="$(RECORDING)" $(PY) -m pytest -s -p no:xdist --timeout=7200 tests/contract/test_workspace.py $(ARGS)
 
 sbom: ## A CycloneDX bill of materials of the lock, in dist/sbom.json
 	@mkdir -p dist

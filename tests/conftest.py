@@ -10,8 +10,14 @@ import sys
 #: What would lead a client to a real account, or to an address other than the test's own.
 _REAL_ACCOUNTS = ("AWS_", "AZURE_", "GOOGLE_APPLICATION_", "DATABRICKS_", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "CKPT_")
 
+#: ``make contract`` asks a real workspace, with its user's own login; nothing else does.
+_KEPT = (
+    "AWS_CA_BUNDLE",
+    *(name for name in os.environ if name.startswith("DATABRICKS_") and "CONTRACT_HOST" in os.environ),
+)
+
 for name in list(os.environ):
-    if name.startswith(_REAL_ACCOUNTS) and name != "AWS_CA_BUNDLE":
+    if name.startswith(_REAL_ACCOUNTS) and name not in _KEPT:
         del os.environ[name]
 
 os.environ.update(

@@ -437,17 +437,19 @@ class Pipeline:
         self.events.note("flow_progress", message, of=self._of(update, flow), details=details)
 
     def _source(self, name: str) -> Source:
-        if name not in self.datasets:
+        if name not in self.datasets and name in self.sources and not self.sources[name].of_table:
             return self.sources[name]
-        # A dataset that another flow of the pipeline reads: each row of its table, at a position of its own.
-        source = self.sources.setdefault(self.table(name), Source(self.table(name), "delta"))
-        rows = [tuple(sorted(row.items(), key=str)) for row in self.tables.rows(self.table(name))]
+        # A dataset that another flow of the pipeline reads, or a table: each row at the version that it came with.
+        table = self.table(name) if name in self.datasets else name
+        source = self.sources.setdefault(table, Source(table, "delta", of_table=True))
+        source.table_id = self.tables.id_of(table)
+        rows = [tuple(sorted(row.items(), key=str)) for row in self.tables.rows(table)]
         known = [tuple(sorted(row.values.items(), key=str)) for row in source.kept()]
         for row in rows:
             if row in known:
                 known.remove(row)
             else:
-                source.rows.append(Row(source.end, self.clock.now(), dict(row)))
+                source.rows.append(Row(self.tables.version(table), self.clock.now(), dict(row)))
         return source
 
     def _write(self, flow: Flow, rows: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,21 @@ def _delete(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: 
     return {}
 
 
+def _import(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        content = base64.b64decode(str(body["content"]), validate=True).decode()
+    except (KeyError, ValueError) as e:
+        raise invalid("content has to be base64.") from e
+    workspace.files[str(body.get("path"))] = content
+    return {}
+
+
+def _remove(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: dict[str, Any]) -> dict[str, Any]:
+    if workspace.files.pop(str(body.get("path")), None) is None:
+        raise not_found("path", body.get("path"))
+    return {}
+
+
 def _edit(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: dict[str, Any]) -> dict[str, Any]:
     workspace.find(match["id"]).edit(body)
     return {}
@@ -148,6 +164,9 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
         ("PUT", _PIPELINE, _edit),
         ("DELETE", _PIPELINE, _delete),
         ("GET", r"/api/2\.0/pipelines", _list),
+        ("POST", r"/api/2\.0/pipelines", lambda w, m, q, b: w.create(b)),
+        ("POST", r"/api/2\.0/workspace/import", _import),
+        ("POST", r"/api/2\.0/workspace/delete", _remove),
         ("POST", _JOBS + "/run-now", lambda w, m, q, b: w.jobs.run_now(b)),
         ("POST", _JOBS + "/runs/submit", lambda w, m, q, b: w.jobs.submit(b)),
         ("GET", _JOBS + "/runs/get", lambda w, m, q, b: w.jobs.get(_number(q, "run_id", 0))),

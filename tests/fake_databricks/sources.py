@@ -73,6 +73,8 @@ class Source:
     rows: list[Row] = field(default_factory=list)
     #: Rows below it are gone.
     first: int = 0
+    #: Its rows are those of a table of the workspace.
+    of_table: bool = False
     #: Delta: the table's own id. One that was dropped and made again has another.
     table_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     #: Kafka: the broker gives the timestamps.

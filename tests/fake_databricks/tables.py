@@ -166,6 +166,15 @@ class Tables:
         with self._lock:
             return [str(column[0]) for column in self._duckdb.table(_quoted(name)).description]
 
+    def id_of(self, name: str) -> str:
+        """The table's own id."""
+        return self.ids.setdefault(name, str(uuid.uuid4()))
+
+    def types(self, name: str) -> dict[str, str]:
+        """Columns of a table, with their types."""
+        with self._lock:
+            return {str(c[0]): str(c[1]) for c in self._duckdb.table(_quoted(name)).description}
+
     def append(
         self,
         name: str,
@@ -285,6 +294,7 @@ class Tables:
         verb = next(tokens(sql)).upper()
         if verb == "DROP":
             self.history.pop(table, None)
+            self.ids.pop(table, None)
         else:
             self._note(table, {"INSERT": "WRITE", "CREATE": "CREATE TABLE AS SELECT"}.get(verb, verb))
         if verb in ("INSERT", "MERGE", "DELETE", "UPDATE"):
@@ -339,7 +349,7 @@ class Tables:
         outside = self.outside(table)
         if outside is None and not self.exists(table):
             raise SqlFailed(_missing(table))
-        table_id, history = outside or (self.ids.setdefault(table, str(uuid.uuid4())), self.history.get(table, []))
+        table_id, history = outside or (self.id_of(table), self.history.get(table, []))
         if what == "DETAIL":
             size = 0 if outside else 100 * len(self.rows(table))
             rows: list[tuple[Any, ...]] = [("delta", table_id, table, 1, size)]

@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.fake_databricks.clock import Clock, parse
-from tests.fake_databricks.errors import ApiError, not_found
+from tests.fake_databricks.errors import ApiError, invalid, not_found
 from tests.fake_databricks.faults import Fault
 from tests.fake_databricks.flows import values
 from tests.fake_databricks.jobs import Job, Jobs
 from tests.fake_databricks.pipelines import Pipeline
 from tests.fake_databricks.server import Request, serving
+from tests.fake_databricks.source_code import compiled
 from tests.fake_databricks.sources import Kind, Source
 from tests.fake_databricks.statements import Statements
 from tests.fake_databricks.tables import Tables, Version
@@ -55,6 +56,8 @@ class FakeWorkspace:
         self.statements = Statements(self.tables, {WAREHOUSE})
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
+        #: Source files that were imported, by path.
+        self.files: dict[str, str] = {}
         #: Tokens that are good.
         self.tokens = {token}
         #: Tokens that were good once.
@@ -111,9 +114,8 @@ class FakeWorkspace:
 
     def _outside(self, table: str) -> tuple[str, list[Version]] | None:
         """The history of a Delta table that a flow reads and no pipeline writes: a version a row, and version 0 before all."""
-        source = next(
-            (s for s in self.sources.values() if s.kind == "delta" and table in (s.name, f"main.{s.name}")), None
-        )
+        outside = (s for s in self.sources.values() if s.kind == "delta" and not s.of_table)
+        source = next((s for s in outside if table in (s.name, f"main.{s.name}")), None)
         if source is None or self.tables.of_pipeline(table):
             return None
         kept = [Version(row.position, row.timestamp, "WRITE", [], {"mode": "Append"}, 1) for row in source.kept()]
@@ -146,6 +148,28 @@ class FakeWorkspace:
             }
             for event in self.find(pipeline_id).events.table
         ]
+
+    def create(self, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /api/2.0/pipelines``, of source files that were imported.
+
+        :raises ApiError: 409, the name is taken; 400, the source code cannot be read.
+        """
+        name = str(body.get("name") or "")
+        taken = any(each.name == name and not each.deleted for each in self.pipelines.values())
+        if taken and not body.get("allow_duplicate_names"):
+            raise ApiError(409, "RESOURCE_CONFLICT", f"The pipeline name '{name}' is already used by another pipeline.")
+        paths = [str((library.get("file") or {}).get("path") or "") for library in body.get("libraries") or ()]
+        if missing := [path for path in paths if path not in self.files]:
+            raise invalid(f"Source file {missing[0]} does not exist.")
+        code = ";".join(self.files[path] for path in paths)
+        columns = {table: self.tables.types(table) for table in self.tables.history}
+        datasets, flows = compiled(code, columns)
+        about = {
+            key: body[key] for key in ("catalog", "schema", "configuration", "continuous", "development") if key in body
+        }
+        pipeline = self.add_pipeline(name, datasets=datasets, flows=flows, **about)
+        pipeline.spec["libraries"] = list(body.get("libraries") or ())
+        return {"pipeline_id": pipeline.pipeline_id}
 
     def add_job(self, name: str, pipeline: Pipeline) -> Job:
         """A job that runs a pipeline."""
