@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
@@ -120,7 +120,7 @@ def one_run(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, seed: int
     assert task.store
     deaths = Deaths({chance.randrange(1, 90) for _ in range(chance.choice([0, 1, 2, 4]))})
     task.store.before = task.store.after = deaths.may_come
-    strangers = 0
+    strangers, theirs = 0, dict[str, str]()
     for _ in range(chance.choice([0, 1, 2, 4])):
         method, path = chance.choice([("POST", r"/updates$"), ("GET", r".*"), ("POST", r"/stop$"), ("PUT", r".*")])
         workspace.fault(method, path, nth=chance.randrange(1, 4), **chance.choice(FAULTS))
@@ -130,6 +130,12 @@ def one_run(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, seed: int
             if chance.random() < 0.15 and pipeline.active is None:
                 strangers += 1
                 pipeline.start({"refresh_selection": ["customers"]}, cause="USER_ACTION")
+            if kind == "reset" and chance.random() < 0.15:
+                theirs = {"theirs": str(task.tries)}
+                edited = {**pipeline.spec, "configuration": {**pipeline.configuration, **theirs}}
+                pipeline.edit({**edited, "parameters": pipeline.parameters})
+            if kind == "reset" and chance.random() < 0.15 and pipeline.active is None:
+                _put_back_by_another_run(pipeline)
             try:
                 result = task.attempt()
                 outcome = str(result["state"])
@@ -153,8 +159,17 @@ def one_run(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, seed: int
         "asked": len(asked),
         "resets": pipeline.flows[FLOW].resets,
         "strangers": strangers,
-        "put_back": dict(pipeline.configuration) == settings["configuration"],
+        "put_back": dict(pipeline.configuration) == {**settings["configuration"], **theirs},
     }
+
+
+def _put_back_by_another_run(pipeline: Pipeline) -> None:
+    """What a failed run of the same DAG does in the meantime: it must not take this run's keys away."""
+    before = dict(pipeline.configuration)
+    about = {"pipeline_id": pipeline.pipeline_id, "poll_interval": 0.001}
+    with suppress(Killed, CkptError, AirflowException):
+        Task(lambda: PipelineConfigurationPutBackOperator(task_id="back", **about), run_id="another").attempt()
+    assert pipeline.configuration == before
 
 
 def _fail_once(pipeline: Pipeline) -> None:
