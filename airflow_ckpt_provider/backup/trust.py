@@ -207,7 +207,9 @@ class _Removed:
                 numbers, ids = _parsed_expire(each.record, key)
             except (ValueError, KeyError, TypeError, AttributeError) as e:
                 what = f"{type(e).__name__}: {e}"
-                findings.append(f"{each.path} does not say properly what its expire has removed ({what}): it explains nothing")
+                findings.append(
+                    f"{each.path} does not say properly what its expire has removed ({what}): it explains nothing"
+                )
                 continue
             for name, of_stream in numbers.items():
                 found.numbers.setdefault(name, set()).update(of_stream)
