@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_ckpt_provider.backup.repository import Repository, repository_for_change
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.guards.delta_rows import rows_before
+from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, whole_number
+from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated_class, renamed
@@ -52,7 +54,11 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
     :param kafka_partitions: topic -> how many partitions it has now. (templated)
     :param tables: source -> URI of the Delta table that it reads, to count rows that are read again; reached by
         ``sink_conn_id``. (templated)
+    :param kafka_config_id: Airflow connection of the Kafka brokers, to learn whether they still have a kept position; ``None``:
+        nobody is asked, and the position is ``UNKNOWN``. (templated)
     :param seal_id: plan id of a seal that is there already: it is taken over, and lifted with the reset's end. (templated)
+    :param must_be_accepted: with ``mode="plan"``: fail where somebody has to accept a risk of the plan and ``accept`` does not
+        have it, so that it is known before the query is stopped. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -67,7 +73,9 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         "continue_numbers",
         "kafka_partitions",
         "tables",
+        "kafka_config_id",
         "seal_id",
+        "must_be_accepted",
     )
 
     def __init__(
@@ -81,7 +89,9 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         continue_numbers: bool | str = False,
         kafka_partitions: Mapping[str, int] | None = None,
         tables: Mapping[str, str] | None = None,
+        kafka_config_id: str | None = None,
         seal_id: str | None = None,
+        must_be_accepted: bool | str = False,
         **kwargs: Any,
     ) -> None:
         seal_id = renamed(kwargs, old="under", new="seal_id", value=seal_id, default=None)
@@ -93,7 +103,9 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         self.continue_numbers = continue_numbers
         self.kafka_partitions = kafka_partitions
         self.tables = tables
+        self.kafka_config_id = kafka_config_id
         self.seal_id = seal_id
+        self.must_be_accepted = must_be_accepted
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the plan and, where it was carried out, the outcome."""
@@ -102,7 +114,10 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
             checkpoint, seal_id = self._checkpoint_place(), text(self.seal_id)
             place = self._repository_beside(checkpoint)
             if mode == PLAN:
-                return self._shown(self._plan(checkpoint, place, seal_id))
+                made = self._plan(checkpoint, place, seal_id)
+                if flag(self.must_be_accepted, "must_be_accepted"):
+                    made.check_accepted(self._accepted())
+                return self._shown(made)
             repository = repository_for_change(place, checkpoint)
             if done := self._done_before(repository, checkpoint, seal_id, context):
                 return done
@@ -140,6 +155,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
             name=text(self.name),
             kafka_partitions=partitions_of(self.kafka_partitions or {}) or None,
             rows_before=tables or None,
+            guards=guards_with_kafka(GuardSettings(), kafka) if (kafka := text(self.kafka_config_id)) else None,
             seal_id=seal_id,
         )
 

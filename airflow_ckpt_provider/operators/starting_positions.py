@@ -34,7 +34,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     Parameters of places: see :class:`~.place_operators.CheckpointOperator`, or :class:`~.place_operators.StreamOperator` for a
     backup; give one of ``checkpoint`` and ``repository``.
 
-    .. seealso:: :doc:`/howto/starting-positions`
+    .. seealso:: :doc:`/howto/starting-positions`, :doc:`/howto/move-kafka`
 
     :param backup_id: id of the backup, or ``"latest"``. (templated)
     :param batch: committed batch to start after; by default the newest. (templated)

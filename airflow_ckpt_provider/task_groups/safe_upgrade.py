@@ -206,7 +206,14 @@ def safe_upgrade(
         "accept": accept,
         **(sink_settings or {}),
     }
-    anew = {"way": "keep-position", "sink": sink, "sink_conn_id": sink_conn_id, **(reset or {})}
+    anew = {
+        "way": "keep-position",
+        "sink": sink,
+        "sink_conn_id": sink_conn_id,
+        "accept": accept,
+        "kafka_config_id": kafka_config_id,
+        **(reset or {}),
+    }
     with TaskGroup(group_id, tooltip=f"upgrade, {mode}") as group:
 
         def result(task_id: str, key: str) -> str:
@@ -251,6 +258,9 @@ def safe_upgrade(
                 description_conn_id=report_conn_id,
                 fail_on=fail_on,
             ),
+            # What somebody has to accept of the new checkpoint is asked for while the stream still runs.
+            mode == STATELESS
+            and ours.keep(NewCheckpointOperator, "new_positions", mode="plan", must_be_accepted=True, **anew),
             rehearse and rehearse("rehearse"),
             shadow and shadow("shadow"),
             ours.keep(

@@ -401,7 +401,7 @@ def test_a_second_upgrade_at_the_same_time(make_stream: MakeStream, upgrade: Run
 
 @pytest.mark.parametrize(
     ("task_id", "after"),
-    [("begin", 1), ("backup", 2), ("seal", 0), ("seal", 1), ("final_backup", 1), ("release", 1), ("keep", 0)],
+    [("begin", 0), ("backup", 2), ("seal", 0), ("seal", 1), ("final_backup", 1), ("release", 0), ("keep", 0)],
 )
 def test_a_worker_is_lost_on_the_way(
     task_id: str,

@@ -221,6 +221,11 @@ VERBS = (
             ),
             PARTITIONS,
             Option(
+                ("--kafka-config",),
+                "a client's configuration for the Kafka brokers, to be told whether they still have the kept position",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            Option(
                 ("--table",),
                 "the Delta table that a source reads, to count the rows that are read again; repeatable",
                 {"type": pair, "action": "append", "default": [], "metavar": "SOURCE=URI"},

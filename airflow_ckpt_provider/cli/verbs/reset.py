@@ -9,6 +9,7 @@ from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sinks_of
+from airflow_ckpt_provider.cli.verbs.rewind import guards_of
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.recovery.positions.asking import partitions_of
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset
@@ -38,6 +39,7 @@ def reset(call: Call) -> Answer:
             name=args.name,
             kafka_partitions=partitions_of(dict(args.partitions)) or None,
             rows_before=tables or None,
+            guards=guards_of(call) if args.kafka_config else None,
             seal_id=seal_id,
         )
         show_plan(call, made.to_markdown())

@@ -50,7 +50,7 @@ def rewind(call: Call) -> Answer:
         "name": args.name,
         "exact_replay": args.exact_replay,
         "backup": args.backup_id,
-        "guards": _guards(call),
+        "guards": guards_of(call),
         "downstream": [call.places(uri, role="checkpoint") for uri in args.downstream],
     }
 
@@ -82,7 +82,8 @@ def _policy(chosen: str | None) -> SinkPolicy | None:
     return None if chosen in (None, "keep") else SinkPolicy(chosen)
 
 
-def _guards(call: Call) -> tuple[Guard, ...]:
+def guards_of(call: Call) -> tuple[Guard, ...]:
+    """All installed guards; that of Kafka asks the brokers of ``--kafka-config``."""
     kafka = {"config": configuration(call.args.kafka_config)} if call.args.kafka_config else {}
     return installed_guards(GuardSettings(options={"kafka": kafka}))
 

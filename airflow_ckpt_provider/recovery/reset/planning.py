@@ -22,12 +22,15 @@ from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
+from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
 from airflow_ckpt_provider.recovery.positions.delta import RowsBefore
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
+from airflow_ckpt_provider.recovery.recorded_sources import recorded_sources
+from airflow_ckpt_provider.recovery.reset.asked import asked_of_kafka
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest, ResetWay
 from airflow_ckpt_provider.sinks.cutover import (
@@ -63,6 +66,7 @@ def plan_reset(
     name: str | None = None,
     kafka_partitions: Mapping[str, int] | None = None,
     rows_before: Mapping[str, RowsBefore] | None = None,
+    guards: Sequence[Guard] | None = None,
     seal_id: str | None = None,
 ) -> ResetPlan:
     """Plan a reset; reads only.
@@ -82,6 +86,8 @@ def plan_reset(
         :func:`~airflow_ckpt_provider.backup.stream_names.stream_name`.
     :param kafka_partitions: topic -> how many partitions it has now.
     :param rows_before: source -> counts what a Delta position repeats.
+    :param guards: ask the brokers whether Kafka topics still have a kept position, and are the same topics; ``None``: nobody is
+        asked, and the position is ``UNKNOWN``.
     :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
     :raises RefusedError: no way was chosen; no position can be told; the sink is not one.
@@ -153,6 +159,10 @@ def plan_reset(
     plan = replace(plan, cutovers=cutovers, cautions=(_FROM_SCRATCH,))
     if choice and way is ResetWay.KEEP_POSITION:
         found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, rows_before=rows_before)
+        if guards is not None:
+            query_ids = next((each.ids.all for each in known if each.ids), (logs.query_id or "",))
+            recorded = recorded_sources(held, name, query_ids, choice.entry.batch_id) if held else {}
+            found = replace(found, sources=asked_of_kafka(found.sources, choice.entry, guards, recorded))
         plan = _keeping_position(plan, found, choice)
     return _going_on(plan, choice.entry) if choice and continue_numbers else plan
 

@@ -11,10 +11,11 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import CkptError, SourceError
+from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_facts, guard_query
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import GuardReport
+from airflow_ckpt_provider.recovery.recorded_sources import recorded_sources
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def _query(
     before = {source.source: source.offset for source in earlier}
     # Of the first batch of all, Spark asks for everything once more.
     asks_again = bool(earlier) or (not replays and target.batch_id == 0)
-    known = _recorded(repository, name, query_ids, target.batch_id) if repository and name else {}
+    known = recorded_sources(repository, name, query_ids, target.batch_id) if repository and name else {}
     sources = tuple(
         GuardedSource(
             start=source,
@@ -83,30 +84,6 @@ def _query(
         for source in target.sources
     )
     return GuardedQuery(location.uri, sources, target.batch_id + 1)
-
-
-def _recorded(
-    repository: Repository, name: str, query_ids: Collection[str], batch_id: int
-) -> dict[str, Mapping[str, Any]]:
-    """What backups recorded of the sources around a batch, such as the ids of topics: source -> the record.
-
-    The newest backup up to the batch saw the sources that it was read from; without one the oldest backup after it.
-    """
-    found: list[tuple[bool, int, Mapping[str, Any]]] = []
-    for backup_id in repository.backup_ids(name):
-        try:
-            manifest = repository.read_manifest(name, backup_id, with_files=False)
-        except CkptError as e:
-            log.info("%s", e)
-            continue
-        sources = manifest.facts.get("sources")
-        if manifest.query_id in query_ids and isinstance(sources, Mapping):
-            later = manifest.batch_id > batch_id
-            found.append((later, abs(manifest.batch_id - batch_id), sources))
-    known: dict[str, Mapping[str, Any]] = {}
-    for _, _, sources in sorted(found, key=lambda each: each[:2]):
-        known = {**sources, **known}
-    return known
 
 
 def _facts_at(manifest: Manifest, batch_id: int, repository: Repository | None) -> Mapping[str, Any]:

@@ -10,7 +10,10 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, SourceError, UnreadableLogError
+from airflow_ckpt_provider.guards.registry import GuardedSource
+from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
@@ -230,3 +233,38 @@ def test_kafka_is_never_safe_without_a_brokers_answer(place: Location) -> None:
     assert (kafka.kind, kafka.verdict, plan.verdict) == ("kafka", Verdict.UNKNOWN, Verdict.UNKNOWN)
     assert "no broker was asked" in kafka.reasons[-1]
     assert "Azure Event Hubs" in kafka.reasons[-1]
+
+
+class Brokers:
+    """Answers for Kafka what a test wants."""
+
+    kind = "kafka"
+
+    def __init__(self, verdict: Verdict | None) -> None:
+        self.verdict = verdict
+        self.asked: list[GuardedSource] = []
+
+    def recognises(self, source: GuardedSource) -> bool:
+        return True
+
+    def judge(self, source: GuardedSource) -> SourceReport:
+        self.asked.append(source)
+        if self.verdict is None:
+            raise SourceError("no broker answers")
+        return SourceReport(source.name, self.kind, (Judgement(self.verdict, "the brokers say so"),))
+
+
+@pytest.mark.parametrize("verdict", [Verdict.SAFE, Verdict.WILL_LOSE, None])
+def test_the_brokers_are_asked_for_the_kept_position(place: Location, verdict: Verdict | None) -> None:
+    brokers, orders = Brokers(verdict), plant(place / "orders", kafka_and_delta())
+    without = plan_of(orders)
+    kafka, delta = plan_of(orders, guards=(brokers,)).sources
+    assert kafka.verdict is (verdict or Verdict.UNKNOWN)
+    assert kafka.reasons[0] == (
+        "the brokers say so" if verdict else "the brokers could not be asked: no broker answers"
+    )
+    assert not any("no broker was asked" in reason for reason in kafka.reasons)
+    assert delta == without.sources[1], "only Kafka is asked"
+    (asked,) = brokers.asked
+    assert isinstance(asked.start.offset, KafkaOffset)
+    assert kafka.options == without.sources[0].options
