@@ -154,8 +154,9 @@ def parse_sync(key: bytes, value: bytes) -> OffsetSync:
 def trails(syncs: Iterable[OffsetSync]) -> dict[Partition, SyncTrail]:
     """Keep of each partition what still holds.
 
-    An upstream offset that goes back makes the earlier syncs invalid, as in ``OffsetSyncStore.updateSyncArray``. So does a
-    downstream offset that does not rise: the new topic was made again.
+    An upstream offset that goes back makes the earlier syncs invalid, as in ``OffsetSyncStore.updateSyncArray``. So does the
+    same upstream offset with another downstream one: its record was copied twice, or the old topic was made again. So does
+    a downstream offset that does not rise: the new topic was made again.
 
     :param syncs: in the order of the topic.
     """
@@ -165,7 +166,7 @@ def trails(syncs: Iterable[OffsetSync]) -> dict[Partition, SyncTrail]:
         held = kept.setdefault(sync.partition, [])
         if held and (sync.upstream, sync.downstream) == (held[-1].upstream, held[-1].downstream):
             continue
-        if held and (sync.upstream < held[-1].upstream or sync.downstream <= held[-1].downstream):
+        if held and (sync.upstream <= held[-1].upstream or sync.downstream <= held[-1].downstream):
             before[sync.partition] = max(held[-1].upstream, before.get(sync.partition, 0))
             held.clear()
         held.append(sync)

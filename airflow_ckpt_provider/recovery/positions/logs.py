@@ -5,8 +5,9 @@ Nothing here fails because a file is damaged: it is left out and named, with the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
@@ -46,6 +47,7 @@ class ReadableLogs:
     :param is_stateful: the query keeps state.
     :param read: returns the content of a file by its path in the checkpoint.
     :param unread: what could not be read so far.
+    :param facts: what the backup recorded besides, as its manifest has it; empty for a checkpoint.
     """
 
     origin: str
@@ -56,6 +58,7 @@ class ReadableLogs:
     is_stateful: bool
     read: Callable[[str], bytes]
     unread: list[Unread] = field(default_factory=list)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     _entries: dict[int, OffsetEntry | None] = field(default_factory=dict)
 
     def entry(self, batch_id: int) -> OffsetEntry | None:
@@ -148,6 +151,7 @@ def logs_of_backup(repository: Repository, manifest: Manifest) -> ReadableLogs:
         sources={name: frozenset(files) for name, files in sources.items()},
         is_stateful=any(path.startswith(f"{STATE}/") for path in objects),
         read=read,
+        facts=manifest.facts,
     )
 
 

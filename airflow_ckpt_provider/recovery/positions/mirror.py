@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition
 from airflow_ckpt_provider.guards.mirror_syncs import (
     DEFAULT,
@@ -56,6 +57,16 @@ class Mirror:
     location: str = SOURCE
     margin: float = MARGIN
 
+    @property
+    def doubt(self) -> str | None:
+        """Why the syncs may be those of another mirror; ``None`` where the alias in their topic's name was given."""
+        if self.location == TARGET or self.names.target is not None:
+            return None
+        return (
+            "the syncs may be those of another mirror out of the old cluster: give the new cluster's alias in MirrorMaker "
+            "(--mirrored-to, mirrored_to)"
+        )
+
     def __post_init__(self) -> None:
         if self.location not in (SOURCE, TARGET):
             raise RefusedError(
@@ -69,22 +80,29 @@ class Mirror:
             )
 
 
-def mirrored_position(source: str, offset: KafkaOffset, mirror: Mirror) -> SourcePosition:
+def mirrored_position(
+    source: str, offset: KafkaOffset, mirror: Mirror, *, known: KnownTopics | None = None
+) -> SourcePosition:
     """Start on the new cluster where the batch ended on the old one, or before.
 
     :param source: the source.
     :param offset: end offsets of the batch, on the old cluster.
+    :param known: what a backup recorded of the old topics. Without it no position is better than ``UNKNOWN``.
     :raises RefusedError: a topic or partition is not on the new cluster, or the topic of the syncs is not found.
     :raises SourceError: a cluster cannot be asked.
     """
     numbers = _partitions_of_new(offset, mirror)
-    found = {p: translate(facts) for p, facts in _facts(offset, numbers, mirror).items()}
+    syncs_topic, facts = _facts(offset, numbers, mirror, known or KnownTopics())
+    found = {p: translate(each) for p, each in facts.items()}
     start: dict[str, dict[int, int]] = {}
     reasons = [_names(offset, mirror)]
     for (topic, number), there in sorted(found.items()):
         remote = mirror.names.remote(topic)
         start.setdefault(remote, {})[number] = there.offset
         reasons.append(f"{remote}-{number}: {_shown(there.offset)}, {there.verdict.value}: {there.reason}")
+    reasons.append(
+        f"the syncs are of topic {syncs_topic} of the {'new' if mirror.location == TARGET else 'old'} cluster"
+    )
     return SourcePosition(
         source=source,
         kind=KafkaOffset.kind,
@@ -143,14 +161,18 @@ def _partitions_of_new(offset: KafkaOffset, mirror: Mirror) -> dict[str, tuple[i
 
 
 def _facts(
-    offset: KafkaOffset, numbers: Mapping[str, tuple[int, ...]], mirror: Mirror
-) -> dict[Partition, MirroredPartition]:
-    """Ask both clusters: the old one's ends before and after everything else, so that a write in between is seen."""
+    offset: KafkaOffset, numbers: Mapping[str, tuple[int, ...]], mirror: Mirror, recorded: KnownTopics
+) -> tuple[str, dict[Partition, MirroredPartition]]:
+    """Ask both clusters: the old one's ends before and after everything else, so that a write in between is seen.
+
+    :return: the topic of the syncs, and the facts.
+    """
     read = {(t, n): offset.partitions[t].get(n, 0) for t, ns in numbers.items() for n in ns}
     old_ends = mirror.old.ends(read) if mirror.old else {}
-    known = _trails(mirror)
+    syncs_topic, known = _trails(mirror)
     remote = {p: (mirror.names.remote(p[0]), p[1]) for p in read}
     new_ends = mirror.new.ends(list(remote.values()))
+    same = _same(read, mirror.old, old_ends, recorded) if mirror.old else {}
     later = mirror.old.ends(read) if mirror.old else {}
     silent = sorted(there for there in remote.values() if there not in new_ends)
     if silent:
@@ -160,19 +182,57 @@ def _facts(
         )
     facts = {
         p: MirroredPartition(
-            at, known.get(p), new_ends[remote[p]], later.get(p), p in later and old_ends.get(p) == later[p]
+            at,
+            known.get(p),
+            new_ends[remote[p]],
+            later.get(p),
+            p in later and old_ends.get(p) == later[p],
+            same=same.get(p),
+            doubt=mirror.doubt,
         )
         for p, at in read.items()
     }
     timed = _timed({p: f for p, f in facts.items() if f.needs_time}, old_ends, mirror)
-    return {p: replace(f, timed=timed.get(p)) for p, f in facts.items()}
+    return syncs_topic, {p: replace(f, timed=timed.get(p)) for p, f in facts.items()}
 
 
-def _trails(mirror: Mirror) -> dict[Partition, SyncTrail]:
+def _same(
+    read: Mapping[Partition, int], old: MirroredCluster, ends: Mapping[Partition, LogEnds], recorded: KnownTopics
+) -> dict[Partition, bool | None]:
+    """Say of each partition whether its topic is the one that a backup recorded; ``None``: that cannot be told.
+
+    The topic's id tells, or the timestamp of a record. A backup that saw less of the log than was read is of another topic,
+    or of an earlier time.
+    """
+    names = {topic for topic, _ in read} & {topic for topic, _ in recorded.fingerprints}
+    if not names:
+        return {}
+    topics = old.topics(names)
+    compared = recorded.to_compare(topics, ends)
+    answers = old.read({p: (o, o) for p, o in compared.items()}) if compared else {}
+    records = {p: found[0] for p, found in answers.items() if found}
+
+    def same(partition: Partition, offset: int) -> bool | None:
+        topic, seen = topics.get(partition[0]), recorded.fingerprints.get(partition)
+        if topic is None:
+            return None
+        if recorded.recreated(topic, records):
+            return False
+        if seen is None or seen.latest < offset:
+            return None
+        if topic.topic_id and recorded.ids.get(topic.name) == topic.topic_id:
+            return True
+        there = records.get(partition)
+        return True if there and (there.offset, there.timestamp_ms) == (seen.offset, seen.timestamp_ms) else None
+
+    return {partition: same(partition, offset) for partition, offset in read.items()}
+
+
+def _trails(mirror: Mirror) -> tuple[str, dict[Partition, SyncTrail]]:
     cluster = mirror.new if mirror.location == TARGET or mirror.old is None else mirror.old
     topic = mirror.names.syncs_topic(mirror.location, cluster.topic_names())
     try:
-        return trails(parse_sync(key, value) for key, value in cluster.contents((topic, 0)))
+        return topic, trails(parse_sync(key, value) for key, value in cluster.contents((topic, 0)))
     except ValueError as e:
         raise RefusedError(
             f"topic {topic} cannot be read: {e}", hint="see that it is MirrorMaker's topic of offset syncs"

@@ -13,6 +13,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset, parse_offset
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
+from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
 from airflow_ckpt_provider.recovery.positions.choice import Choice
 from airflow_ckpt_provider.recovery.positions.delta import RowsBefore, delta_position, delta_position_by_clock
 from airflow_ckpt_provider.recovery.positions.files import (
@@ -201,7 +202,8 @@ def _position(
         case KafkaOffset() if mirror and clock:
             return mirrored_position_by_clock(name, offset, mirror, time=clock)
         case KafkaOffset() if mirror:
-            return mirrored_position(name, offset, mirror)
+            recorded = logs.facts.get("sources", {}).get(name, {})
+            return mirrored_position(name, offset, mirror, known=KnownTopics.from_json(recorded))
         case KafkaOffset() if clock:
             return kafka_position_by_clock(name, offset, time=clock, partitions=partitions)
         case KafkaOffset():

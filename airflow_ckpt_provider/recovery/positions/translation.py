@@ -7,11 +7,15 @@ topics and MirrorMaker copies the rest: records come twice, and none is lost.
 
 A position is ``SAFE`` only where it is exact and nothing was written twice behind it: from its sync on, both offsets advance
 alike, up to the ends of both logs, while nobody writes to the old one.
+
+Offsets tell nothing of a topic that was deleted and made again under its name. So no position is better than ``UNKNOWN`` where
+no backup shows that the old topic is the one that was read, or where the syncs went back. Nor is it where unread records were
+deleted on the old cluster, and the syncs do not show that all of them had been copied.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from airflow_ckpt_provider.guards.kafka_log import LogEnds
@@ -46,6 +50,8 @@ class MirroredPartition:
     :param old_ends: the same on the old cluster; ``None`` where that was not asked.
     :param still: nobody wrote to the old log while both were asked.
     :param timed: the start by time, for an offset below all syncs.
+    :param same: the old topic is the one that was read, as a backup recorded it; ``None``: not known.
+    :param doubt: why the syncs may be those of another mirror; ``None`` where they are not.
     """
 
     offset: int
@@ -54,6 +60,8 @@ class MirroredPartition:
     old_ends: LogEnds | None = None
     still: bool = False
     timed: TimedStart | None = None
+    same: bool | None = None
+    doubt: str | None = None
 
     @property
     def usable(self) -> SyncTrail | None:
@@ -96,6 +104,25 @@ class Translation:
 
 def translate(at: MirroredPartition) -> Translation:
     """Translate one offset."""
+    found = _located(at)
+    uncopied = _uncopied(at)
+    if uncopied and found.verdict is not Verdict.WILL_LOSE:
+        found = replace(found, verdict=uncopied[0], reason=f"{found.reason}; {uncopied[1]}")
+    doubts = [at.doubt] if at.doubt else []
+    if at.same is None and at.offset > 0:
+        doubts.append(
+            "no backup shows that the old topic is the one that was read: if it was made again since, this is the offset of "
+            "another record"
+        )
+    if doubts and found.verdict in (Verdict.SAFE, Verdict.WILL_DUPLICATE):
+        return replace(found, verdict=Verdict.UNKNOWN, reason="; ".join((found.reason, *doubts)))
+    return found
+
+
+def _located(at: MirroredPartition) -> Translation:
+    """Find the start, as if the old cluster still had all that is unread."""
+    if at.same is False and at.offset > 0:
+        return _whole(at, "the old topic was made again since the backup: no sync is of the topic that was read")
     if at.old_ends and at.offset > at.old_ends.latest:
         return _whole(
             at,
@@ -129,14 +156,18 @@ def _by_sync(at: MirroredPartition, trail: SyncTrail, below: OffsetSync) -> Tran
     if at.new_ends.earliest > start:
         return _expired(at, start, between, how)
     excess, alike = _advance(at, trail, below)
-    if trail.highest_before is not None and at.offset <= trail.highest_before:
+    if trail.highest_before is not None or below.downstream > below.upstream:
+        seen = (
+            f"before it the syncs went back from {trail.highest_before} to {trail.syncs[0].upstream}"
+            if trail.highest_before is not None
+            else "the new log had more records by then than the old one had offsets"
+        )
         return Translation(
             start,
             Verdict.UNKNOWN,
             between + excess,
-            f"{how}; before it the syncs went back from {trail.highest_before} to {trail.syncs[0].upstream}: MirrorMaker "
-            "was started again, and then no record is lost; or the old topic was made again, and then this is the offset "
-            "of another record",
+            f"{how}; {seen}: MirrorMaker was started again and copied records twice, and then no record is lost; or the old "
+            "topic was made again, and then this may be the offset of another record",
         )
     if between:
         twice = f"; MirrorMaker seems to have written {excess:,} more twice" if excess else ""
@@ -206,7 +237,8 @@ def _by_time(at: MirroredPartition, timed: TimedStart) -> Translation:
     )
     if at.new_ends.earliest > 0 and start == at.new_ends.earliest:
         return Translation(start, Verdict.UNKNOWN, repeats, f"{how}; the new log begins there, older records are gone")
-    if timed.rising and repeats:
+    went_back = at.trail is not None and at.trail.highest_before is not None
+    if timed.rising and repeats and not went_back:
         return Translation(
             start,
             Verdict.WILL_DUPLICATE,
@@ -220,6 +252,47 @@ def _by_time(at: MirroredPartition, timed: TimedStart) -> Translation:
         f"{how}; at most {repeats:,} records are read again, and an unread record is lost only where its timestamp is older "
         "than that",
     )
+
+
+def _uncopied(at: MirroredPartition) -> tuple[Verdict, str] | None:
+    """Say what of the unread records MirrorMaker cannot have copied, or may not have; ``None``: the syncs show that it did."""
+    old, trail = at.old_ends, at.usable
+    if old is None or at.offset > old.latest or at.same is False:
+        return None
+    gone = f"offsets {at.offset} to {old.earliest - 1} are deleted on the old cluster"
+    deleted = old.earliest > at.offset
+    if at.new_ends.latest == 0:
+        return (Verdict.WILL_LOSE, f"{gone}, and none of them was copied") if deleted else None
+    below = trail.below(at.offset) if trail else None
+    if trail and below is None:
+        first = trail.syncs[0]
+        before = min(first.upstream, old.earliest) - at.offset
+        if deleted and before > first.downstream:
+            fewest = before - first.downstream
+            count = f"{before:,}" if fewest == before else f"{fewest:,} to {before:,}"
+            return Verdict.WILL_LOSE, f"{gone}, and {count} of them were not copied"
+        if not deleted and first.upstream - at.offset > first.downstream:
+            return (
+                Verdict.UNKNOWN,
+                f"of the {first.upstream - at.offset:,} offsets from {at.offset} to {first.upstream - 1}, "
+                f"{first.downstream:,} at most were copied: the others are holes, or are lost",
+            )
+    if not deleted:
+        return None
+    if not trail or not below:
+        return Verdict.UNKNOWN, f"{gone}, and no sync shows that they were copied"
+    points = [(s.upstream, s.downstream) for s in trail.since(below)]
+    points.append((old.latest, at.new_ends.latest))
+    for (up, down), (next_up, next_down) in pairwise(points):
+        if up >= old.earliest:
+            return None
+        if next_up - up != next_down - down:
+            return (
+                Verdict.UNKNOWN,
+                f"{gone}, and the syncs do not show that all were copied: from {up} → {down} on, {next_up - up:,} offsets of "
+                f"the old log became {next_down - down:,} of the new one",
+            )
+    return None
 
 
 def _expired(at: MirroredPartition, start: int, between: int, how: str) -> Translation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames, parse_sync, trails
+from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames, OffsetSync, SyncTrail, parse_sync, trails
 
 #: Key and value of every record of ``mm2-offset-syncs.new.internal``, in order: MirrorMaker 4.1.1 copied ``orders`` (partition
 #: 0 from offset 50 on, partition 1 with an aborted transaction), was killed before it had committed, and copied all again.
@@ -38,6 +38,14 @@ def test_records_of_a_real_mirror() -> None:
 
 def test_a_mirror_that_began_again_makes_its_earlier_syncs_invalid() -> None:
     assert recorded() == {0: ([(50, 275), (151, 376), (252, 477)], 252), 1: ([(0, 50), (46, 95)], 46)}
+
+
+def test_the_same_offset_again_is_a_step_back_and_the_same_sync_again_is_none() -> None:
+    def of(*pairs: tuple[int, int]) -> SyncTrail:
+        return trails(OffsetSync(("orders", 0), up, down) for up, down in pairs)["orders", 0]
+
+    assert of((0, 0), (0, 1)) == SyncTrail((OffsetSync(("orders", 0), 0, 1),), 0)
+    assert of((5, 5), (5, 5)).highest_before is None
 
 
 KEY, VALUE = (bytes.fromhex(text) for text in RECORDED[0])
