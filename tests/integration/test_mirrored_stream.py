@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.guards.kafka import observe_kafka
 from airflow_ckpt_provider.guards.kafka_client import KafkaClient
 from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask
-from airflow_ckpt_provider.recovery.positions.logs import logs_of_checkpoint
+from airflow_ckpt_provider.recovery.positions.logs import logs_of_backup
 from airflow_ckpt_provider.recovery.positions.mirror import Mirror
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions
 from airflow_ckpt_provider.storage.opening import open_location
@@ -57,8 +61,12 @@ def test_the_moved_stream_reads_every_row_and_repeats_no_more_than_was_said(
             new.await_that(lambda: ends(new, "old.orders") == {0: (0, 95), 1: (0, 90)}, "the copy", within=120)
 
             def positions(question: Question) -> StartingPositions:
-                mirror = Mirror(MirrorNames("old"), new=KafkaClient(new.config), old=KafkaClient(old.config))
-                return ask(logs_of_checkpoint(open_location(str(stream.checkpoint))), question, mirror=mirror)
+                mirror = Mirror(MirrorNames("old", "new"), new=KafkaClient(new.config), old=KafkaClient(old.config))
+                return ask(logs_of_backup(repository, repository.manifest("latest")), question, mirror=mirror)
+
+            def back_up() -> None:
+                checkpoint = Checkpoint.at(open_location(str(stream.checkpoint)))
+                create_backup(checkpoint, repository, observe=observe_kafka(KafkaClient(old.config)))
 
             def moved(starting: str, name: str) -> Counter[int]:
                 source = kafka(new, "old.orders", starting)
@@ -66,6 +74,8 @@ def test_the_moved_stream_reads_every_row_and_repeats_no_more_than_was_said(
                 return Counter(after.run().ids)
 
             # After batch 1 the rows 160 to 199 are unread.
+            repository = Repository.open_or_create(open_location(str(tmp_path / "repository")))
+            back_up()
             new.await_that(lambda: positions(Question(batch=1)).verdict is Verdict.WILL_DUPLICATE, "syncs")
             found = positions(Question(batch=1))
             got = moved(found.options["0"]["startingOffsets"], "moved")
@@ -80,6 +90,7 @@ def test_the_moved_stream_reads_every_row_and_repeats_no_more_than_was_said(
 
             # Its end, once the producers stand still: exact. What comes to the new cluster afterwards is read once.
             stream.run()
+            back_up()
             new.await_that(lambda: positions(Question()).verdict is Verdict.SAFE, "the sync of the newest record")
             exact = positions(Question())
         put(new, "old.orders", range(300, 320))
