@@ -322,7 +322,7 @@ MIRROR = (
     ),
     Option(
         ("--mirrored-to",),
-        "alias of the new cluster in MirrorMaker 2, where the old one has the syncs of several mirrors",
+        "alias of the new cluster in MirrorMaker 2; without it, syncs on the old one prove nothing",
         {"type": filled, "metavar": "ALIAS"},
     ),
     Option(

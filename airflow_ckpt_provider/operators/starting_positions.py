@@ -47,7 +47,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
         did not. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka`` to the new cluster, needed with ``mirrored_from``. (templated)
     :param old_kafka_config_id: the same to the old cluster, which has the offset syncs by default. (templated)
-    :param mirrored_to: alias of the new cluster in MirrorMaker 2, where the old one has the syncs of several mirrors. (templated)
+    :param mirrored_to: alias of the new cluster in MirrorMaker 2; without it, syncs on the old one prove nothing. (templated)
     :param offset_syncs_location: ``offset-syncs.topic.location`` of MirrorMaker 2: ``"source"`` (the old cluster) or
         ``"target"``. (templated)
     :param replication_policy: how MirrorMaker 2 names the copies: ``"default"`` (the alias in front) or ``"identity"`` (the same

@@ -76,11 +76,17 @@ def recorded(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Asking]:
     """What a real mirror left before it was killed, both ends on one broker."""
     from confluent_kafka import Producer
 
-    for topic, counts in (("orders", {0: 325, 1: 52}), ("old.orders", {0: 275, 1: 50})):
+    # Partition -> how many records, from how many seconds on. Copies have the time of their records: 50 → 0, and 46 → 45.
+    runs = {
+        "orders": {0: [(325, 0)], 1: [(52, 0)]},
+        "old.orders": {0: [(275, 50)], 1: [(45, 0), (5, 46)]},
+    }
+    for topic, partitions in runs.items():
         kafka_broker.create(topic, partitions=2, retention_ms=-1)
-        kafka_broker.put(
-            topic, counts, start_ms=1_700_000_000_000 + (50_000 if topic == "old.orders" else 0), step_ms=1000
-        )
+        for partition, written in partitions.items():
+            for count, late in written:
+                start = 1_700_000_000_000 + 1000 * late
+                kafka_broker.put(topic, {partition: count}, start_ms=start, step_ms=1000)
     kafka_broker.delete_before("orders", {0: 50})
     kafka_broker.create(SYNCS, cleanup_policy="compact")
     producer = Producer(kafka_broker.config)

@@ -192,6 +192,8 @@ def _facts(
         )
         for p, at in read.items()
     }
+    other = _other_copies(facts, mirror)
+    facts = {p: replace(f, doubt=f.doubt or other.get(p)) for p, f in facts.items()}
     timed = _timed({p: f for p, f in facts.items() if f.needs_time}, old_ends, mirror)
     return syncs_topic, {p: replace(f, timed=timed.get(p)) for p, f in facts.items()}
 
@@ -226,6 +228,34 @@ def _same(
         return True if there and (there.offset, there.timestamp_ms) == (seen.offset, seen.timestamp_ms) else None
 
     return {partition: same(partition, offset) for partition, offset in read.items()}
+
+
+def _other_copies(facts: Mapping[Partition, MirroredPartition], mirror: Mirror) -> dict[Partition, str]:
+    """Say of which partitions the sync that tells is not of these logs: record and copy have different timestamps.
+
+    MirrorMaker copies timestamps. Where the new cluster sets its own, or one of both records is gone, nothing is said.
+    """
+    if mirror.old is None:
+        return {}
+    remote = {p: (mirror.names.remote(p[0]), p[1]) for p in facts}
+    used = {p: sync for p, f in facts.items() if f.usable and (sync := f.usable.below(f.offset))}
+    configs = mirror.new.configs({remote[p][0] for p in used}) if used else {}
+    used = {p: s for p, s in used.items() if (c := configs.get(remote[p][0])) and not c.append_time}
+    if not used:
+        return {}
+    here = mirror.old.read({p: (s.upstream, s.upstream) for p, s in used.items()})
+    there = mirror.new.read({remote[p]: (s.downstream, s.downstream) for p, s in used.items()})
+    found = {}
+    for p, sync in used.items():
+        record, copy = (here.get(p) or (None,))[0], (there.get(remote[p]) or (None,))[0]
+        if record is None or copy is None or (record.offset, copy.offset) != (sync.upstream, sync.downstream):
+            continue
+        if record.timestamp_ms != copy.timestamp_ms:
+            found[p] = (
+                f"record {sync.upstream} of the old log and record {sync.downstream} of the new one have different "
+                "timestamps: the sync is of another mirror, or the old topic was made again"
+            )
+    return found
 
 
 def _trails(mirror: Mirror) -> tuple[str, dict[Partition, SyncTrail]]:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, parse_offset
 from airflow_ckpt_provider.guards.kafka_identity import Fingerprint, KnownTopics
-from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic
+from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
 from airflow_ckpt_provider.guards.mirror_syncs import MirroredCluster, MirrorNames
 from airflow_ckpt_provider.recovery.positions.mirror import Mirror, mirrored_position
 
@@ -28,6 +28,7 @@ class Log:
     topic: str
     topic_id: str | None = "a"
     first_ms: int = 1_700_000_000_000
+    append_time: bool = False
 
     def topics(self, names: Collection[str]) -> dict[str, Topic]:
         return {self.topic: Topic(self.topic, self.topic_id, (0,))} if self.topic in names else {}
@@ -42,13 +43,16 @@ class Log:
         assert ranges, "nothing is asked"
         return {p: (Record(start, self.first_ms + start),) for p, (start, _) in ranges.items()}
 
+    def configs(self, topics: Collection[str]) -> dict[str, TopicConfig]:
+        return {name: TopicConfig(None, False, None, frozenset(), 1, 1, self.append_time) for name in topics}
+
     def contents(self, partition: Partition) -> tuple[tuple[bytes, bytes], ...]:
         assert partition == ("mm2-offset-syncs.west.internal", 0)
         return tuple((KEY, struct.pack(">qq", at, at)) for at in (0, 100, 199))
 
 
-def mirror(old: Log, target: str | None = "west") -> Mirror:
-    clusters: Any = old, Log("east.orders")
+def mirror(old: Log, target: str | None = "west", new: Log | None = None) -> Mirror:
+    clusters: Any = old, new or Log("east.orders")
     return Mirror(
         MirrorNames("east", target), new=cast(MirroredCluster, clusters[1]), old=cast(MirroredCluster, clusters[0])
     )
@@ -80,6 +84,23 @@ def test_safe_only_where_a_backup_recorded_the_same_topic(
     found = mirrored_position("0", OFFSET, mirror(old), known=known)
     assert found.verdict.value == verdict
     assert words in found.reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("new", "verdict"),
+    [
+        (Log("east.orders"), "SAFE"),
+        (Log("east.orders", first_ms=1_600_000_000_000), "UNKNOWN"),
+        (Log("east.orders", first_ms=1_600_000_000_000, append_time=True), "SAFE"),  # its times are its own
+    ],
+)
+def test_a_sync_whose_copy_is_of_another_record_proves_nothing(new: Log, verdict: str) -> None:
+    assert isinstance(OFFSET, KafkaOffset)
+    found = mirrored_position("0", OFFSET, mirror(Log("orders"), new=new), known=BACKUP)
+    assert found.verdict.value == verdict
+    assert ("record 100 of the old log and record 100 of the new one have different" in found.reasons[1]) == (
+        verdict == "UNKNOWN"
+    )
 
 
 def test_without_the_alias_of_the_new_cluster_the_syncs_may_be_of_another_mirror() -> None:
