@@ -90,7 +90,7 @@ def undo(
         on_plan(plan)
     action: SinkAction | None = None
     if document["kind"] == RewindPlan.kind and not plan.already_done:
-        action = BringForward(RewindPlan.of_document(document), named_sinks(sink), plan.record)
+        action = BringForward(RewindPlan.of_document(document), named_sinks(sink), repository, plan.record)
     change = Change(
         plan,
         checkpoint,

@@ -8,6 +8,7 @@ set aside, for readers that do not go through the log would see them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -50,7 +51,7 @@ class FileSink(SinkKind):
         return FileSinkContent(sink.place) if sink.place and is_file_sink(sink.place) else None
 
     def check(self, change: SinkChange) -> None:
-        """See that nobody wrote into the sink."""
+        """See that nobody wrote into the sink, also where it was rolled back in part."""
         place = _output(change)
         newest = max((number for number, _ in _entries(place)), default=-1)
         if newest != change.report.batch_id and not change.continued:
@@ -59,10 +60,12 @@ class FileSink(SinkKind):
                 "into it; the sink was not changed",
                 hint="see who writes, then make a new plan",
             )
+        _refuse_others(change, place)
 
     def roll_back(self, change: SinkChange) -> int | None:
         """Set the files aside, then delete them in the plan's order: the log first, from its newest entry on."""
         place, aside, paths = change.guarding(_output(change)), change.kept, change.rollback.paths
+        _refuse_others(change, place)
         there = place.walk()
         if aside.sizes is None:
             gone = [path for path in paths if path not in there]
@@ -135,6 +138,44 @@ def _output(change: SinkChange) -> Location:
             hint=f"name it: --sink {change.report.uri}",
         )
     return change.sink.place
+
+
+def _refuse_others(change: SinkChange, place: Location) -> None:
+    """See that the log has no entry beyond the target that the plan does not take away, and none that was written since.
+
+    :raises RefusedError: it has one.
+    """
+    path = _foreign_entry(change, place) or _replaced(change, place, [p for p in change.rollback.paths if _is_log(p)])
+    if path:
+        raise RefusedError(
+            f"{place}/{path} is not of plan {change.plan_id}: somebody wrote into the sink; it was not changed now",
+            hint=f"see who writes; move {path} and the data files that it names out of the sink, then run the same command again",
+        )
+
+
+def _foreign_entry(change: SinkChange, place: Location) -> str | None:
+    """A log entry beyond the target that the plan does not know."""
+    planned = set(change.rollback.paths)
+    beyond = (file.path for (number, _), file in sorted(_entries(place).items()) if number > change.batch_id)
+    return next((path for path in beyond if path not in planned), None)
+
+
+def _replaced(change: SinkChange, place: Location, paths: Sequence[str]) -> str | None:
+    """The first of some files that is there and is not what was set aside."""
+    kept = (change.aside.sizes if change.aside else None) or {}
+    if change.aside is None or not kept:
+        return None
+    there = place.walk()
+    for path in paths:
+        if path in there and path in kept:
+            same_size = there[path].size == kept[path]
+            if not same_size or place.read(path) != change.aside.read(path):
+                return path
+    return None
+
+
+def _is_log(path: str) -> bool:
+    return path.startswith(f"{SINK_LOG}/")
 
 
 def is_file_sink(place: Location) -> bool:

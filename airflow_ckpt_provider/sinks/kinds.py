@@ -82,7 +82,8 @@ class SinkChange:
     :param newest: the newest batch that had been logged.
     :param continued: the plan was begun before.
     :param record: what the audit record keeps of the roll-back; ``None`` where the plan was not ended.
-    :param aside: keeps files before they are removed; ``None`` in :meth:`SinkKind.check` and :meth:`SinkKind.check_undo`.
+    :param aside: keeps files before they are removed. :meth:`SinkKind.check` and :meth:`SinkKind.check_undo` only read it;
+        ``None`` while the change is planned.
     :param guarding: the same place, in which each request sees first that this attempt may still write.
     :param check_lease: raises ``LeaseLostError`` where this attempt may not write any more. Call it before a write that does
         not go through a place of ``guarding``.
@@ -110,7 +111,7 @@ class SinkChange:
     def kept(self) -> KeptFiles:
         """What keeps files.
 
-        :raises ValueError: nothing is changed yet, so there is none.
+        :raises ValueError: the change is only planned, so there is none.
         """
         if self.aside is None:
             raise ValueError("files are kept only while a sink is rolled back or brought forward")

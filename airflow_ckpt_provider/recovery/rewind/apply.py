@@ -79,7 +79,7 @@ def apply_rewind(
         plan,
         checkpoint.location,
         repository,
-        sink=RollBack(plan, named_sinks(sink)),
+        sink=RollBack(plan, named_sinks(sink), repository),
         rest=rest or RestRule(),
         proof=proof,
         in_use=lambda: entries_in_use(repository, plan.writes, what="rewind", made_by=made_by),

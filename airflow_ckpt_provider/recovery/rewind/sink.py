@@ -29,10 +29,12 @@ class _Sinks:
 
     :param plan: the rewind.
     :param sinks: the sinks that were given.
+    :param held: the repository, in which the checks see what an earlier attempt has set aside; they only read it.
     """
 
     plan: RewindPlan
     sinks: tuple[Sink, ...]
+    held: Repository | None = None
 
     def changes(
         self,
@@ -105,7 +107,7 @@ class RollBack(_Sinks):
 
     def check(self) -> None:
         """See that all sinks can be rolled back with what was given, and that no undo has brought one forward again."""
-        for kind, change in self.changes():
+        for kind, change in self.changes(self.held):
             if not change.sink.name:
                 raise RefusedError(
                     f"the plan rolls {change.report.uri} back, and it was not given",
@@ -141,7 +143,7 @@ class BringForward(_Sinks):
 
     def check(self) -> None:
         """See that all sinks can be brought forward, and that nobody has written into one since."""
-        for kind, change in self.changes(record=self.record):
+        for kind, change in self.changes(self.held, record=self.record):
             if not change.sink.name:
                 raise RefusedError(
                     f"rewind {self.plan.plan_id} rolled {change.report.uri} back too",

@@ -27,6 +27,7 @@ from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.recovery.status import status_of
 from airflow_ckpt_provider.recovery.undo import undo
+from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
@@ -42,7 +43,7 @@ from tests.unit.recovery.restores import loud_seal
 from tests.unit.recovery.tables import append, batches_in, delta_table
 from tests.unit.recovery.test_rewind import rewound
 from tests.unit.sinks.iceberg_tables import Table
-from tests.unit.sinks.test_file_sink import file_sink
+from tests.unit.sinks.test_file_sink import entry, file_sink
 
 ROLLBACK, FORWARD, KEEP = SinkPolicy.ROLLBACK, SinkPolicy.FORWARD, SinkPolicy.ACCEPT
 STORED = Path(__file__).parents[2] / "golden" / "stored"
@@ -383,6 +384,48 @@ class TestStoppedAnywhere:
         assert batches_in(sinks.first) == [4, 4, 5, 5, 6, 6]
         assert batches_in(sinks.second) == [4, 4, 5, 5, 6, 6, 99, 99]
         assert set(orders.walk()) == set(stream(NEWEST))
+
+    def killed(self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch, *, deleted: int) -> list[Sink]:
+        """A rewind of a table and a file sink, killed after some files of the sink were deleted."""
+        from airflow_ckpt_provider.storage.location import Location as Place
+
+        left, both, real = [deleted], [sinks.all[0], sinks.all[2]], Place.delete_listed
+
+        def die(self: Location, file: Any) -> None:
+            if self.root == sinks.files.root:
+                if not left[0]:
+                    raise Killed("file sink")
+                left[0] -= 1
+            real(self, file)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Place, "delete_listed", die)
+            with pytest.raises(Killed):
+                carry_out(orders, both)
+        assert (batches_in(sinks.first), loud_seal(orders)) == ([4, 4], True)
+        return both
+
+    @pytest.mark.parametrize("deleted", [0, 1, 3])
+    @pytest.mark.parametrize("number", [5, 7])
+    def test_a_resumed_rewind_keeps_what_others_wrote_into_the_file_sink(
+        self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch, deleted: int, number: int
+    ) -> None:
+        """Also under a number that the plan takes away. Moved out of the sink, the same command ends it."""
+        both = self.killed(orders, sinks, monkeypatch, deleted=deleted)
+        path = f"_spark_metadata/{number}"
+        sinks.files.replace("part x.json", b"row")
+        sinks.files.replace(path, f"v1\n{entry(sinks.files, number, 'other')}".encode())
+        with pytest.raises(RefusedError, match=f"{path} is not of plan .* somebody wrote into the sink") as refused:
+            carry_out(orders, both)
+        assert f"move {path} and the data files that it names out of the sink" in str(refused.value.hint)
+        assert sinks.files.find(path)
+        assert loud_seal(orders)
+        sinks.files.delete(path)
+        if deleted == 0 and number == 5:
+            return  # nothing was deleted, so the plan expects its own entry there
+        carry_out(orders, both)
+        assert inspect_file_sink(sinks.files, 4).verdict is Verdict.SAFE
+        assert set(orders.walk()) == rewound(stream(NEWEST), 4)
 
 
 class TestOtherVerbs:
