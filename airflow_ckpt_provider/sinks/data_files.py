@@ -1,4 +1,4 @@
-"""Whether data files of a Delta table are still there: a few of the newest version, or those that an older one needs."""
+"""Whether data files of a Delta table are still there: a few of its newest ones, or those that only an older version needs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _COMMITS = 20
 _FILES = 16
 
 
-def missing_data_file(table: Location) -> str | None:
-    """The path of a data file that the newest version of a table needs and that is gone; ``None`` where none is missed.
+def missing_data_file(table: Location, version: int | None = None) -> str | None:
+    """The path of a data file that a version of a table needs and that is gone; ``None`` where none is missed.
 
-    Only files of the newest commits are looked for, so ``None`` is no proof that the table is whole.
+    Only files of the newest commits up to it are looked for, so ``None`` is no proof that the version is whole.
 
     :param table: the table's directory.
+    :param version: the version; ``None``: the newest one.
     :raises UnreadableLogError: a commit cannot be parsed.
     :raises StorageError: the store could not be read.
     """
     log = read_delta_log(table)
     active: dict[str, None] = {}
-    for version in list(log.commits)[-_COMMITS:]:
-        commit = log.commit(version)
+    for number in [n for n in log.commits if version is None or n <= version][-_COMMITS:]:
+        commit = log.commit(number)
         for path in commit.dropped:
             active.pop(path, None)
         active |= dict.fromkeys(file.path for file in commit.added if not file.is_elsewhere)

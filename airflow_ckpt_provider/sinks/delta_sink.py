@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import interval, is_delta_table, read_delta_log
-from airflow_ckpt_provider.sinks.data_files import missing_for_version
+from airflow_ckpt_provider.sinks.data_files import missing_data_file, missing_for_version
 from airflow_ckpt_provider.sinks.delta import equal_versions, inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import TableHistory, features_of, read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
@@ -62,7 +62,7 @@ class DeltaSink(SinkKind):
         return DeltaTableContent(sink, described(sink.place, read_table_history(sink.place)))
 
     def check(self, change: SinkChange) -> None:
-        """See that whoever restores the table is there, and that nobody wrote into it."""
+        """See that whoever restores the table is there, that nobody wrote into it, and that the version has its files."""
         rollback, report = change.rollback, change.report
         if rollback.feature and change.app_id != change.query_id:
             raise RefusedError(
@@ -81,11 +81,18 @@ class DeltaSink(SinkKind):
         plans = {commit.plan_id for commit in history.commits}
         if change.continued and change.undo_id in plans:
             raise brought_forward(change)
-        if history.newest != rollback.from_version and change.plan_id not in plans:
+        if change.plan_id in plans:
+            return
+        if history.newest != rollback.from_version:
             raise RefusedError(
                 f"{place} is at version {history.newest}, and the plan was made at version {rollback.from_version}: somebody "
                 "wrote into it; the table was not changed",
                 hint="see who writes (DESCRIBE HISTORY), then make a new plan",
+            )
+        if gone := _gone(place, history, rollback.to_version):
+            raise RefusedError(
+                f"{gone}; the table was not changed",
+                hint="make a new plan: it goes to a version with the same rows that is whole, or says that there is none",
             )
 
     def roll_back(self, change: SinkChange) -> int | None:
@@ -133,13 +140,20 @@ class DeltaSink(SinkKind):
         return needs, []
 
     def check_undo(self, change: SinkChange) -> None:
-        """See that Spark is there where it takes Spark, and that the roll-back is the table's newest version."""
+        """See that Spark is there where it takes Spark, that the roll-back is the table's newest version, and that nothing is gone."""
         if change.rollback.feature and change.sink.by_spark is None:
             raise RefusedError(
                 f"rewind {change.plan_id} rolled {change.report.uri} back by Spark, which has to bring it forward again too",
                 hint=_SAY_HOW,
             )
-        self._rolled_back_in(change)
+        done, place, former = self._rolled_back_in(change), _table(change), change.rollback.from_version
+        if done is None or committed_by(place, change.undo_id) is not None:
+            return
+        if gone := _gone(place, read_table_history(place), former):
+            raise RefusedError(
+                f"{gone}: the table cannot be brought forward again; nothing was changed",
+                hint="rewind again instead" if change.record else "run the same rewind again, which ends it",
+            )
 
     def undo(self, change: SinkChange) -> int | None:
         """One commit that restores the version before the roll-back, and its memory."""
@@ -204,6 +218,15 @@ def _table(change: SinkChange) -> Location:
             hint=f"name it: --sink {change.report.uri}",
         )
     return change.sink.place
+
+
+def _gone(place: Location, history: TableHistory, version: int | None) -> str | None:
+    """Which data file of a version is gone, in words; ``None`` where none is missed. Of those that the newest version still
+    has only a few are looked for: ``VACUUM`` does not delete them."""
+    if version is None:
+        return None
+    gone = missing_for_version(place, history, version) or missing_data_file(place, version)
+    return f"version {version} of {place} needs the data file {gone}, which is gone" if gone else None
 
 
 def described(place: Location, history: TableHistory) -> TableHistory:

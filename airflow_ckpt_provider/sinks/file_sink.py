@@ -8,7 +8,7 @@ set aside, for readers that do not go through the log would see them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -51,7 +51,7 @@ class FileSink(SinkKind):
         return FileSinkContent(sink.place) if sink.place and is_file_sink(sink.place) else None
 
     def check(self, change: SinkChange) -> None:
-        """See that nobody wrote into the sink, also where it was rolled back in part."""
+        """See that nobody wrote into the sink, also where it was rolled back in part, and that all files are there before that."""
         place = _output(change)
         newest = max((number for number, _ in _entries(place)), default=-1)
         if newest != change.report.batch_id and not change.continued:
@@ -61,6 +61,8 @@ class FileSink(SinkKind):
                 hint="see who writes, then make a new plan",
             )
         _refuse_others(change, place)
+        if change.aside is not None and change.aside.sizes is None:
+            _refuse_gone(change, place.walk())
 
     def roll_back(self, change: SinkChange) -> int | None:
         """Set the files aside, then delete them in the plan's order: the log first, from its newest entry on."""
@@ -68,12 +70,7 @@ class FileSink(SinkKind):
         _refuse_others(change, place)
         there = place.walk()
         if aside.sizes is None:
-            gone = [path for path in paths if path not in there]
-            if gone:
-                raise RefusedError(
-                    f"{place}/{gone[0]} is gone though the sink's log names it",
-                    hint="see who deletes files of the sink",
-                )
+            _refuse_gone(change, there)
             aside.keep(place, [there[path] for path in paths], workers=change.workers)
         for path in paths:
             for name in (path, hidden_checksum(path)):
@@ -138,6 +135,19 @@ def _output(change: SinkChange) -> Location:
             hint=f"name it: --sink {change.report.uri}",
         )
     return change.sink.place
+
+
+def _refuse_gone(change: SinkChange, there: Mapping[str, StoredFile]) -> None:
+    """See that all files are there that are to be set aside.
+
+    :param there: what is in the sink.
+    :raises RefusedError: one is gone.
+    """
+    gone = next((path for path in change.rollback.paths if path not in there), None)
+    if gone:
+        raise RefusedError(
+            f"{_output(change)}/{gone} is gone though the sink's log names it", hint="see who deletes files of the sink"
+        )
 
 
 def _refuse_others(change: SinkChange, place: Location) -> None:

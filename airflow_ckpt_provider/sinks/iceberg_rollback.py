@@ -110,11 +110,7 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
             "was not changed",
             hint="see who writes (its snapshots table), then make a new plan",
         )
-    if snapshot not in snapshots_of(metadata):
-        raise RefusedError(
-            f"snapshot {snapshot} of {table} has expired: the table cannot go there any more; it was not changed",
-            hint="make a new plan, to a batch whose snapshot is there",
-        )
+    _expect_snapshot(table, metadata, snapshot)
     tag_age = _tag_age_ms(metadata, expected)
     if table.place is None:
         commit_by_name(
@@ -136,6 +132,22 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
         )
     log.info("%s set from snapshot %d to %d", table, expected, snapshot)
     return snapshot
+
+
+def expect_snapshot(table: IcebergTable, snapshot: int) -> None:
+    """See that a table still has a snapshot.
+
+    :raises RefusedError: it has expired.
+    """
+    _expect_snapshot(table, table.metadata(), snapshot)
+
+
+def _expect_snapshot(table: IcebergTable, metadata: Mapping[str, Any], snapshot: int) -> None:
+    if snapshot not in snapshots_of(metadata):
+        raise RefusedError(
+            f"snapshot {snapshot} of {table} has expired: the table cannot go there any more; it was not changed",
+            hint="make a new plan, to a batch whose snapshot is there",
+        )
 
 
 def _expect_still_set(

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.sinks.iceberg_history import history_of_metadata, rea
 from airflow_ckpt_provider.sinks.iceberg_rollback import (
     IcebergTable,
     current_snapshot,
+    expect_snapshot,
     holds_snapshot,
     set_snapshot,
     snapshot_is_set_by,
@@ -58,17 +59,20 @@ class IcebergSink(SinkKind):
         return IcebergTableContent(read_iceberg_history(sink.place))
 
     def check(self, change: SinkChange) -> None:
-        """See that nobody wrote into the table."""
+        """See that nobody wrote into the table, and that it still has the snapshot."""
         table, rollback = _table(change), change.rollback
         if change.continued and snapshot_is_set_by(table, change.undo_id):
             raise brought_forward(change)
-        head = current_snapshot(table)
-        if head != rollback.from_version and not snapshot_is_set_by(table, change.plan_id):
+        if snapshot_is_set_by(table, change.plan_id):
+            return
+        if (head := current_snapshot(table)) != rollback.from_version:
             raise RefusedError(
                 f"{table} is at snapshot {head}, and the plan was made at snapshot {rollback.from_version}: somebody wrote into "
                 "it; the table was not changed",
                 hint="see who writes (its snapshots table), then make a new plan",
             )
+        if rollback.to_version is not None:
+            expect_snapshot(table, rollback.to_version)
 
     def roll_back(self, change: SinkChange) -> int | None:
         """One commit that sets branch main to the snapshot."""

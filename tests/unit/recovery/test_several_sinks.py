@@ -263,6 +263,54 @@ class TestTogether:
         assert sinks.state() == before
         assert set(orders.walk()) == set(stream(NEWEST))
 
+    @pytest.mark.parametrize("gone", ["vacuumed", "lost"])
+    def test_none_where_data_files_of_one_are_gone(self, orders: Location, sinks: Sinks, gone: str) -> None:
+        """After the plan was made: those that left the table, which VACUUM deletes, or any of the version."""
+        both, needed = sinks.all[:2], DeltaTable(sinks.second.uri, version=0).file_uris()
+        if gone == "vacuumed":
+            DeltaTable(sinks.second.uri).optimize.compact()
+        plan = plan_of(orders, both)
+        for path in needed:
+            Path(path).unlink()
+        with pytest.raises(RefusedError, match=r"version 0 of \S+/second needs the data file .*, which is gone"):
+            apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=both, rest=STOPPED)
+        assert DeltaTable(sinks.first.uri).version() == 2
+        assert set(orders.walk()) == set(stream(NEWEST))
+
+    def test_the_undo_brings_none_forward_where_data_files_of_one_are_gone(
+        self, orders: Location, sinks: Sinks
+    ) -> None:
+        both = sinks.all[:2]
+        before = DeltaTable(sinks.second.uri)
+        left = set(before.file_uris()) - set(DeltaTable(sinks.second.uri, version=0).file_uris())
+        carry_out(orders, both)
+        for path in left:
+            Path(path).unlink()
+        with pytest.raises(RefusedError, match=r"version 2 of \S+/second needs .*cannot be brought forward") as refused:
+            undo(orders, repository(orders), sink=both, rest=STOPPED)
+        assert refused.value.hint == "rewind again instead"
+        assert batches_in(sinks.first) == [4, 4]
+        assert not loud_seal(orders)
+
+    def test_none_where_a_file_of_the_file_sink_is_gone(self, orders: Location, sinks: Sinks) -> None:
+        both = [sinks.all[0], sinks.all[2]]
+        plan = plan_of(orders, both)
+        sinks.files.delete("part 6.json")
+        with pytest.raises(RefusedError, match=r"part 6.json is gone though the sink's log names it"):
+            apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=both, rest=STOPPED)
+        assert DeltaTable(sinks.first.uri).version() == 2
+        assert set(orders.walk()) == set(stream(NEWEST))
+
+    def test_none_where_a_snapshot_has_expired(self, orders: Location, sinks: Sinks, tmp_path: Path) -> None:
+        iceberg = Table(tmp_path / "lake").batch(4, 5, 6, query=QUERY_ID)
+        both = [sinks.all[0], iceberg.sink]
+        plan = plan_of(orders, both)
+        iceberg.expire(1)
+        with pytest.raises(RefusedError, match="snapshot .* has expired: the table cannot go there any more"):
+            apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=both, rest=STOPPED)
+        assert DeltaTable(sinks.first.uri).version() == 2
+        assert set(orders.walk()) == set(stream(NEWEST))
+
     def test_the_undo_needs_all_of_them(self, orders: Location, sinks: Sinks) -> None:
         carry_out(orders, sinks.all[:2])
         with pytest.raises(RefusedError, match=r"rolled \S+/second back too") as refused:
