@@ -140,7 +140,7 @@ class DeltaSink(SinkKind):
         return needs, []
 
     def check_undo(self, change: SinkChange) -> None:
-        """See that Spark is there where it takes Spark, that the roll-back is the table's newest version, and that nothing is gone."""
+        """See that Spark is there where it takes it, that the roll-back is the newest version, and that no file is gone."""
         if change.rollback.feature and change.sink.by_spark is None:
             raise RefusedError(
                 f"rewind {change.plan_id} rolled {change.report.uri} back by Spark, which has to bring it forward again too",
@@ -221,8 +221,10 @@ def _table(change: SinkChange) -> Location:
 
 
 def _gone(place: Location, history: TableHistory, version: int | None) -> str | None:
-    """Which data file of a version is gone, in words; ``None`` where none is missed. Of those that the newest version still
-    has only a few are looked for: ``VACUUM`` does not delete them."""
+    """Which data file of a version is gone, in words; ``None`` where none is missed.
+
+    Of those that the newest version still has only a few are looked for: ``VACUUM`` does not delete them.
+    """
     if version is None:
         return None
     gone = missing_for_version(place, history, version) or missing_data_file(place, version)

@@ -51,7 +51,7 @@ class FileSink(SinkKind):
         return FileSinkContent(sink.place) if sink.place and is_file_sink(sink.place) else None
 
     def check(self, change: SinkChange) -> None:
-        """See that nobody wrote into the sink, also where it was rolled back in part, and that all files are there before that."""
+        """See that nobody wrote into the sink, also half-way, and that no file is gone that is to be set aside."""
         place = _output(change)
         newest = max((number for number, _ in _entries(place)), default=-1)
         if newest != change.report.batch_id and not change.continued:
@@ -93,11 +93,23 @@ class FileSink(SinkKind):
         ], []
 
     def check_undo(self, change: SinkChange) -> None:
-        """See that the sink is named."""
-        _output(change)
+        """See that nobody wrote into the sink since the plan removed files of it."""
+        place, aside = _output(change), change.aside
+        if aside is None or aside.sizes is None:
+            return  # no file was deleted
+        paths, there = change.rollback.paths, place.walk()
+        foreign = _foreign_entry(change, place) if any(path not in there for path in paths) else None
+        path = foreign or _replaced(change, place, paths)
+        if path:
+            instead = "rewind again instead; or " if change.record else ""
+            raise RefusedError(
+                f"{place} was written to since rewind {change.plan_id}: {path} is not of it; the sink was not changed now",
+                hint=f"{instead}move {_with_its_files(path)} out of the sink, then run the same undo again",
+            )
 
     def undo(self, change: SinkChange) -> int | None:
         """Put the files back: data first, and the log upwards, so a reader sees a whole number of batches at every moment."""
+        self.check_undo(change)
         place, aside, paths = change.guarding(_output(change)), change.kept, change.rollback.paths
         kept = aside.sizes
         if kept is None:
@@ -122,6 +134,17 @@ class FileSink(SinkKind):
                     hint="inspect the sink; then run the same undo again",
                 )
         return None
+
+    def is_undone(self, change: SinkChange) -> bool | None:
+        """Whether a file is there again; not known where the rewind was not ended, which may have left it there."""
+        if (kept := change.kept.sizes) is None:
+            return False
+        if change.record is None:
+            return None
+        place, aside = _output(change), change.kept
+        there = place.walk()
+        put_back = (path for path in change.rollback.paths if path in there and path in kept)
+        return any(place.read(path) == aside.read(path) for path in put_back)
 
 
 def _output(change: SinkChange) -> Location:
@@ -159,7 +182,7 @@ def _refuse_others(change: SinkChange, place: Location) -> None:
     if path:
         raise RefusedError(
             f"{place}/{path} is not of plan {change.plan_id}: somebody wrote into the sink; it was not changed now",
-            hint=f"see who writes; move {path} and the data files that it names out of the sink, then run the same command again",
+            hint=f"see who writes; move {_with_its_files(path)} out of the sink, then run the same command again",
         )
 
 
@@ -182,6 +205,10 @@ def _replaced(change: SinkChange, place: Location, paths: Sequence[str]) -> str 
             if not same_size or place.read(path) != change.aside.read(path):
                 return path
     return None
+
+
+def _with_its_files(path: str) -> str:
+    return f"{path} and the data files that it names" if _is_log(path) else path
 
 
 def _is_log(path: str) -> bool:

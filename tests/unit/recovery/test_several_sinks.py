@@ -296,7 +296,7 @@ class TestTogether:
         both = [sinks.all[0], sinks.all[2]]
         plan = plan_of(orders, both)
         sinks.files.delete("part 6.json")
-        with pytest.raises(RefusedError, match=r"part 6.json is gone though the sink's log names it"):
+        with pytest.raises(RefusedError, match=r"part 6\.json is gone though the sink's log names it"):
             apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=both, rest=STOPPED)
         assert DeltaTable(sinks.first.uri).version() == 2
         assert set(orders.walk()) == set(stream(NEWEST))
@@ -306,7 +306,7 @@ class TestTogether:
         both = [sinks.all[0], iceberg.sink]
         plan = plan_of(orders, both)
         iceberg.expire(1)
-        with pytest.raises(RefusedError, match="snapshot .* has expired: the table cannot go there any more"):
+        with pytest.raises(RefusedError, match=r"snapshot .* has expired: the table cannot go there any more"):
             apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=both, rest=STOPPED)
         assert DeltaTable(sinks.first.uri).version() == 2
         assert set(orders.walk()) == set(stream(NEWEST))
@@ -474,6 +474,48 @@ class TestStoppedAnywhere:
         carry_out(orders, both)
         assert inspect_file_sink(sinks.files, 4).verdict is Verdict.SAFE
         assert set(orders.walk()) == rewound(stream(NEWEST), 4)
+
+    @pytest.mark.parametrize("number", [5, 7])
+    @pytest.mark.parametrize("alone", [True, False])
+    def test_an_undo_keeps_what_others_wrote_into_the_file_sink(
+        self, orders: Location, sinks: Sinks, alone: bool, number: int
+    ) -> None:
+        """Found before any sink is changed. Moved out of the sink, the same undo is carried out."""
+        given = [sinks.all[2]] if alone else [sinks.all[0], sinks.all[2]]
+        before, path = sinks.state(), f"_spark_metadata/{number}"
+        carry_out(orders, given)
+        rolled_back = batches_in(sinks.first)
+        sinks.files.create("part x.json", b"row")
+        sinks.files.create(path, f"v1\n{entry(sinks.files, number, 'other')}".encode())
+        with pytest.raises(RefusedError, match=f"since rewind .*: {path} is not of it") as refused:
+            undo(orders, repository(orders), sink=given, rest=STOPPED)
+        assert "rewind again instead; or move" in str(refused.value.hint)
+        assert batches_in(sinks.first) == rolled_back
+        assert sinks.files.find("part 6.json") is None
+        assert not loud_seal(orders)
+        for moved in (path, "part x.json"):
+            sinks.files.delete(moved)
+        undo(orders, repository(orders), sink=given, rest=STOPPED)
+        assert sinks.state() == before
+
+    @pytest.mark.parametrize("deleted", [0, 1, 3])
+    def test_what_others_wrote_before_a_file_was_deleted_stays_after_the_undo(
+        self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch, deleted: int
+    ) -> None:
+        """Where nothing was deleted the undo needs nothing of the sink; else it is moved out of it first."""
+        both = self.killed(orders, sinks, monkeypatch, deleted=deleted)
+        path = "_spark_metadata/7"
+        sinks.files.create(path, f"v1\n{entry(sinks.files, 7, 'other')}".encode())
+        if deleted:
+            with pytest.raises(RefusedError, match=f"{path} is not of it") as refused:
+                undo(orders, repository(orders), sink=both, rest=STOPPED)
+            assert str(refused.value.hint).startswith(f"move {path}")
+            assert (batches_in(sinks.first), loud_seal(orders)) == ([4, 4], True)
+            sinks.files.delete(path)
+        undo(orders, repository(orders), sink=both, rest=STOPPED)
+        assert bool(sinks.files.find(path)) is not bool(deleted)
+        assert sinks.files.find("part 6.json")
+        assert set(orders.walk()) == set(stream(NEWEST))
 
 
 class TestOtherVerbs:
