@@ -152,7 +152,7 @@ class DeltaSink(SinkKind):
         if gone := _gone(place, read_table_history(place), former):
             raise RefusedError(
                 f"{gone}: the table cannot be brought forward again; nothing was changed",
-                hint="rewind again instead" if change.record else "run the same rewind again, which ends it",
+                hint=change.instead_of_undo("put the file back from a copy"),
             )
 
     def undo(self, change: SinkChange) -> int | None:
@@ -187,14 +187,17 @@ class DeltaSink(SinkKind):
             raise RefusedError(
                 f"the log of {place} begins at version {history.first}, so nobody knows whether rewind {change.plan_id} rolled "
                 f"the table back from version {former}; nothing was changed",
-                hint="run the same rewind again, which ends it",
+                hint=None if change.is_half_undone else "run the same rewind again, which ends it",
             )
-        if done is not None and newest != done and committed_by(place, change.undo_id) is None:
+        if done is not None and newest in equal_versions(history, done):
+            return newest  # also where somebody has restored it by hand
+        if done is not None and committed_by(place, change.undo_id) is None:
             raise RefusedError(
                 f"{place} was written to since rewind {change.plan_id}: it is at version {newest}, the roll-back was {done}",
-                hint="rewind again instead"
-                if record
-                else "run the same rewind again, which ends it and keeps what was written",
+                hint=change.instead_of_undo(
+                    f"restore version {done}, without what was written since (RESTORE TABLE delta.`{place.uri}` TO VERSION AS "
+                    f"OF {done})"
+                ),
             )
         return int(done) if done is not None else None
 

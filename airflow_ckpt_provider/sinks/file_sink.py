@@ -101,7 +101,7 @@ class FileSink(SinkKind):
         foreign = _foreign_entry(change, place) if any(path not in there for path in paths) else None
         path = foreign or _replaced(change, place, paths)
         if path:
-            instead = "rewind again instead; or " if change.record else ""
+            instead = "rewind again instead; or " if change.record and not change.is_half_undone else ""
             raise RefusedError(
                 f"{place} was written to since rewind {change.plan_id}: {path} is not of it; the sink was not changed now",
                 hint=f"{instead}move {_with_its_files(path)} out of the sink, then run the same undo again",

@@ -119,9 +119,10 @@ class IcebergSink(SinkKind):
             raise RefusedError(
                 f"{table} was written to since rewind {change.plan_id}: it is at snapshot {newest}, and the rewind set it to "
                 f"{rollback.to_version}",
-                hint="rewind again instead"
-                if change.record
-                else "run the same rewind again, which ends it and keeps what was written",
+                hint=change.instead_of_undo(
+                    f"set main to snapshot {rollback.to_version}, without what was written since (CALL "
+                    "<catalog>.system.set_current_snapshot)"
+                ),
             )
         return True
 

@@ -88,6 +88,8 @@ class SinkChange:
     :param check_lease: raises ``LeaseLostError`` where this attempt may not write any more. Call it before a write that does
         not go through a place of ``guarding``.
     :param workers: requests under way at once.
+    :param is_half_undone: in :meth:`SinkKind.check_undo`: another sink was brought forward already, so that no rewind goes on. A
+        refusal then has to name what a person does to this sink by hand before the same undo is run again.
     """
 
     sink: Sink
@@ -106,6 +108,19 @@ class SinkChange:
     guarding: Callable[[Location], Location] = lambda place: place
     check_lease: Callable[[], None] = lambda: None
     workers: int = 1
+    is_half_undone: bool = False
+
+    def instead_of_undo(self, by_hand: str) -> str:
+        """The hint of a sink that was written to since the roll-back.
+
+        :param by_hand: what a person does to it, after which the same undo is carried out.
+        """
+        by_hand = f"{by_hand}, then run the same undo again"
+        if self.is_half_undone:
+            return by_hand
+        if self.record:
+            return f"rewind again instead; or {by_hand}"
+        return f"run the same rewind again, which ends it and keeps what was written; or {by_hand}"
 
     @property
     def kept(self) -> KeptFiles:

@@ -8,7 +8,7 @@ same command, and the undo brings forward those that were rolled back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -149,7 +149,25 @@ class BringForward(_Sinks):
                     f"rewind {self.plan.plan_id} rolled {change.report.uri} back too",
                     hint=f"name it: {' '.join(f'--sink {sink.report.uri}' for sink in self._rolled_back)}",
                 )
+            self._check(kind, change, self.held)
+
+    def _check(self, kind: SinkKind, change: SinkChange, repository: Repository | None) -> None:
+        """Ask a sink. Once another one was brought forward no rewind goes on, and a refusal names what leads out."""
+        try:
             asked(kind, partial(kind.check_undo, change))
+        except RefusedError:
+            if repository is None or not self.has_changed(repository):
+                raise
+            try:
+                asked(kind, partial(kind.check_undo, replace(change, is_half_undone=True)))
+            except RefusedError as e:
+                e.add_hint(
+                    f"or give the undo up: `airflow-ckpt unseal {change.checkpoint} --plan {change.undo_id}`. The checkpoint then "
+                    f"stays as the rewind left it, and so does {change.report.uri}; sinks that were brought forward keep "
+                    f"what they hold after batch {change.batch_id} and skip it or get it twice, so rewind again with all sinks "
+                    "before the query is started"
+                )
+                raise
 
     @property
     def _rolled_back(self) -> list[PlannedSink]:
@@ -160,7 +178,7 @@ class BringForward(_Sinks):
         changes = list(self.changes(repository, fence=fence, workers=workers, record=self.record))
         if len(changes) > 1:
             for kind, change in changes:
-                asked(kind, partial(kind.check_undo, change))
+                self._check(kind, change, repository)
         return self._done({c.report.uri: asked(k, partial(k.undo, c), error=StorageError) for k, c in changes})
 
     def has_changed(self, repository: Repository) -> bool | None:

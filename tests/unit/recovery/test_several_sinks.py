@@ -12,6 +12,7 @@ from deltalake import DeltaTable, TableFeatures
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.sealing import unseal
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, SealedError
@@ -288,7 +289,7 @@ class TestTogether:
             Path(path).unlink()
         with pytest.raises(RefusedError, match=r"version 2 of \S+/second needs .*cannot be brought forward") as refused:
             undo(orders, repository(orders), sink=both, rest=STOPPED)
-        assert refused.value.hint == "rewind again instead"
+        assert str(refused.value.hint).startswith("rewind again instead; or put the file back from a copy")
         assert batches_in(sinks.first) == [4, 4]
         assert not loud_seal(orders)
 
@@ -516,6 +517,56 @@ class TestStoppedAnywhere:
         assert bool(sinks.files.find(path)) is not bool(deleted)
         assert sinks.files.find("part 6.json")
         assert set(orders.walk()) == set(stream(NEWEST))
+
+    @pytest.mark.parametrize("exit_", ["by hand", "given up"])
+    @pytest.mark.parametrize("ended", [True, False])
+    def test_somebody_writes_between_two_sinks_of_an_undo(
+        self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch, exit_: str, ended: bool
+    ) -> None:
+        """The first is brought forward, the second was written to: the refusal names two ways out, and each leads there."""
+        from airflow_ckpt_provider.change import engine
+        from airflow_ckpt_provider.sinks import delta_sink
+
+        both, real, before = sinks.all[:2], delta_sink.roll_back_table, sinks.state()
+
+        def write_first(target: Any, **how: Any) -> int:
+            if target.table == sinks.second:
+                append(sinks.second.uri, 99, app_id=None)
+            return real(target, **how)
+
+        def die(*_: object) -> int:
+            raise Killed("before the checkpoint")
+
+        with monkeypatch.context() as patched:
+            if not ended:
+                patched.setattr(engine._Attempt, "_remove", die)
+                with pytest.raises(Killed):
+                    carry_out(orders, both)
+            else:
+                carry_out(orders, both)
+        with monkeypatch.context() as patched:
+            patched.setattr(delta_sink, "roll_back_table", write_first)
+            with pytest.raises(RefusedError, match="somebody wrote into it"):
+                undo(orders, repository(orders), sink=both, rest=STOPPED)
+        assert sinks.state()[:2] == ([4, 4, 5, 5, 6, 6], [4, 4, 99, 99])
+        with pytest.raises(RefusedError, match="was written to since rewind") as refused:
+            undo(orders, repository(orders), sink=both, rest=STOPPED)
+        hint, seal = str(refused.value.hint), Checkpoint.at(orders).progress().seal
+        assert seal
+        assert "rewind again instead" not in hint
+        assert "run the same rewind again" not in hint
+        assert f"RESTORE TABLE delta.`{sinks.second.uri}` TO VERSION AS OF 3" in hint
+        assert f"`airflow-ckpt unseal {orders} --plan {seal.plan_id}`" in hint
+        if exit_ == "by hand":
+            DeltaTable(sinks.second.uri).restore(3)
+            undo(orders, repository(orders), sink=both, rest=STOPPED)
+            assert sinks.state() == before
+            assert set(orders.walk()) == set(stream(NEWEST))
+        else:
+            unseal(Checkpoint.at(orders), plan_id=seal.plan_id)
+            carry_out(orders, both, sink_exit=[ROLLBACK, KEEP])
+            assert sinks.state()[:4] == ([4, 4], [4, 4, 99, 99], 4, 4)
+            assert set(orders.walk()) == rewound(stream(NEWEST), 4)
 
 
 class TestOtherVerbs:
