@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
-from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, SinkRollback
@@ -292,20 +292,30 @@ def recognised(sink: Sink) -> Recognised | None:
     return None
 
 
+def _is_own(kind: SinkKind) -> bool:
+    return kind.__class__.__module__.startswith(f"{__package__}.")
+
+
 def asked(kind: SinkKind, ask: Callable[[], Answer], *, error: type[CkptError] = RefusedError) -> Answer:
     """Ask a kind; a failure of another package becomes an error that names it.
 
     :param kind: the kind.
     :param ask: asks it.
     :param error: the error for anything that is neither a ``CkptError`` nor an ``OSError``.
+    :raises StorageError: another package raised an ``OSError``, as where a connection fails.
     """
     try:
         return ask()
-    except (CkptError, OSError):
+    except CkptError:
         raise
     except Exception as e:
-        if kind.__class__.__module__.startswith(f"{__package__}."):
+        if _is_own(kind):
             raise
+        if isinstance(e, OSError):
+            raise StorageError(
+                f"the sink {kind.kind!r} of another package could not be reached: {type(e).__name__}: {e}",
+                hint="see that it can be reached from here, then run the same command again",
+            ) from e
         raise error(
             f"the sink {kind.kind!r} of another package failed: {type(e).__name__}: {e}",
             hint="this is a defect of the package that has this kind: report it there",

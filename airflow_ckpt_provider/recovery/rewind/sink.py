@@ -128,7 +128,7 @@ class RollBack(_Sinks):
         """Whether a sink was rolled back by this plan; ``None`` where that cannot be told."""
         try:
             return _any(asked(k, partial(k.is_rolled_back, c)) for k, c in self.changes(repository))
-        except CkptError:
+        except (CkptError, OSError):
             return None
 
 
@@ -162,10 +162,10 @@ class BringForward(_Sinks):
                 asked(kind, partial(kind.check_undo, replace(change, is_half_undone=True)))
             except RefusedError as e:
                 e.add_hint(
-                    f"or give the undo up: `airflow-ckpt unseal {change.checkpoint} --plan {change.undo_id}`. The checkpoint then "
-                    f"stays as the rewind left it, and so does {change.report.uri}; sinks that were brought forward keep "
-                    f"what they hold after batch {change.batch_id} and skip it or get it twice, so rewind again with all sinks "
-                    "before the query is started"
+                    f"or give the undo up: `airflow-ckpt unseal {change.checkpoint} --plan {change.undo_id}`. The checkpoint "
+                    f"then stays as the rewind left it, and so does {change.report.uri}; the sinks that were brought forward "
+                    f"keep what they hold after batch {change.batch_id} and skip it or get it twice, so rewind again with all "
+                    "sinks before the query is started"
                 )
                 raise
 
@@ -185,5 +185,5 @@ class BringForward(_Sinks):
         """Whether a sink was brought forward; ``None`` where that cannot be told."""
         try:
             return _any(asked(k, partial(k.is_undone, c)) for k, c in self.changes(repository, record=self.record))
-        except CkptError:
+        except (CkptError, OSError):
             return None

@@ -257,3 +257,32 @@ class TestThePackage:
         assert loud_seal(orders)
         assert "run the same command again" in str(failed.value.hint)
         assert batches(ledger) == [0, 1, 2, 3, 4]
+
+    @pytest.mark.parametrize("method", ["look", "check", "roll_back"])
+    def test_one_that_cannot_be_reached(
+        self, site: Path, orders: Location, ledger: Location, tmp_path: Path, method: str
+    ) -> None:
+        """An error of its connection names the sink; where something was changed, also how to go on and how to go back."""
+        head = f"    def {method}(self, {'sink' if method == 'look' else 'change'}):\n"
+        assert CODE.count(head) == 1
+        install(site, CODE.replace(head, f"{head}        raise ConnectionResetError('reset by peer')\n"))
+        table = delta_table(tmp_path / "table", range(4, NEWEST + 1))
+        sinks = [Sink(place=table), Sink(place=ledger)]
+        why = "the sink 'ledger' of another package could not be reached: ConnectionResetError: reset by peer"
+        with pytest.raises(StorageError, match=why) as failed:
+            carry_out(orders, *sinks)
+        changed = method == "roll_back"
+        assert loud_seal(orders) is changed
+        assert ("or take it back: `airflow-ckpt undo" in str(failed.value.hint)) is changed
+        assert batches_in(table) == ([4, 4] if changed else [4, 4, 5, 5, 6, 6])
+
+    def test_one_that_cannot_tell_what_was_changed(self, site: Path, orders: Location, ledger: Location) -> None:
+        """The first error stays, and the checkpoint stays sealed."""
+        head = "    def roll_back(self, change):\n"
+        code = CODE.replace(head, f"{head}        raise RefusedError('the ledger is closed', hint='open it')\n")
+        head = "    def is_rolled_back(self, change):\n"
+        install(site, code.replace(head, f"{head}        raise ConnectionResetError('reset by peer')\n"))
+        with pytest.raises(RefusedError, match="the ledger is closed") as refused:
+            carry_out(orders, Sink(place=ledger))
+        assert str(refused.value.hint).startswith("open it; ")
+        assert loud_seal(orders)
