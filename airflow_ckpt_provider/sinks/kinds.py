@@ -18,6 +18,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.sinks.answers import is_report
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, SinkRollback
@@ -271,7 +272,7 @@ class Recognised:
 
         :raises RefusedError: a kind of another package failed, or speaks for another one.
         """
-        report = asked(self.kind, lambda: self.content.verdict(start))
+        report = asked(self.kind, lambda: self.content.verdict(start), expect=is_report)
         if report.kind != self.kind.kind:
             raise RefusedError(
                 f"the sink {self.kind.kind!r} reports the kind {report.kind!r}",
@@ -296,16 +297,26 @@ def _is_own(kind: SinkKind) -> bool:
     return kind.__class__.__module__.startswith(f"{__package__}.")
 
 
-def asked(kind: SinkKind, ask: Callable[[], Answer], *, error: type[CkptError] = RefusedError) -> Answer:
+def asked(
+    kind: SinkKind,
+    ask: Callable[[], Answer],
+    *,
+    expect: Callable[[Any], None] | None = None,
+    error: type[CkptError] = RefusedError,
+) -> Answer:
     """Ask a kind; a failure of another package becomes an error that names it.
 
     :param kind: the kind.
     :param ask: asks it.
+    :param expect: raises where the answer is not what was asked for; see :mod:`airflow_ckpt_provider.sinks.answers`.
     :param error: the error for anything that is neither a ``CkptError`` nor an ``OSError``.
     :raises StorageError: another package raised an ``OSError``, as where a connection fails.
     """
     try:
-        return ask()
+        answer = ask()
+        if expect is not None:
+            expect(answer)
+        return answer
     except CkptError:
         raise
     except Exception as e:

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink, given_for
+from airflow_ckpt_provider.sinks.answers import is_told, is_version
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkKind, asked, kind_named
 from airflow_ckpt_provider.sinks.sink import Sink
 
@@ -122,12 +123,15 @@ class RollBack(_Sinks):
             # Again under the seal: a sink that cannot go back must be found before another one has.
             for kind, change in changes:
                 asked(kind, partial(kind.check, change))
-        return self._done({c.report.uri: asked(k, partial(k.roll_back, c), error=StorageError) for k, c in changes})
+        done = {
+            c.report.uri: asked(k, partial(k.roll_back, c), expect=is_version, error=StorageError) for k, c in changes
+        }
+        return self._done(done)
 
     def has_changed(self, repository: Repository) -> bool | None:
         """Whether a sink was rolled back by this plan; ``None`` where that cannot be told."""
         try:
-            return _any(asked(k, partial(k.is_rolled_back, c)) for k, c in self.changes(repository))
+            return _any(asked(k, partial(k.is_rolled_back, c), expect=is_told) for k, c in self.changes(repository))
         except (CkptError, OSError):
             return None
 
@@ -179,11 +183,15 @@ class BringForward(_Sinks):
         if len(changes) > 1:
             for kind, change in changes:
                 self._check(kind, change, repository)
-        return self._done({c.report.uri: asked(k, partial(k.undo, c), error=StorageError) for k, c in changes})
+        done = {c.report.uri: asked(k, partial(k.undo, c), expect=is_version, error=StorageError) for k, c in changes}
+        return self._done(done)
 
     def has_changed(self, repository: Repository) -> bool | None:
         """Whether a sink was brought forward; ``None`` where that cannot be told."""
         try:
-            return _any(asked(k, partial(k.is_undone, c)) for k, c in self.changes(repository, record=self.record))
+            return _any(
+                asked(k, partial(k.is_undone, c), expect=is_told)
+                for k, c in self.changes(repository, record=self.record)
+            )
         except (CkptError, OSError):
             return None

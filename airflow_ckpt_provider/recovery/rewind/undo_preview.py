@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.sink import RollBack
+from airflow_ckpt_provider.sinks.answers import is_needs
 from airflow_ckpt_provider.sinks.kinds import asked
 from airflow_ckpt_provider.sinks.sink import Sink
 
@@ -25,7 +26,7 @@ def undo_preview(plan: RewindPlan, sinks: tuple[Sink, ...]) -> dict[str, Any]:
     found: list[str] = []
     against: list[str] = []
     for kind, change in RollBack(plan, sinks).changes():
-        needs, forbids = asked(kind, partial(kind.undo_needs, change))
+        needs, forbids = asked(kind, partial(kind.undo_needs, change), expect=is_needs)
         of = "" if len(plan.sinks) == 1 else f"{change.report.uri}: "
         found += [f"{of}{reason}" for reason in needs]
         against += [f"{of}{reason}" for reason in forbids]

@@ -47,6 +47,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "sinks.md"
 EXAMPLE = PAGE.read_text().partition("<!-- example: a sink of another package -->")[2]
 CODE = EXAMPLE.partition("```python\n")[2].partition("```")[0]
 
+FACTS = '"entries": len(self.content["entries"])'
+
 
 def install(site: Path, code: str = CODE, *, name: str = "ledger_package", entry: str = "ledger") -> None:
     """A package as an installer leaves it: its module, and the metadata with its entry point."""
@@ -238,8 +240,19 @@ class TestThePackage:
                 CODE.replace("def look(self, sink):", "def look(self, sink):\n        1 / 0"),
                 "failed: ZeroDivisionError",
             ),
+            (
+                CODE.replace("def verdict(self, start):", "def verdict(self, start):\n        return 'SAFE'"),
+                "the sink 'ledger' of another package failed: TypeError: verdict answers 'SAFE', which is no SinkReport",
+            ),
+            (CODE.replace("held, held, rollback)", "held, held, 7)"), "the rollback 7, which is no SinkRollback"),
+            (CODE.replace(FACTS, "'at': object()"), "TypeError: Object of type object is not JSON serializable"),
+            (CODE.replace(FACTS, "7: 'x'"), "the facts of its rollback are not plain JSON: {7: 'x'}"),
+            (
+                f"{CODE}\n\nLedgerSink.undo_needs = lambda self, change: None\n",
+                "undo_needs answers None, which is not two lists of texts",
+            ),
         ],
-        ids=["delta", "kafka", "import", "report", "look"],
+        ids=["delta", "kafka", "import", "report", "look", "verdict", "rollback", "facts", "keys", "needs"],
     )
     def test_one_that_is_wrong(self, site: Path, orders: Location, ledger: Location, code: str, why: str) -> None:
         install(site, code)
@@ -286,3 +299,15 @@ class TestThePackage:
             carry_out(orders, Sink(place=ledger))
         assert str(refused.value.hint).startswith("open it; ")
         assert loud_seal(orders)
+
+    def test_one_whose_roll_back_answers_no_number(self, site: Path, orders: Location, ledger: Location) -> None:
+        """The record could not keep it. The sink was rolled back: sealed, and the undo takes it back."""
+        before = read(ledger)["entries"]
+        install(site, f"{CODE}\n\nreal = LedgerSink.roll_back\nLedgerSink.roll_back = lambda s, c: real(s, c) or c\n")
+        with pytest.raises(StorageError, match=r"the sink 'ledger' .* neither a whole number nor None") as failed:
+            carry_out(orders, Sink(place=ledger))
+        assert "or take it back: `airflow-ckpt undo" in str(failed.value.hint)
+        assert loud_seal(orders)
+        undo(orders, repository(orders), sink=Sink(place=ledger), rest=STOPPED)
+        assert read(ledger)["entries"] == before
+        assert not loud_seal(orders)
