@@ -11,24 +11,68 @@ the target does with rows that come twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.evidence import DELTA, FILES, KAFKA, FlowEvidence, SourceEvidence
 from airflow_ckpt_provider.lakeflow.found_by_progress import by_progress
 from airflow_ckpt_provider.lakeflow.found_by_time import by_files, by_time
 from airflow_ckpt_provider.lakeflow.found_position import FoundPosition, Terms
+from airflow_ckpt_provider.lakeflow.progress import SourceProgress
 from airflow_ckpt_provider.verdict import Verdict
 
 
 def find_positions(flow: FlowEvidence, terms: Terms) -> list[FoundPosition]:
-    """Find where each source of a flow begins.
+    """Find where each source of a flow begins; nowhere where the named sources are not those that the newest batch reports.
 
     :param flow: what is known of it.
     :param terms: what the caller says.
     """
     sources = flow.sources or (SourceEvidence(""),)
+    if reason := _others_reported(flow, sources):
+        unknown = Judgement(Verdict.UNKNOWN, reason)
+        return [FoundPosition(flow.flow, source.name, source.kind, {}, "", (unknown,), None) for source in sources]
     return [_find(flow, number, source, terms) for number, source in enumerate(sources)]
+
+
+def _others_reported(flow: FlowEvidence, sources: Sequence[SourceEvidence]) -> str:
+    """Why the sources are not those of the newest batch; empty where nothing speaks against it."""
+    reported = flow.progress.sources if flow.progress else ()
+    if not reported:
+        return ""
+    shown = ", ".join(each.description or "?" for each in reported)
+    named = ", ".join(source.name or "?" for source in sources)
+    how = "name what the flow reads (sources), each source, in the order of its query"
+    if len(reported) != len(sources):
+        return (
+            f"the newest batch reports {len(reported)} sources ({shown}), and {len(sources)} are known ({named}): {how}"
+        )
+    for source, each in zip(sources, reported, strict=True):
+        if (each.kind and each.kind != source.kind) or not _may_be(source, each):
+            what = f"{source.name or '?'}{f' ({source.kind})' if source.kind else ''}"
+            return f"the newest batch reports {shown}, in which {each.description or '?'} stands where {what} is named: {how}"
+    return ""
+
+
+def _may_be(source: SourceEvidence, reported: SourceProgress) -> bool:
+    """Whether a name may be that of a reported source; the id of a Delta table is compared where its history was read."""
+    if isinstance(reported.end, KafkaOffset) and source.name:
+        topics = set(reported.end.partitions)
+        return {name.strip() for name in source.name.split(",")} == topics or _all_match(source.name, topics)
+    place = reported.place
+    if reported.kind == FILES and "/" in source.name and source.name.partition("/")[0] == place.partition("/")[0]:
+        return source.name.rstrip("/") == place.rstrip("/")
+    return True
+
+
+def _all_match(pattern: str, topics: set[str]) -> bool:
+    """Whether a name is the pattern of ``subscribePattern`` that all topics match."""
+    try:
+        return all(re.fullmatch(pattern, topic) for topic in topics)
+    except re.error:
+        return False
 
 
 def _find(flow: FlowEvidence, number: int, source: SourceEvidence, terms: Terms) -> FoundPosition:

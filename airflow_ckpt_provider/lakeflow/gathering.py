@@ -75,7 +75,8 @@ def gather(
     """Read what is known of how far a flow has read.
 
     :param flow: its name.
-    :param sources: what it reads -> ``kafka``, ``delta``, ``files``, or empty; by default as the event log and the names tell.
+    :param sources: what it reads -> ``kafka``, ``delta``, ``files``, or empty, in the order of its query; by default as the
+        event log and the names tell.
     """
     known = examined.flows.flows
     own = known.get(flow) or next((each for name, each in known.items() if same_flow(name, flow)), None)
@@ -90,7 +91,7 @@ def gather(
     progress = _progress(readers, examined.pipeline_id, events, flow, unread)
     history = _history(readers, table, unread) if table else None
     named = sources if sources is not None else dict.fromkeys(own.sources if own else (), "")
-    reads = list(named.items()) or ([("", "")] if progress else [])
+    reads = list(named.items()) or _reported(progress)
     return FlowEvidence(
         flow,
         table,
@@ -118,6 +119,14 @@ def kind_of(name: str) -> str:
     if "/" in name:
         return FILES
     return DELTA if name.count(".") in (1, 2) else ""
+
+
+def _reported(progress: FlowProgress | None) -> list[tuple[str, str]]:
+    """The sources of the newest batch, for a flow of which nobody has named any; a single one needs no name."""
+    sources = progress.sources if progress else ()
+    if progress is None or len(sources) < 2:
+        return [("", "")] if progress else []
+    return [(each.name or f"source {number}", each.kind) for number, each in enumerate(sources, 1)]
 
 
 def _progress(
@@ -198,10 +207,7 @@ def _source(
     flow: str,
 ) -> SourceEvidence:
     reported = progress.sources[number] if progress and number < len(progress.sources) else None
-    told = reported.end.kind if reported and reported.end and reported.end.kind in (KAFKA, DELTA) else ""
-    if not told and reported and "CloudFiles" in reported.description:
-        told = FILES
-    kind = kind or told or kind_of(name)
+    kind = kind or (reported.kind if reported else "") or kind_of(name)
     unread = _Unread()
     topics = (
         sorted(reported.end.partitions) if reported and reported.end and hasattr(reported.end, "partitions") else [name]
@@ -209,7 +215,7 @@ def _source(
     return SourceEvidence(
         name,
         kind,
-        _history(readers, name, unread, detail=True) if kind == DELTA and name else None,
+        _history(readers, name, unread, detail=True) if kind == DELTA and name and "/" not in name else None,
         unread.trying(f"files of {name}", lambda: _files(readers, name, table, others, flow))
         if kind == FILES
         else None,

@@ -9,15 +9,19 @@ them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.source_offsets import Offset, parse_offset
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, KafkaOffset, Offset, parse_offset
 from airflow_ckpt_provider.lakeflow.flows import bare
 
 STREAM_PROGRESS = "stream_progress"
+#: How descriptions begin -> kind.
+_KINDS = {"KafkaV2[": "kafka", "KafkaSource[": "kafka", "DeltaSource[": "delta", "CloudFiles": "files"}
+_IN_BRACKETS = re.compile(r"\[(.*)\]\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,27 @@ class SourceProgress:
     description: str
     end: Offset | None
     cut: bool = False
+
+    @property
+    def kind(self) -> str:
+        """``kafka``, ``delta`` or ``files``, by the offset or the description; empty where neither tells."""
+        if isinstance(self.end, KafkaOffset | DeltaOffset):
+            return self.end.kind
+        found = (kind for words, kind in _KINDS.items() if self.description.startswith(words))
+        return next(found, "")
+
+    @property
+    def place(self) -> str:
+        """What the description has in brackets, such as a directory; empty where it has none."""
+        found = _IN_BRACKETS.search(self.description)
+        return found[1] if found else ""
+
+    @property
+    def name(self) -> str:
+        """Its topics, or else its place or description."""
+        if isinstance(self.end, KafkaOffset):
+            return ",".join(sorted(self.end.partitions))
+        return self.place or self.description
 
 
 @dataclass(frozen=True, slots=True)

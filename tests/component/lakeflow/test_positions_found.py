@@ -381,6 +381,80 @@ def test_several_flows_into_one_table(workspace: FakeWorkspace) -> None:
     assert rows_of(workspace)[0] == 17
 
 
+def two_topics(workspace: FakeWorkspace) -> Pipeline:
+    """A flow that reads two topics, 12 rows of each, and has 3 more to read of the second one."""
+    for name in ("east", "west"):
+        workspace.add_source(name, "kafka")
+    flow = Flow("orders", "orders", ("east", "west"), start_in_code={"startingOffsets": "earliest"})
+    pipeline = workspace.add_pipeline("sales", datasets=[Dataset("orders")], flows=[flow])
+    for name in ("east", "west"):
+        land(workspace, workspace.sources[name], 12)
+    workspace.clock.advance(minutes=10)
+    run(workspace, pipeline)
+    broken(workspace, pipeline, workspace.sources["west"])
+    return pipeline
+
+
+def kafka_of_both(workspace: FakeWorkspace, topics: Sequence[str]) -> KafkaState:
+    each = [kafka_of(workspace, [topic]) for topic in topics]
+    return KafkaState(
+        {topic: offsets for state in each for topic, offsets in state.earliest.items()},
+        {topic: offsets for state in each for topic, offsets in state.latest.items()},
+        True,
+        lambda time: {topic: offsets for state in each for topic, offsets in state.at(time).items()},
+    )
+
+
+def found_in_both(workspace: FakeWorkspace, pipeline: Pipeline, sources: dict[str, str] | None) -> RecoverySteps:
+    hook = DatabricksPipelinesHook()
+    name = "main.sales.orders"
+    keys = {f"{topic}.startingOffsets": f"{topic}.offsets" for topic in ("east", "west")}
+    queries = warehouse_queries(hook, WAREHOUSE, sleep=lambda _: None)
+    readers = Readers(queries, lambda topics: kafka_of_both(workspace, topics))
+    about = AboutFlow(sources, keys | {"startingOffsets": "offsets"}, "python", stateful=False)
+    return recovery_steps(hook, examine(hook, pipeline.pipeline_id), readers, flows=[name], about={name: about})
+
+
+@pytest.mark.parametrize("sources", [{}, {"east": "kafka", "west": "kafka"}, {"east": "", "west|w.*": ""}])
+def test_each_reported_source_gets_a_position(workspace: FakeWorkspace, sources: dict[str, str]) -> None:
+    pipeline = two_topics(workspace)
+    positions = found_in_both(workspace, pipeline, sources).flows[0].positions
+    assert [(p.verdict.value, p.options) for p in positions] == [
+        ("SAFE", {"startingOffsets": '{"east": {"0": 12}}'}),
+        ("SAFE", {"startingOffsets": '{"west": {"0": 12}}'}),
+    ], [p.reasons for p in positions]
+
+
+@pytest.mark.parametrize(
+    ("sources", "reason"),
+    [
+        (
+            {"east": "kafka"},
+            "reports 2 sources (KafkaV2[Subscribe[east]], KafkaV2[Subscribe[west]]), and 1 are known (east)",
+        ),
+        ({"east": "", "west": "", "north": ""}, "reports 2 sources"),
+        ({"west": "kafka", "east": "kafka"}, "KafkaV2[Subscribe[east]] stands where west (kafka) is named"),
+        ({"east": "kafka", "lake.raw.orders": "delta"}, "stands where lake.raw.orders (delta) is named"),
+        ({"east": "", "lake.raw.orders": ""}, "stands where lake.raw.orders (kafka) is named"),
+    ],
+)
+def test_sources_that_the_newest_batch_does_not_report_are_unknown(
+    workspace: FakeWorkspace, sources: dict[str, str], reason: str
+) -> None:
+    found = found_in_both(workspace, two_topics(workspace), sources)
+    for position in found.flows[0].positions:
+        assert (position.verdict.value, position.options) == ("UNKNOWN", {})
+        assert reason in position.reasons[0]
+    assert found.verdict.value == "UNKNOWN"
+
+
+def test_a_single_source_of_another_name_is_unknown(workspace: FakeWorkspace) -> None:
+    pipeline, source = made(workspace, "kafka")
+    broken(workspace, pipeline, source)
+    assert only(steps(workspace, pipeline, "kafka")).verdict.value == "SAFE"
+    assert only(steps(workspace, pipeline, "kafka", sources={"other-events": "kafka"})).verdict.value == "UNKNOWN"
+
+
 def test_the_operator_gives_the_arguments_of_the_reset(workspace: FakeWorkspace) -> None:
     pipeline, source = made(workspace, "delta")
     broken(workspace, pipeline, source)
