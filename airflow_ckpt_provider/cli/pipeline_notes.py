@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 
 
 def notes_directory() -> Path:
@@ -25,6 +28,31 @@ class FileMemos:
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
         self.path = (directory or notes_directory()) / f"{name}.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the same command out of other processes of this machine.
+
+        :raises RefusedError: it is running.
+        :raises StorageError: the file of the lock cannot be made.
+        """
+        path = self.path.with_suffix(".lock")
+        file = _opened(path)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as e:
+                pid = os.pread(file, 20, 0).decode(errors="replace").strip() or "not known"
+                raise RefusedError(
+                    f"the same command is running (process {pid})",
+                    hint="wait until it ends; it has the start in its hands",
+                ) from e
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
+            # The file stays: were it removed, two processes could lock two files of this name.
+            yield
+        finally:
+            os.close(file)
 
     def notes(self, step: str) -> StepNotes:
         """The notes of one start."""
@@ -64,6 +92,14 @@ class FileMemos:
     def forget(self) -> None:
         """Remove the notes: the run is over."""
         self.path.unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as e:
+        raise StorageError(f"{path} cannot be written: {e}", hint="set XDG_STATE_HOME to a directory that lasts") from e
 
 
 class StepNotes:

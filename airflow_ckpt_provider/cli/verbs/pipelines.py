@@ -314,26 +314,27 @@ def _carried_out(
         return Answer(plan.to_json())
     bodies = [dict(body) for _, _, body in plan.calls]
     memos = FileMemos(fingerprint_of([client.host, examined.pipeline_id, plan.kind, bodies]))
-    if memos.load():
-        # An earlier run of this command was approved, and has begun: what the plan would be now does not matter.
-        if call.screen:
-            call.screen.print("An earlier run of this command has begun; it goes on.")
-    else:
-        plan.check(accept=Verdict(args.accept) if args.accept else None, fingerprint=args.fingerprint)
-    run = BlockingRun(
-        client,
-        examined.pipeline_id,
-        memos,
-        why=lambda ids: _why(client, examined.pipeline_id, ids),
-        interval=args.poll,
-        timeout=args.timeout,
-    )
-    try:
-        steps = carry_out(run)
-    except UpdateFailedError:
+    with memos.locked():
+        if memos.load():
+            # An earlier run of this command was approved, and has begun: what the plan would be now does not matter.
+            if call.screen:
+                call.screen.print("An earlier run of this command has begun; it goes on.")
+        else:
+            plan.check(accept=Verdict(args.accept) if args.accept else None, fingerprint=args.fingerprint)
+        run = BlockingRun(
+            client,
+            examined.pipeline_id,
+            memos,
+            why=lambda ids: _why(client, examined.pipeline_id, ids),
+            interval=args.poll,
+            timeout=args.timeout,
+        )
+        try:
+            steps = carry_out(run)
+        except UpdateFailedError:
+            memos.forget()
+            raise
         memos.forget()
-        raise
-    memos.forget()
     last = run.steps[steps[-1]]
     state = last["states"][-1]["state"] if last["states"] else None
     if call.screen:

@@ -15,12 +15,12 @@ import pytest
 from airflow_ckpt_provider.cli import databricks_client
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
-from airflow_ckpt_provider.lakeflow import blocking_run
+from airflow_ckpt_provider.lakeflow import blocking_run, starting
 from airflow_ckpt_provider.lakeflow.settings import MARK
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
-from tests.command_line import PROGRAM, Finished, run
+from tests.command_line import PROGRAM, Finished, run, run_program
 from tests.component.lakeflow.tasks import Task
 from tests.fake_databricks import TOKEN, WAREHOUSE, FakeWorkspace, FlowFailed, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
@@ -252,6 +252,42 @@ def test_killed_and_run_again(workspace: FakeWorkspace, shell: Path, tmp_path: P
     assert (len(workspace.asked("POST", "/updates")), pipeline.flows[FLOW].resets) == (seen, 1)
     assert pipeline.configuration == {}
     assert list((shell / "state").rglob("*.json")) == []
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits for another update", "before its note"])
+def test_two_shells_reset_once(
+    workspace: FakeWorkspace, pipeline: Pipeline, shell: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """While one shell has looked and not started yet, the same command begins in a second one."""
+    argv = ("reset", "customers", "--positions", written(shell, POSITIONS), "--set", f"modifiedAfter={AFTER}")
+    argv = (*argv, "--on-active-update", "wait", "--apply", "--poll", "0.05")
+    second: list[Finished] = []
+
+    def in_a_second_shell() -> None:
+        if not second:
+            second.append(run_program("pipelines", *argv))
+
+    looked, waited = starting.note_before, blocking_run.BlockingRun._free
+
+    def note_before(*given: Any) -> Any:
+        note = looked(*given)
+        in_a_second_shell()
+        return note
+
+    def free(run: Any, word: str) -> None:
+        in_a_second_shell()
+        waited(run, word)
+
+    if waits:
+        monkeypatch.setattr(blocking_run, "active_update", lambda _: "scheduled")
+        monkeypatch.setattr(blocking_run.BlockingRun, "_free", free)
+    else:
+        monkeypatch.setattr(starting, "note_before", note_before)
+    first = pipelines(*argv)
+    assert pipeline.flows[FLOW].resets == 1
+    assert (first.code, rows(workspace)) == (0, 11), first.err
+    assert (second[0].code, f"the same command is running (process {os.getpid()})" in second[0].err) == (1, True)
+    assert pipelines(*argv).code == 0, "the lock went with its process"
 
 
 def test_keys_of_a_command_that_is_lost(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
