@@ -7,10 +7,14 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+
+#: Beside the notes of the steps: what the run was approved with.
+_APPROVED = "approved"
 
 
 def notes_directory() -> Path:
@@ -28,6 +32,7 @@ class FileMemos:
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
         self.path = (directory or notes_directory()) / f"{name}.json"
+        self._approval: dict[str, str] = {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -58,11 +63,23 @@ class FileMemos:
         """The notes of one start."""
         return StepNotes(self, step)
 
+    def approve(self, fingerprint: str) -> None:
+        """Remember what the run is approved with; it is kept with its first note."""
+        time = datetime.now(UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+        self._approval = {"fingerprint": fingerprint, "time": time}
+
+    def approval(self) -> dict[str, str]:
+        """The fingerprint of the plan and when it was approved, in UTC; nothing where a note of an older version lacks it."""
+        return dict(self._read().get(_APPROVED) or {})
+
     def load(self) -> dict[str, Any]:
-        """All notes; nothing where there is no file.
+        """The notes of all steps; nothing where there is no file.
 
         :raises StorageError: the file cannot be read.
         """
+        return {step: note for step, note in self._read().items() if step != _APPROVED}
+
+    def _read(self) -> dict[str, Any]:
         try:
             found = json.loads(self.path.read_text())
         except FileNotFoundError:
@@ -75,12 +92,13 @@ class FileMemos:
         return dict(found)
 
     def save(self, notes: dict[str, Any]) -> None:
-        """Write all notes, at once."""
+        """Write all notes, at once, with what the run was approved with."""
+        approved = self._approval or self.approval()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_suffix(f".{os.getpid()}")
             with temporary.open("w") as file:
-                json.dump(notes, file)
+                json.dump({**notes, **({_APPROVED: approved} if approved else {})}, file)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self.path)

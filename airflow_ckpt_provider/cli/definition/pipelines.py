@@ -129,6 +129,11 @@ VERBS = (
                 "apply only the plan that has this fingerprint: the one that was shown and approved",
                 {"type": filled, "metavar": "TEXT"},
             ),
+            Option(
+                ("--forget",),
+                "reset, refresh, rewind: remove the note of an earlier run of this command that was cut off; start nothing",
+                FLAG,
+            ),
             APPLY,
         ),
         (),

@@ -13,6 +13,7 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import show_plan
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient, open_client
+from airflow_ckpt_provider.cli.earlier_run import EarlierRun, forgotten
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
@@ -59,6 +60,7 @@ _TAKES = {
     "validate_only": ("reset", "refresh"),
     "accept": ("reset", "refresh", "rewind"),
     "fingerprint": ("reset", "refresh", "rewind"),
+    "forget": ("reset", "refresh", "rewind"),
     "apply": ("reset", "refresh", "rewind", "put-back"),
 }
 
@@ -193,7 +195,7 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
         lambda: put_back_configuration(client, pipeline_id, by, keep=keep),
     )
 
-    def carry_out(run: BlockingRun) -> list[str]:
+    def carry_out(run: BlockingRun) -> None:
         carry_out_reset(
             run,
             request,
@@ -203,9 +205,8 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
             flows=flows,
             flows_run_for=args.flows_run_for,
         )
-        return ["reset"]
 
-    return _carried_out(call, client, examined, plan, carry_out)
+    return _carried_out(call, client, examined, plan, ("reset",), carry_out)
 
 
 def _refresh(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
@@ -229,13 +230,12 @@ def _refresh(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
         wait_for=args.wait_for,
     )
 
-    def carry_out(run: BlockingRun) -> list[str]:
+    def carry_out(run: BlockingRun) -> None:
         run.make_room("refresh", args.on_active_update)
         update_id = run.start("refresh", request, on_active_update=args.on_active_update)
         run.follow("refresh", update_id, args.wait_for)
-        return ["refresh"]
 
-    return _carried_out(call, client, examined, plan, carry_out)
+    return _carried_out(call, client, examined, plan, ("refresh",), carry_out)
 
 
 def _rewind(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
@@ -263,6 +263,7 @@ def _rewind(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
         client,
         examined,
         plan,
+        ("dry_run", "rewind", *(["replay"] if replay else [])),
         lambda run: carry_out_rewind(
             run,
             dry_run=dry_run,
@@ -305,22 +306,29 @@ def _carried_out(
     client: DatabricksClient,
     examined: Examined,
     plan: PipelinePlan,
-    carry_out: Callable[[BlockingRun], Sequence[str]],
+    steps: Sequence[str],
+    carry_out: Callable[[BlockingRun], object],
 ) -> Answer:
-    """Show a plan; with ``--apply`` see that it may be carried out, and do it."""
+    """Show a plan; with ``--apply`` see that it may be carried out, and do it; with ``--forget`` remove its notes."""
     args = call.args
-    show_plan(call, plan.to_markdown())
-    if not args.apply:
+    if not args.forget:
+        show_plan(call, plan.to_markdown())
+    if not args.apply and not args.forget:
         return Answer(plan.to_json())
     bodies = [dict(body) for _, _, body in plan.calls]
     memos = FileMemos(fingerprint_of([client.host, examined.pipeline_id, plan.kind, bodies]))
     with memos.locked():
-        if memos.load():
-            # An earlier run of this command was approved, and has begun: what the plan would be now does not matter.
+        earlier = EarlierRun.of(memos)
+        if args.forget:
+            return _forget(call, client, examined, plan, earlier)
+        accept = Verdict(args.accept) if args.accept else None
+        if earlier:
+            earlier.may_go_on(client, plan, steps, accept=accept, fingerprint=args.fingerprint)
             if call.screen:
                 call.screen.print("An earlier run of this command has begun; it goes on.")
         else:
-            plan.check(accept=Verdict(args.accept) if args.accept else None, fingerprint=args.fingerprint)
+            plan.check(accept=accept, fingerprint=args.fingerprint)
+            memos.approve(plan.fingerprint)
         run = BlockingRun(
             client,
             examined.pipeline_id,
@@ -330,7 +338,7 @@ def _carried_out(
             timeout=args.timeout,
         )
         try:
-            steps = carry_out(run)
+            carry_out(run)
         except UpdateFailedError:
             memos.forget()
             raise
@@ -350,6 +358,17 @@ def _carried_out(
             "updates": run.steps,
         }
     )
+
+
+def _forget(
+    call: Call, client: DatabricksClient, examined: Examined, plan: PipelinePlan, earlier: EarlierRun | None
+) -> Answer:
+    """Remove the notes of an earlier run that was cut off; nothing is started."""
+    left = earlier.forget(client, plan, examined.configuration) if earlier else ""
+    if call.screen:
+        call.screen.print("The note of the earlier run is removed." if earlier else "There is no note of this command.")
+        call.screen.print(terminal.findings([left] if left else []))
+    return Answer({"pipeline_id": examined.pipeline_id, **forgotten(earlier, left)})
 
 
 def _why(client: DatabricksClient, pipeline_id: str, update_ids: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ import pytest
 from airflow_ckpt_provider.cli import databricks_client
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
+from airflow_ckpt_provider.errors import WorkspaceError
 from airflow_ckpt_provider.lakeflow import blocking_run, starting
 from airflow_ckpt_provider.lakeflow.settings import MARK
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
@@ -184,7 +185,7 @@ def test_refresh(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> N
 
 
 def test_rewind(workspace: FakeWorkspace, shell: Path) -> None:
-    settings = {"channel": "PREVIEW", "configuration": {"pipelines.rewind.betaEnabled": "true"}}
+    settings: Any = {"channel": "PREVIEW", "configuration": {"pipelines.rewind.betaEnabled": "true"}}
     orders = samples.orders(workspace, **settings)
     to = (orders.points.points[0].time + timedelta(milliseconds=1)).isoformat()
     workspace.clock.advance(hours=2)
@@ -245,13 +246,95 @@ def test_killed_and_run_again(workspace: FakeWorkspace, shell: Path, tmp_path: P
     assert MARK in pipeline.configuration
     assert len(list((shell / "state").rglob("*.json"))) == 1
     seen = len(workspace.asked("POST", "/updates"))
+    again = subprocess.Popen([PROGRAM, *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    looks = len(workspace.asked("GET", pipeline.updates[-1].update_id))
+    wait_until(lambda: len(workspace.asked("GET", pipeline.updates[-1].update_id)) > looks + 2, "it follows it again")
     pipeline.advance()
-    done = pipelines(*argv[1:-2])
-    assert done.code == 0, done.err
-    assert "An earlier run of this command has begun" in done.out
+    said, _ = again.communicate(timeout=60)
+    assert again.returncode == 0, said
+    assert "An earlier run of this command has begun" in said
     assert (len(workspace.asked("POST", "/updates")), pipeline.flows[FLOW].resets) == (seen, 1)
     assert pipeline.configuration == {}
     assert list((shell / "state").rglob("*.json")) == []
+
+
+def cut_off(monkeypatch: pytest.MonkeyPatch, *argv: object, at: str = "") -> None:
+    """The command ends while it follows an update, and its note stays."""
+    follow = blocking_run.BlockingRun.follow
+
+    def cut(run: Any, step: str, *given: Any, **more: Any) -> None:
+        if at in ("", step):
+            raise WorkspaceError("cut off")
+        follow(run, step, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(blocking_run.BlockingRun, "follow", cut)
+        assert "cut off" in pipelines(*argv, "--apply").err
+
+
+def test_an_update_that_ended_before_is_no_success(
+    workspace: FakeWorkspace, pipeline: Pipeline, shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ("refresh", "customers", "--empty", "customers", "--accept", "UNKNOWN")
+    cut_off(monkeypatch, *argv)
+    pipeline.advance()
+    ended = pipeline.updates[-1].update_id
+    workspace.clock.advance(hours=24 * 40)
+    samples.land(workspace.sources["/landing/customers"], 2)
+    again = pipelines(*argv, "--apply")
+    assert (again.code, pipeline.updates[-1].update_id) == (1, ended)
+    assert f"its update ended before this command began: update {ended} is COMPLETED" in again.err
+    note = next((shell / "state").rglob("*.json"))
+    assert (str(note) in again.err.replace("\n", ""), "--forget" in again.err) == (True, True)
+    forgotten = pipelines(*argv, "--forget", "--json").document
+    assert (forgotten["forgotten"], note.exists()) == ({"refresh": ended}, False)
+    assert pipelines("refresh", "customers", "--empty", "customers", "--apply").code == 1, (
+        "approval of then is none now"
+    )
+    assert pipelines(*argv, "--apply").code == 0
+    assert (pipeline.updates[-1].update_id != ended, rows(workspace)) == (True, 13)
+
+
+def test_a_note_is_no_approval(workspace: FakeWorkspace, shell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = samples.customers(workspace, pace=Pace.by_hand())
+    argv = ("refresh", "customers", "--empty", "customers")
+    cut_off(monkeypatch, *argv, "--accept", "UNKNOWN")
+    note = next((shell / "state").rglob("*.json"))
+    noted = json.loads(note.read_text())
+    approved = noted["approved"]["fingerprint"]
+    assert approved == pipelines(*argv, "--json").document["fingerprint"]
+    other = pipelines(*argv, "--fingerprint", "0" * 16, "--apply")
+    assert (other.code, f"({approved}, " in other.err, "another one (0000000000000000)" in other.err) == (1, True, True)
+    under_way = pipelines(*argv, "--forget")
+    assert (under_way.code, "is under way" in under_way.err) == (1, True)
+    started = len(pipeline.updates)
+    # As if the process had died before it knew of an answer: it may have to send the start again.
+    note.write_text(json.dumps({**noted, "refresh": {**noted["refresh"], "update_id": None}}))
+    unsent = pipelines(*argv, "--apply")
+    assert (unsent.code, "the verdict is UNKNOWN" in unsent.err, len(pipeline.updates)) == (1, True, started)
+    # The note of a release before this one.
+    note.write_text(json.dumps({"refresh": noted["refresh"]}))
+    pipeline.advance()
+    assert "(a plan that was not noted, ? UTC)" in pipelines(*argv, "--apply").err
+
+
+def test_a_rewind_that_was_cut_off_starts_no_replay_later(
+    workspace: FakeWorkspace, shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: Any = {"channel": "PREVIEW", "configuration": {"pipelines.rewind.betaEnabled": "true"}}
+    orders = samples.orders(workspace, **settings)
+    to = (orders.points.points[0].time + timedelta(milliseconds=1)).isoformat()
+    workspace.clock.advance(hours=2)
+    orders.start({})
+    orders.advance()
+    workspace.clock.advance(hours=1)
+    cut_off(monkeypatch, "rewind", "orders", "--to", to, at="rewind")
+    orders.advance()
+    started = len(orders.updates)
+    workspace.clock.advance(hours=24 * 5)
+    later = pipelines("rewind", "orders", "--to", to, "--apply")
+    assert (later.code, "ended before this command began" in later.err) == (1, True)
+    assert len(orders.updates) == started
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waits for another update", "before its note"])
@@ -259,8 +342,8 @@ def test_two_shells_reset_once(
     workspace: FakeWorkspace, pipeline: Pipeline, shell: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """While one shell has looked and not started yet, the same command begins in a second one."""
-    argv = ("reset", "customers", "--positions", written(shell, POSITIONS), "--set", f"modifiedAfter={AFTER}")
-    argv = (*argv, "--on-active-update", "wait", "--apply", "--poll", "0.05")
+    planned = ("reset", "customers", "--positions", written(shell, POSITIONS), "--set", f"modifiedAfter={AFTER}")
+    argv = (*planned, "--on-active-update", "wait", "--apply", "--poll", "0.05")
     second: list[Finished] = []
 
     def in_a_second_shell() -> None:
