@@ -13,7 +13,7 @@ a stream would be left is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.drills import last_drill
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest, manifest_path
-from airflow_ckpt_provider.backup.notes import Hold, Verified, holds, verifications
+from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, Verified, holds, verifications
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.retention import Policy, reasons_to_keep
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
@@ -244,10 +244,18 @@ def _unlocked(repository: Repository, decisions: list[Decision], now: datetime, 
     return [decided(each) for each in decisions]
 
 
-def check_kept(repository: Repository, plan: ExpirePlan, *, name: str, going: Collection[str] = ()) -> None:
+def check_kept(
+    repository: Repository,
+    plan: ExpirePlan,
+    *,
+    name: str,
+    hold_of: Callable[[str], Hold | None] = lambda backup_id: None,
+    left: str = "nothing of it was removed",
+) -> None:
     """See that of each stream of a name of which something goes a whole backup stays, by what is known now.
 
-    :param going: backups that another expire is about to remove.
+    :param hold_of: the newest word on a backup, by its id: one that another expire is about to remove does not count.
+    :param left: what an error says of what was removed so far.
     :raises RefusedError: those that would stay are gone, are going, or were found damaged since the plan was made.
     """
     decided = {d.backup.backup_id: d for d in plan.decisions if d.backup.name == name}
@@ -256,23 +264,25 @@ def check_kept(repository: Repository, plan: ExpirePlan, *, name: str, going: Co
         kept = [b for b in stream if decided[b.backup_id].keep]
         if len(kept) == len(stream):
             continue
-        why = [_why_not_whole(repository, b, damaged, going) for b in kept]
-        if all(why):
+        why = []
+        for reason in (_why_not_whole(repository, b, damaged, hold_of(b.backup_id)) for b in kept):
+            if reason is None:
+                break
+            why.append(reason)
+        else:
             raise RefusedError(
                 f"no whole backup of {stream_in_words(stream[0])} would stay under the name {name}: "
-                f"{why[0] if why else 'none is kept'}; nothing of it was removed",
-                hint="make a new plan: run it again. What an expire that was stopped wanted to remove counts as going until "
-                f"`airflow-ckpt release {repository.location} BACKUP` says that it stays",
+                f"{why[0] if why else 'none is kept'}; {left}",
+                hint="make a new plan: run it again. Where another expire is removing what would stay, wait until it has ended. "
+                f"Only if its process is dead: `airflow-ckpt release {repository.location} BACKUP --expire-is-dead EXPIRE`",
             )
 
 
-def _why_not_whole(
-    repository: Repository, backup: Backup, damaged: DamagedObjects, going: Collection[str]
-) -> str | None:
+def _why_not_whole(repository: Repository, backup: Backup, damaged: DamagedObjects, hold: Hold | None) -> str | None:
     """Why a backup does not count as one that stays; ``None``: it does."""
     what = f"backup {backup.backup_id}"
-    if backup.backup_id in going:
-        return f"{what} is being removed by another expire"
+    if hold and hold.event is HoldEvent.GOING:
+        return f"{what} is being removed by another expire ({', '.join(hold.expires)})"
     try:
         damage = damaged.of(repository.read_manifest(backup.name, backup.backup_id, with_files=False))
     except NoSuchBackupError:

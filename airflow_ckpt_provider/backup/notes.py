@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -50,6 +50,7 @@ class Hold:
     """The newest word on a backup's hold.
 
     :param number: of the event; the next one is one more.
+    :param expires: ids of the expires that are about to remove it, for ``GOING``. Each adds its own to those that it finds.
     """
 
     event: HoldEvent
@@ -57,6 +58,7 @@ class Hold:
     reason: str
     made_by: str
     at: str
+    expires: tuple[str, ...] = ()
 
     @property
     def is_held(self) -> bool:
@@ -91,21 +93,40 @@ def hold(repository: Repository, manifest: Manifest, *, reason: str, made_by: st
     return _set(repository, manifest, HoldEvent.HELD, reason, made_by)
 
 
-def release(repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "") -> Hold:
+def release(
+    repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "", dead_expires: Collection[str] = ()
+) -> Hold:
     """Take a hold away; fine where there is none.
 
     :param reason: why it is not needed any more.
+    :param dead_expires: ids of expires whose processes have ended. What these were about to remove stays then.
+    :raises RefusedError: another expire is removing the backup.
     """
-    return _set(repository, manifest, HoldEvent.RELEASED, reason, made_by)
+    return _set(repository, manifest, HoldEvent.RELEASED, reason, made_by, dead_expires)
 
 
-def _set(repository: Repository, manifest: Manifest, event: HoldEvent, reason: str, made_by: str) -> Hold:
+def _set(
+    repository: Repository,
+    manifest: Manifest,
+    event: HoldEvent,
+    reason: str,
+    made_by: str,
+    dead_expires: Collection[str] = (),
+) -> Hold:
     while True:
-        now = holds(repository, manifest.name).get(manifest.backup_id)
+        now = hold_of(repository, manifest.name, manifest.backup_id)
         if event is HoldEvent.HELD and now and now.event is HoldEvent.GOING:
             raise RefusedError(
                 f"backup {manifest.backup_id} of {manifest.name} is being removed ({now.made_by}, {now.at})",
-                hint="hold another one; should the removal have been interrupted, run that expire again first",
+                hint="hold another one. If the process of that expire is dead, release this one first: the refusal of "
+                "`airflow-ckpt release` says how",
+            )
+        if event is HoldEvent.RELEASED and now and now.event is HoldEvent.GOING and set(now.expires) - {*dead_expires}:
+            raise RefusedError(
+                f"backup {manifest.backup_id} of {manifest.name} is being removed by expire {', '.join(now.expires)} "
+                f"(noted by {now.made_by}, {now.at})",
+                hint="wait until it has ended. If its process is dead, run the same expire again, or keep the backup with "
+                + " ".join(f"--expire-is-dead {each}" for each in now.expires),
             )
         if (now.event if now else HoldEvent.RELEASED) is event:
             return now or Hold(event, 0, reason, made_by, "")
@@ -116,26 +137,44 @@ def _set(repository: Repository, manifest: Manifest, event: HoldEvent, reason: s
 
 
 def write_event(
-    repository: Repository, name: str, backup_id: str, last: Hold | None, event: HoldEvent, reason: str, made_by: str
+    repository: Repository,
+    name: str,
+    backup_id: str,
+    last: Hold | None,
+    event: HoldEvent,
+    reason: str,
+    made_by: str,
+    expires: tuple[str, ...] = (),
 ) -> Hold | None:
     """Add an event after the last that was seen; ``None`` if somebody else was faster."""
     number = last.number + 1 if last else 1
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    document = {"event": event.value, "reason": reason, "made_by": made_by, "at": at}
+    document: dict[str, Any] = {"event": event.value, "reason": reason, "made_by": made_by, "at": at}
+    document |= {"expires": list(expires)} if expires else {}
     try:
         repository.location.create(f"{_HOLDS}/{name}/{backup_id}/{numbered(number)}", json.dumps(document).encode())
     except FileExistsError:
         return None
-    return Hold(event, number, reason, made_by, at)
+    return Hold(event, number, reason, made_by, at, expires)
 
 
-def holds(repository: Repository, name: str) -> dict[str, Hold]:
-    """The newest word on each backup of a stream that was ever held: backup id -> hold.
+def hold_of(repository: Repository, name: str, backup_id: str) -> Hold | None:
+    """The newest word on one backup, by one listing and one read; ``None``: it was never held.
 
     :raises RepositoryError: a hold cannot be read. Nothing may be removed then.
     """
+    return holds(repository, name, backup_id=backup_id).get(backup_id)
+
+
+def holds(repository: Repository, name: str, *, backup_id: str | None = None) -> dict[str, Hold]:
+    """The newest word on each backup of a stream that was ever held: backup id -> hold.
+
+    :param backup_id: the only one to ask about; ``None``: all of the stream's.
+    :raises RepositoryError: a hold cannot be read. Nothing may be removed then.
+    """
     events: dict[str, list[tuple[int, str]]] = {}
-    for path in repository.whole_files(f"{_HOLDS}/{checked_name(name)}"):
+    directory = f"{_HOLDS}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
+    for path in repository.whole_files(directory):
         number = number_of(path)
         if number is not None:
             events.setdefault(path.split("/")[-2], []).append((number, path))
@@ -156,10 +195,10 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
                 except UntrustedError as e:
                     data, trusted = e.data, False
                 value = load_json(data)
-                found = Hold(HoldEvent(value["event"]), newest, value["reason"], value["made_by"], value["at"])
+                found = _parsed(value, newest)
             except FileNotFoundError:
                 return None  # another expire has removed the backup since, and forgotten its notes
-            except (ValueError, KeyError, TypeError) as e:
+            except (ValueError, KeyError, TypeError, AttributeError) as e:
                 if trusted:
                     raise RepositoryError(
                         f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or mend it by hand"
@@ -171,6 +210,20 @@ def holds(repository: Repository, name: str) -> dict[str, Hold]:
         return backup_id, Hold(HoldEvent.RELEASED, newest, "", "", "")
 
     return dict(filter(None, in_parallel(read, events.items())))
+
+
+def _parsed(value: Mapping[str, Any], number: int) -> Hold:
+    """A word as it was stored.
+
+    :raises ValueError: it is none; or another error of those that a wrong type gives.
+    """
+    event, reason = HoldEvent(value["event"]), value["reason"]
+    expires: list[str] = []
+    if event is HoldEvent.GOING:  # earlier versions wrote no list; their reason names the expire
+        expires = value.get("expires") or [reason.removeprefix("expire ")]
+        if not isinstance(expires, list) or not all(isinstance(each, str) for each in expires):
+            raise ValueError("an id of an expire is none")
+    return Hold(event, number, reason, value["made_by"], value["at"], tuple(expires))
 
 
 def note_verification(repository: Repository, report: VerifyReport) -> bool:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from airflow_ckpt_provider.backup.expire import EXPIRE_BEGUN
+from airflow_ckpt_provider.backup.expire import EXPIRE, EXPIRE_BEGUN, STOPPED
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
@@ -23,7 +23,7 @@ from airflow_ckpt_provider.storage.location import LARGE
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, SIGNED, is_signed
 
 #: Kind of an audit record -> its key of the backups that an expire has removed, or was about to remove.
-_EXPIRES = {"expire": "removed", EXPIRE_BEGUN: "removing"}
+_EXPIRES = {EXPIRE: "removed", EXPIRE_BEGUN: "removing"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Trust:
     :param unsigned: paths of the others; findings where keys are trusted.
     :param findings: what is missing, changed or not signed, in words.
     :param notes: what is no fault, but good to know.
-    :param pin: the newest backups, for the next check: see :func:`check_trust`.
+    :param pin: the newest backups, and those that an expire was about to remove and that are still there, for the next check: see
+        :func:`check_trust`.
     """
 
     signed: Mapping[str, tuple[str, ...]]
@@ -74,10 +75,11 @@ def check_trust(repository: Repository, *, pin: object = None) -> Trust:
 
     :param repository: the repository, opened with the keys that are trusted.
     :param pin: :attr:`Trust.pin` of an earlier check; ``None``: there was none. Where that one's newest backup of a stream is
-        missing, and no expire has removed it, that is a finding, and the pin stays as it is.
+        missing, and no expire has removed it, that is a finding, and the pin stays as it is. So is a backup that is missing
+        now, where that check saw it there after an expire had begun to remove it: that record explains it no longer.
     :raises RefusedError: the pin is none, or of another repository.
     """
-    pinned = _parsed_pin(pin, repository)
+    pinned, still_there = _parsed_pin(pin, repository)
     checks = repository.location.checks_signatures
     read = _read(repository)
     documents = [each for each in read if isinstance(each, _Document)]
@@ -87,10 +89,13 @@ def check_trust(repository: Repository, *, pin: object = None) -> Trust:
     records = [each for each in documents if each.record and (each.key or not checks)]
     notes: list[str] = []
     findings += _chain(records, notes)
-    removed = _Removed.of(records, findings)
+    removed = _Removed.of(records, findings, still_there)
+    there: dict[str, set[str]] = {}
     newest: dict[str, dict[str, Any]] = {}
     for name in sorted({*repository.names(), *pinned}):
-        manifests = list(readable(repository, name, repository.backup_ids(name), with_files=False))
+        backup_ids = repository.backup_ids(name)
+        there[name] = set(backup_ids)
+        manifests = list(readable(repository, name, backup_ids, with_files=False))
         known = [m for m in manifests if isinstance(m, Manifest)]
         numbers = removed.numbers.get(name, set())
         findings += _gaps(name, {m.sequence for m in known}, numbers, len(manifests) - len(known))
@@ -112,7 +117,19 @@ def check_trust(repository: Repository, *, pin: object = None) -> Trust:
             newest[name] = now
     keys = sorted({each.key for each in documents if each.key})
     signed = {key: tuple(sorted(each.path for each in documents if each.key == key)) for key in keys}
-    made = {"repository_id": repository.repository_id, "streams": newest}
+    removing = _still_there(removed, there, still_there, notes)
+    for each in still_there:
+        newest_before = pinned.get(each.name, {}).get("backup_id")
+        if each in removing and each.backup_id not in {*there.get(each.name, ()), newest_before}:
+            findings.append(
+                f"backup {each.backup_id} of {each.name} was there at an earlier check, after an expire had begun to remove it "
+                f"({each.record}); it is missing, and no audit record of an expire explains it"
+            )
+    made = {
+        "repository_id": repository.repository_id,
+        "streams": newest,
+        "removing": [{"name": e.name, "backup_id": e.backup_id, "record": e.record} for e in removing],
+    }
     return Trust(signed, unsigned, tuple(findings), tuple(notes), made)
 
 
@@ -182,25 +199,44 @@ def _chain(records: Sequence[_Document], notes: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Intent:
+    """A backup that an expire was about to remove, and has perhaps not.
+
+    :param record: path of the audit record that says so.
+    """
+
+    name: str
+    backup_id: str
+    record: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Removed:
     """What expires have removed.
 
-    :param numbers: numbers of backups, by stream.
+    :param numbers: numbers of backups, by stream. Those of a stopped expire are here though a backup of them was there since:
+        that it is missing is noticed by its id.
     :param ids: ids of backups, by stream.
+    :param intents: what expires were about to remove that have not ended.
     """
 
     numbers: dict[str, set[int]] = field(default_factory=dict)
     ids: dict[str, set[str]] = field(default_factory=dict)
+    intents: list[_Intent] = field(default_factory=list)
 
     @classmethod
-    def of(cls, records: Iterable[_Document], findings: list[str]) -> _Removed:
-        """By the audit records of expires.
+    def of(cls, records: Iterable[_Document], findings: list[str], still_there: Collection[_Intent]) -> _Removed:
+        """By the audit records of expires. What one was about to remove counts only until the record of its end.
 
+        :param still_there: what an earlier check has seen there in spite of that record: it does not explain it.
         :param findings: gets the records that make no sense; these explain nothing.
         """
         found = cls()
+        begun: list[tuple[_Document, dict[str, list[int]], list[tuple[str, str]]]] = []
+        ended: set[str] = set()
         for each in records:
-            key = _EXPIRES.get(str(each.record.get("kind")))
+            kind = str(each.record.get("kind"))
+            key = _EXPIRES.get(kind)
             if key is None:
                 continue
             try:
@@ -211,11 +247,42 @@ class _Removed:
                     f"{each.path} does not say properly what its expire has removed ({what}): it explains nothing"
                 )
                 continue
-            for name, of_stream in numbers.items():
-                found.numbers.setdefault(name, set()).update(of_stream)
-            for name, backup_id in ids:
-                found.ids.setdefault(name, set()).add(backup_id)
+            if kind == EXPIRE_BEGUN:
+                begun.append((each, numbers, ids))
+                continue
+            found._add(numbers, ids)
+            if not each.record.get(STOPPED):
+                ended.add(str(each.record.get("plan_id")))
+        for each, numbers, ids in begun:
+            if str(each.record.get("plan_id")).rpartition("-")[0] not in ended:
+                intents = [_Intent(name, backup_id, each.path) for name, backup_id in ids]
+                found.intents.extend(intents)
+                found._add(numbers, [(e.name, e.backup_id) for e in intents if e not in still_there])
         return found
+
+    def _add(self, numbers: Mapping[str, Iterable[int]], ids: Iterable[tuple[str, str]]) -> None:
+        for name, of_stream in numbers.items():
+            self.numbers.setdefault(name, set()).update(of_stream)
+        for name, backup_id in ids:
+            self.ids.setdefault(name, set()).add(backup_id)
+
+
+def _still_there(
+    removed: _Removed, there: Mapping[str, Collection[str]], before: Iterable[_Intent], notes: list[str]
+) -> list[_Intent]:
+    """What an expire was about to remove and is still there, or was at an earlier check and is not explained.
+
+    :param there: ids of the backups, by stream.
+    :param before: what was there at the earlier check.
+    :param notes: gets what is there.
+    """
+    found = [each for each in removed.intents if each.backup_id in there.get(each.name, ())]
+    notes += [
+        f"backup {each.backup_id} of {each.name} was about to be removed by an expire ({each.record}) and is still there"
+        for each in found
+    ]
+    lost = [each for each in before if each.backup_id not in there.get(each.name, ())]
+    return found + [each for each in lost if each.backup_id not in removed.ids.get(each.name, ())]
 
 
 def _parsed_expire(record: Mapping[str, Any], key: str) -> tuple[dict[str, list[int]], list[tuple[str, str]]]:
@@ -263,15 +330,22 @@ def _gaps(name: str, there: set[int], removed: set[int], unreadable: int) -> lis
     ]
 
 
-def _parsed_pin(pin: object, repository: Repository) -> dict[str, dict[str, Any]]:
+def _parsed_pin(pin: object, repository: Repository) -> tuple[dict[str, dict[str, Any]], list[_Intent]]:
+    """The newest backups by stream, and what was still there though an expire was about to remove it."""
     if pin is None:
-        return {}
+        return {}, []
     try:
         if not isinstance(pin, Mapping) or not isinstance(pin["streams"], Mapping):
             raise ValueError("it has no streams")
         streams = {str(n): {"sequence": p["sequence"], "backup_id": p["backup_id"]} for n, p in pin["streams"].items()}
         if not all(type(p["sequence"]) is int and isinstance(p["backup_id"], str) for p in streams.values()):
             raise ValueError("a number or an id is none")
+        removing = pin.get("removing", [])  # pins of earlier versions have none
+        if not isinstance(removing, list):
+            raise ValueError("removing is no list")
+        intents = [_Intent(each["name"], each["backup_id"], each["record"]) for each in removing]
+        if not all(isinstance(text, str) for e in intents for text in (e.name, e.backup_id, e.record)):
+            raise ValueError("a name, an id or a record is none")
         whose = pin["repository_id"]
     except (ValueError, KeyError, TypeError) as e:
         raise RefusedError(
@@ -283,4 +357,4 @@ def _parsed_pin(pin: object, repository: Repository) -> dict[str, dict[str, Any]
             f"the pin is of repository {whose}, and {repository.location} is {repository.repository_id}",
             hint="check the address; to pin this repository, begin anew",
         )
-    return streams
+    return streams, intents

@@ -88,7 +88,17 @@ VERBS = (
     Verb(
         "release",
         "Take a hold away: the policy counts again",
-        (REPOSITORY, _BACKUP, NAME, _WHY),
+        (
+            REPOSITORY,
+            _BACKUP,
+            NAME,
+            _WHY,
+            Option(
+                ("--expire-is-dead",),
+                "id of an expire that was removing the backup and whose process has ended: the backup stays; repeatable",
+                {"type": filled, "action": "append", "default": [], "metavar": "EXPIRE"},
+            ),
+        ),
         ("repository",),
         "hold",
     ),

@@ -18,7 +18,8 @@ def hold(call: Call) -> Answer:
 def release(call: Call) -> Answer:
     """Release a backup."""
     repository, manifest = _backup(call)
-    word = notes.release(repository, manifest, reason=call.args.reason, made_by=call.made_by)
+    dead = call.args.expire_is_dead
+    word = notes.release(repository, manifest, reason=call.args.reason, made_by=call.made_by, dead_expires=dead)
     return _answer(call, manifest, word, f"Backup {manifest.backup_id} of {manifest.name} is not held")
 
 

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.trust import check_trust, sign_all
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError, UntrustedError
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError, StorageError, UntrustedError
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
@@ -562,6 +562,126 @@ def test_encrypted_and_signed(place: Location) -> None:
     manifest = create_backup(Checkpoint.at(place / "orders"), repository).manifest
     assert Repository.open(location).manifest() == manifest
     assert not check_trust(Repository.open(location)).findings
+
+
+class TestAboutToBeRemoved:
+    """What an expire was about to remove and has not, it explains no longer once a check with a pin has seen it."""
+
+    @pytest.fixture
+    def made(self, place: Location) -> list[Manifest]:
+        return [backed_up(place, newest) for newest in (4, 5, 6)]
+
+    def killed(self, place: Location, *, at: str = "claims/orders", planned: Policy | None = None) -> None:
+        """An expire that is killed before it asks for a path, once it has said what it is about to remove."""
+
+        def die(operation: str, path: str) -> None:
+            inside = path.partition("/backups/")[2]
+            if inside == at and any((place / "backups").walk("audit")):
+                raise Killed
+
+        seen, _ = watched(place / "backups", die)
+        dying = Repository.open(replace(seen, signing=Signing.of(SECRET, trusted(SECRET))))
+        with pytest.raises(Killed):
+            apply_expire(dying, plan_expire(opened(place), planned or Policy(last=1)))
+
+    def test_what_is_still_there_is_a_note_and_its_deletion_a_finding(
+        self, place: Location, made: list[Manifest]
+    ) -> None:
+        self.killed(place)
+        report = check_trust(opened(place))
+        assert report.findings == ()
+        assert len(report.notes) == 2
+        assert f"backup {made[0].backup_id} of orders was about to be removed" in report.notes[0]
+        assert "is still there" in report.notes[0]
+        (place / "backups").delete(made[1].path)
+        assert check_trust(opened(place)).findings == (), "the control: without a pin the record explains it"
+        pin = json.loads(json.dumps(report.pin))
+        for _ in range(2):  # until somebody has seen to it
+            (finding,) = (later := check_trust(opened(place), pin=pin)).findings
+            assert f"backup {made[1].backup_id} of orders was there at an earlier check" in finding
+            pin = later.pin
+        expire = plan_expire(opened(place), Policy(last=1))
+        apply_expire(opened(place), expire)
+        assert len(check_trust(opened(place), pin=pin).findings) == 1, "another expire explains what it has removed"
+
+    def test_the_pinned_newest_is_explained_no_more_either(self, place: Location, made: list[Manifest]) -> None:
+        hold(opened(place), made[0], reason="the only one that stays")
+        forced = plan_expire(opened(place), Policy(last=1))
+        plan = replace(
+            forced, decisions=tuple(replace(d, keep=d.backup.backup_id == made[0].backup_id) for d in forced.decisions)
+        )
+
+        def die(operation: str, path: str) -> None:
+            if path.endswith("/claims/orders"):
+                raise Killed
+
+        seen, _ = watched(place / "backups", die)
+        with pytest.raises(Killed):
+            apply_expire(Repository.open(replace(seen, signing=Signing.of(SECRET, trusted(SECRET)))), plan)
+        pin = check_trust(opened(place)).pin
+        (place / "backups").delete(made[2].path)
+        (finding,) = check_trust(opened(place), pin=pin).findings
+        assert f"backup {made[2].backup_id} of orders (number 3) is pinned" in finding
+
+    def test_the_expire_that_is_run_again_explains_it(self, place: Location, made: list[Manifest]) -> None:
+        self.killed(place, at=made[1].path)
+        assert opened(place).backup_ids("orders") == (made[1].backup_id, made[2].backup_id)
+        report = check_trust(opened(place))
+        assert (report.findings, len(report.notes)) == ((), 1)
+        apply_expire(opened(place), plan_expire(opened(place), Policy(last=1)))
+        after = check_trust(opened(place), pin=report.pin)
+        assert (after.findings, after.notes, after.pin["removing"]) == ((), (), [])
+
+    def test_an_expire_that_ended_explains_what_it_says_it_has_removed(
+        self, place: Location, made: list[Manifest]
+    ) -> None:
+        """Also without a pin."""
+        done: list[str] = []
+
+        def meddle(operation: str, path: str) -> None:
+            if path.endswith("/claims/orders") and not done:
+                done.append(path)
+                dead = holds(opened(place), "orders")[made[1].backup_id].expires
+                release(opened(place), made[1], reason="it stays", dead_expires=dead)
+                hold(opened(place), made[1], reason="legal")
+
+        seen, _ = watched(place / "backups", meddle)
+        signer = Repository.open(replace(seen, signing=Signing.of(SECRET, trusted(SECRET))))
+        apply_expire(signer, plan_expire(opened(place), Policy(last=1)))
+        report = check_trust(opened(place))
+        assert (report.findings, report.notes, report.pin["removing"]) == ((), (), [])
+        (place / "backups").delete(made[1].path)
+        assert "backups number 1 to 2" not in str(check_trust(opened(place)).findings)
+        assert check_trust(opened(place)).findings == (
+            "backup number 2 of orders: missing, and no audit record of an expire explains it",
+        )
+
+    def test_a_deletion_whose_answer_was_lost_is_explained(self, place: Location, made: list[Manifest]) -> None:
+        """The store has removed the manifest, and the expire does not know it."""
+
+        def lose(operation: str, path: str) -> None:
+            if operation == "delete" and path.endswith(made[0].path):
+                (place / "backups").delete(made[0].path)
+                raise StorageError("no answer")
+
+        seen, _ = watched(place / "backups", lose)
+        signer = Repository.open(replace(seen, signing=Signing.of(SECRET, trusted(SECRET))))
+        with pytest.raises(StorageError, match="no answer"):
+            apply_expire(signer, plan_expire(opened(place), Policy(last=1)))
+        report = check_trust(opened(place))
+        assert report.findings == ()
+        assert [each["backup_id"] for each in report.pin["removing"]] == [made[1].backup_id]
+
+    @pytest.mark.parametrize("removing", [5, [5], [{}], [{"name": "a", "backup_id": "b", "record": 5}], {"a": "b"}])
+    def test_a_pin_that_makes_no_sense(self, place: Location, made: list[Manifest], removing: object) -> None:
+        pin = {**check_trust(opened(place)).pin, "removing": removing}
+        with pytest.raises(RefusedError, match="the pin cannot be read"):
+            check_trust(opened(place), pin=pin)
+
+    def test_a_pin_of_an_earlier_version(self, place: Location, made: list[Manifest]) -> None:
+        pin = dict(check_trust(opened(place)).pin)
+        del pin["removing"]
+        assert check_trust(opened(place), pin=pin).findings == ()
 
 
 class LocksNoted(LocalStore):
