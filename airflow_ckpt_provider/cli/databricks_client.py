@@ -25,7 +25,7 @@ from airflow_ckpt_provider.errors import (
 from airflow_ckpt_provider.lakeflow.answers import error_of, retry_after_of
 
 if TYPE_CHECKING:
-    from requests import Response
+    from requests import PreparedRequest, Response
 
 _PIPELINES, _STATEMENTS, _TABLES = "2.0/pipelines", "2.0/sql/statements", "2.1/unity-catalog/tables"
 #: Seconds for one request; times that a read is sent; the longest wait between two of them.
@@ -173,10 +173,22 @@ class DatabricksClient:
     ) -> dict[str, Any]:
         import requests
 
-        headers = {**self._login(), "User-Agent": f"airflow-ckpt/{__version__}"}
+        login = self._login()
+
+        def authenticate(request: PreparedRequest) -> PreparedRequest:
+            request.headers.update(login)
+            return request
+
         try:
             answer = requests.request(
-                method, f"{self.host}/api/{path}", params=dict(query), json=body, headers=headers, timeout=_TIMEOUT
+                method,
+                f"{self.host}/api/{path}",
+                params=dict(query),
+                json=body,
+                headers={"User-Agent": f"airflow-ckpt/{__version__}"},
+                # A header alone would be replaced by a login of ~/.netrc for this host.
+                auth=authenticate,
+                timeout=_TIMEOUT,
             )
         except OSError as e:  # requests' errors are OSErrors
             raise WorkspaceError(f"{subject}: {type(e).__name__}: {e}", hint="try again") from e

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requests.utils import get_netrc_auth
 
 from airflow_ckpt_provider.cli import databricks_client
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
@@ -421,6 +422,18 @@ def test_logins(workspace: FakeWorkspace, shell: Path, monkeypatch: pytest.Monke
     assert run("pipelines", "list", "--profile", "prod").code == 0
     none = run("pipelines", "list", "--profile", "nosuch")
     assert (none.code, "HINT: set DATABRICKS_HOST and DATABRICKS_TOKEN" in none.err) == (3, True), none.err
+
+
+def test_netrc_does_not_replace_the_login(
+    workspace: FakeWorkspace, shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = shell / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login token password dapi-other\nmachine localhost login token password x\n")
+    netrc.chmod(0o600)
+    monkeypatch.delenv("NETRC", raising=False)
+    assert get_netrc_auth(workspace.url) is not None, "requests would take it"
+    found = run("pipelines", "list")
+    assert found.code == 0, found.err
 
 
 def test_a_workspace_that_does_not_answer(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
