@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PIPELINES, _STATEMENTS, _TABLES = "2.0/pipelines", "2.0/sql/statements", "2.1/unity-catalog/tables"
 #: Seconds for one request; times that a read is sent; the longest wait between two of them.
 _TIMEOUT, _READS, _LONGEST_WAIT = 60.0, 5, 60.0
+_STRANGE = "copy the token again, without spaces, quotes and ends of lines around it"
 
 
 class DatabricksClient:
@@ -190,6 +191,12 @@ class DatabricksClient:
                 auth=authenticate,
                 timeout=_TIMEOUT,
             )
+        except ValueError as e:
+            # Words of these errors may have the value of a header in them: the token.
+            raise WorkspaceForbiddenError(
+                f"{subject}: a request to {self.host} cannot be made ({type(e).__name__})",
+                hint="see that the host and the token have no strange characters",
+            ) from None
         except OSError as e:  # requests' errors are OSErrors
             raise WorkspaceError(f"{subject}: {type(e).__name__}: {e}", hint="try again") from e
         return _loaded(answer, subject)
@@ -234,12 +241,23 @@ def open_client(profile: str | None = None) -> DatabricksClient:
     except ValueError as e:
         raise WorkspaceForbiddenError(f"the Databricks SDK finds no login: {e}", hint=how) from e
 
+    from requests.exceptions import InvalidHeader
+
     def login() -> Mapping[str, str]:
         try:
-            return dict(config.authenticate())
+            headers = dict(config.authenticate())
         except CkptError:
             raise
+        except InvalidHeader:  # its words have the value in them
+            raise WorkspaceForbiddenError("the Databricks SDK could not log in: InvalidHeader", hint=_STRANGE) from None
         except Exception as e:  # each kind of login has errors of its own
             raise WorkspaceForbiddenError(f"the Databricks SDK could not log in: {e}", hint=how) from e
+        for name, value in headers.items():
+            if not (value.isascii() and value.isprintable()):
+                raise WorkspaceForbiddenError(
+                    f"the login cannot be sent: {name} has characters that are no printable ASCII, such as the end of a line",
+                    hint=_STRANGE,
+                )
+        return headers
 
     return DatabricksClient(str(config.host), login)

@@ -16,7 +16,7 @@ from requests.utils import get_netrc_auth
 from airflow_ckpt_provider.cli import databricks_client
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
-from airflow_ckpt_provider.errors import WorkspaceError
+from airflow_ckpt_provider.errors import WorkspaceError, WorkspaceForbiddenError
 from airflow_ckpt_provider.lakeflow import blocking_run, starting
 from airflow_ckpt_provider.lakeflow.settings import MARK
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
@@ -434,6 +434,23 @@ def test_netrc_does_not_replace_the_login(
     assert get_netrc_auth(workspace.url) is not None, "requests would take it"
     found = run("pipelines", "list")
     assert found.code == 0, found.err
+
+
+@pytest.mark.parametrize("token", ["dapi-SECRET\n", "dapi-SEC\nRET", "dapi-SECRET\u2019", "dapi-SECRET\x7f"])
+def test_a_token_that_cannot_be_sent_is_not_shown(
+    workspace: FakeWorkspace, shell: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("DATABRICKS_TOKEN", token)
+    refused = run("pipelines", "list")
+    assert (refused.code, "Authorization has characters that are no printable ASCII" in refused.err) == (3, True)
+    assert "SEC" not in refused.err + refused.out
+    client = DatabricksClient(workspace.url, lambda: {"Authorization": f"Bearer {token}"})
+    if token.isprintable() or "\n" in token:
+        with pytest.raises(WorkspaceForbiddenError, match="cannot be made") as found:
+            client.ask("p")
+        assert "SEC" not in str(found.value)
+        assert found.value.__suppress_context__
+    assert not workspace.requests
 
 
 def test_a_workspace_that_does_not_answer(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
