@@ -15,6 +15,7 @@ from airflow_ckpt_provider.cli.changing import show_plan
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient, open_client
 from airflow_ckpt_provider.cli.earlier_run import EarlierRun, forgotten
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
+from airflow_ckpt_provider.cli.pipeline_words import in_shell, words_of_the_shell
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.json_text import load_json
@@ -72,6 +73,12 @@ def pipelines(call: Call) -> Answer:
         if getattr(args, option) and args.action not in actions:
             flag = "--" + option.replace("_", "-")
             raise UsageError(f"{flag} is not for {args.action}", hint=f"it is for {', '.join(actions)}")
+    with words_of_the_shell():
+        return _answer(call)
+
+
+def _answer(call: Call) -> Answer:
+    args = call.args
     if args.action == "list":
         return _list(call, open_client(args.profile))
     if not args.pipeline:
@@ -155,7 +162,7 @@ def _positions(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer
         made_by=call.made_by,
     )
     if call.screen:
-        call.screen.print(terminal.plan(found.to_markdown()))
+        call.screen.print(terminal.plan(in_shell(found.to_markdown())))
     return Answer(found.to_json(), findings=found.verdict is not Verdict.SAFE)
 
 
@@ -312,12 +319,12 @@ def _carried_out(
     """Show a plan; with ``--apply`` see that it may be carried out, and do it; with ``--forget`` remove its notes."""
     args = call.args
     if not args.forget:
-        show_plan(call, plan.to_markdown())
+        show_plan(call, in_shell(plan.to_markdown()))
     if not args.apply and not args.forget:
         return Answer(plan.to_json())
     bodies = [dict(body) for _, _, body in plan.calls]
     memos = FileMemos(fingerprint_of([client.host, examined.pipeline_id, plan.kind, bodies]))
-    with memos.locked():
+    with memos.locked(), words_of_the_shell(str(memos.path)):
         earlier = EarlierRun.of(memos)
         if args.forget:
             return _forget(call, client, examined, plan, earlier)

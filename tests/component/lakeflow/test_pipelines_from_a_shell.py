@@ -16,6 +16,7 @@ from requests.utils import get_netrc_auth
 from airflow_ckpt_provider.cli import databricks_client
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
+from airflow_ckpt_provider.cli.pipeline_words import in_shell
 from airflow_ckpt_provider.errors import WorkspaceError, WorkspaceForbiddenError
 from airflow_ckpt_provider.lakeflow import blocking_run, starting
 from airflow_ckpt_provider.lakeflow.settings import MARK
@@ -372,6 +373,52 @@ def test_two_shells_reset_once(
     assert (first.code, rows(workspace)) == (0, 11), first.err
     assert (second[0].code, f"the same command is running (process {os.getpid()})" in second[0].err) == (1, True)
     assert pipelines(*argv).code == 0, "the lock went with its process"
+
+
+def test_hints_name_options_of_the_command(
+    workspace: FakeWorkspace, pipeline: Pipeline, shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_ckpt_provider.lakeflow.settings import merge_configuration
+
+    refresh = ("refresh", "customers", "--empty", "customers")
+    unsure = pipelines(*refresh, "--apply")
+    said = " ".join((unsure.out + unsure.err).split())
+    assert ("--accept UNKNOWN" in said, "--guard-report" in said) == (True, True), said
+    nothing = pipelines("refresh", "customers").err
+    assert "name the tables with --empty, or give --everything" in nothing
+    merge_configuration(databricks_client.open_client(), pipeline.pipeline_id, {"x": "y"}, "ann@host/1")
+    reset = ("reset", "customers", "--flow", FLOW, "--set", "x=y", "--accept", "WILL_FAIL", "--apply")
+    foreign = pipelines(*reset)
+    assert "pipelines put-back PIPELINE --changed-by 'ann@host/1' --apply" in foreign.err
+    # Two updates that can be ours after a lost answer: the note is the way out.
+    monkeypatch.setattr(starting.StartRequest, "may_be", lambda *_: True)
+    pipeline.when["RESETTING"] = lambda p: None
+    workspace.fault("POST", "/updates$", status=503, took_effect=True)
+    before = starting.note_before
+    monkeypatch.setattr(starting, "note_before", lambda *given: {**before(*given), "after": None, "since": 0})
+    lost = pipelines(*refresh, "--accept", "UNKNOWN", "--apply")
+    note = next((shell / "state").rglob("*.json"))
+    assert f"give --forget, which removes {note}, only when none is" in lost.err
+    for found in (unsure, foreign, lost):
+        for word in ("Operator", "Sensor", "this task", "accept=", "guard_report"):
+            assert word not in found.err + found.out
+    assert pipelines(*refresh, "--forget").code == 0
+    assert not note.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("give on_active_update='stop'", "give --on-active-update stop"),
+        ("give wait_for='RUNNING', or None", "give --wait-for RUNNING"),
+        ("give wait_for, or configuration_after='keep'", "give wait_for, or --configuration-after keep"),
+        ("or give timezone='Europe/Berlin'", "or give --timezone Europe/Berlin"),
+        ("accept it in so many words: accept='WILL_LOSE'", "accept it in so many words: --accept WILL_LOSE"),
+        ("the next attempt of this task tries again", "the same command, run again, tries again"),
+    ],
+)
+def test_words_of_the_shell(text: str, words: str) -> None:
+    assert in_shell(text) == words
 
 
 def test_keys_of_a_command_that_is_lost(workspace: FakeWorkspace, pipeline: Pipeline, shell: Path) -> None:
