@@ -57,6 +57,7 @@ def story(spark_host: SparkHost, tmp_path: Path) -> TwoTables:
     return TwoTables(spark_host, tmp_path, "dedup_to_two_tables")
 
 
+@pytest.mark.slow
 def test_both_are_row_exact_and_one_alone_is_not(story: TwoTables) -> None:
     """Four right batches, two wrong ones, back by two with both tables; undone, and again. Then the control: with one alone."""
     story.run(4)

@@ -485,8 +485,13 @@ def test_good_last_state(make_stream: MakeStream, upgrade: Run, tell: Tell) -> N
     kept(found, tell, "refactored")
 
 
-def test_good_stateless(make_stream: MakeStream, upgrade: Run, tell: Tell) -> None:
-    """A new checkpoint at the kept position; the reader options come from the plan."""
+def test_good_stateless(
+    make_stream: MakeStream, upgrade: Run, tell: Tell, kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new checkpoint at the position that the brokers have; the reader options come from the plan."""
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_UPGRADE_KAFKA", json.dumps({"conn_type": "kafka", "extra": json.dumps(kafka_broker.config)})
+    )
     stream = make_stream(releases=["plain"])
 
     def deploy() -> None:
@@ -498,8 +503,22 @@ def test_good_stateless(make_stream: MakeStream, upgrade: Run, tell: Tell) -> No
         stream.deploy("plain_again")
 
     # Without state an event that was sent twice is there twice.
-    found = upgrade(stream, "plain_again", mode="stateless", deploy=deploy, checks=None)
+    found = upgrade(
+        stream, "plain_again", mode="stateless", deploy=deploy, checks=None, kafka_config_id="upgrade_kafka"
+    )
     kept(found, tell, "plain_again")
+
+
+def test_a_position_that_nobody_asked_for_is_refused_before_the_stop(
+    make_stream: MakeStream, upgrade: Run, tell: Tell
+) -> None:
+    """Without ``kafka_config_id`` no broker is asked, and somebody has to accept that while the old version still runs."""
+    stream = make_stream(releases=["plain"])
+    found = upgrade(stream, "plain_again", mode="stateless", checks=None)
+    assert found.failed == ["new_positions", "report"]
+    assert [version for version, _ in stream.runs] == stream.running
+    assert stream.finish() == (0, 0)
+    tell("stopped before anything has changed by new_positions")
 
 
 @pytest.mark.parametrize("to", ["refactored", "drops_rows"])
