@@ -435,7 +435,10 @@ class TestUndo:
             undo(orders, repository(orders), sink=Sink(place=table), rest=STOPPED)
         assert batches_in(table)[-2:] == [99, 99]
         assert contents(orders) == before  # sealed as it was
-        assert error.value.hint == "run the same rewind again, which ends it and keeps what was written"
+        assert error.value.hint == (
+            "run the same rewind again, which ends it and keeps what was written; or restore version 7, without what was written "
+            f"since (RESTORE TABLE delta.`{table.uri}` TO VERSION AS OF 7), then run the same undo again"
+        )
         rewind(orders, "to_batch", 2, table=table)
         assert batches_in(table) == [0, 0, 1, 1, 2, 2, 99, 99]
 
