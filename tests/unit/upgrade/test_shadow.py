@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,8 +136,12 @@ def test_a_stream_that_has_stopped(follow: Follow):
     assert (followed.ended, followed.batches, found.equal) == ("idle", 3, True)
 
 
-def test_time_is_over(follow: Follow):
-    found, followed = follow(batches=9, timeout=3)
+def test_time_is_over(follow: Follow, monkeypatch: pytest.MonkeyPatch):
+    ran: list[int] = []
+    with monkeypatch.context() as patch:
+        # Time stands still until all there is has been run.
+        patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 4.0 if len(ran) == 3 else 0.0))
+        found, followed = follow(lambda batch, trial: ran.append(batch), batches=9, timeout=3)
     assert (followed.ended, followed.gap, followed.caught_up) == ("timeout", 0, False)
 
     def hangs(batch: int, trial: Trial) -> None:
