@@ -109,7 +109,7 @@ class _Expire:
         return ExpireOutcome(self.plan_id, tuple(self.removed), tuple(self.spared))
 
     def carry_out(self, name: str) -> None:
-        """Remove what goes of the streams of a name.
+        """Remove the backups of one name that the plan removes.
 
         Each expire first says of all of it that it goes, and then sees that a whole backup stays of which nobody says that. Of
         two that would remove what the other one keeps, at least the one that looks last sees the other's word. It looks again

@@ -52,7 +52,7 @@ class RepositoryKey:
     :param added_at: when it was added, ISO 8601; empty for the key that the repository was made with.
     :param added_by: who added it.
     :param note: what it is for.
-    :param is_given: it is the key that was given to open the repository; ``None`` where none was given.
+    :param is_given: whether the repository was opened with this key; ``None``: it was opened without a key.
     """
 
     id: str

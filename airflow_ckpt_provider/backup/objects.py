@@ -99,7 +99,7 @@ class Objects:
         """For each group of files what :meth:`store` may want to know of them, for objects like these in another process.
 
         Contents are only ever compared with contents of the same size. What is in the way of a content that was read shows
-        when it is created. So it does where a store copies by itself; it is told all the same, for that spares a request.
+        when it is created. A store that copies by itself refuses too; the name is given all the same, which spares a request.
         """
         wanted = {file.size for group in groups for file in group}
         vouched: defaultdict[int, list[FileEntry]] = defaultdict(list)
@@ -119,7 +119,7 @@ class Objects:
             yield Known(
                 tuple(here.values()),
                 tuple(entry for size in sizes for entry in vouched.get(size, ())),
-                # What is damaged may be missing, and is told to all: that is little.
+                # Damaged objects may be missing from the listing, and are few: every process gets them.
                 Marks(self._marks.generation, self._marks.condemned & here.keys() | self._damaged),
             )
 

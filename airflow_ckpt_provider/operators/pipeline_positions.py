@@ -26,7 +26,7 @@ class PipelinePositionsOperator(PipelineOperator):
     """Go through the five steps of a checkpoint's recovery for each flow: identify, position, how it is carried, reset, verify.
 
     Sends nothing but reads. Positions come from the event log's progress, the histories of source and target, the files of Auto
-    Loader and Kafka's timestamps; where none holds, the verdict is ``UNKNOWN``.
+    Loader and Kafka's timestamps; without any of these the verdict is ``UNKNOWN``.
 
     The result: ``verdict``, ``flows``, ``steps`` (one a flow), ``plan`` and ``markdown`` of the reset, and the arguments of
     ``ResetCheckpointOperator``: ``starting_positions``, ``configuration``, ``parameters``; ``checks`` for ``TableCheckOperator``.

@@ -49,8 +49,8 @@ class ResetRequest:
 
     :param way: what takes the place of the old checkpoint.
     :param batch_id: the batch after which the new one reads; ``None``: the newest that counts as done.
-    :param sinks: of each sink its URI, or the kind of one without a place, empty where none was named; and the ``txnAppId`` with
-        which the old query writes to it, else empty.
+    :param sinks: a pair for each sink: its URI, or its kind where it has no place (empty: no sink was named), and the
+        ``txnAppId`` with which the old query writes to it (empty: the query id).
     :param new_app_id: the one that the new query will write with; else empty.
     :param sources: source of the old query -> its place or name in the new one; empty text: it is gone.
     :param continue_numbers: the new checkpoint goes on with the old batch numbers.
