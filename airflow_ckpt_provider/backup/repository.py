@@ -463,28 +463,39 @@ class Repository:
         """Write an audit record: who changed what, and why. It names the one before, so that one that is gone is noticed."""
         now = datetime.now(UTC)
         path = f"audit/{now.strftime('%Y%m%dT%H%M%SZ')}-{plan_id}.json"
-        earlier = (self._hash(each) for each in sorted(self.whole_files("audit"), reverse=True))
-        previous = next(filter(None, earlier), "")
+        previous = next(filter(None, map(self._newest_hash, self._audit_by_second())), "")
         document = {"at": now.isoformat(), "plan_id": plan_id, "previous": previous, **facts}
         with suppress(FileExistsError):  # the same plan, carried to its end a second time within this second
             self.location.create(path, json.dumps(document).encode())
 
-    def _hash(self, path: str) -> str | None:
-        """SHA-256 of an audit record; ``None``: it is not signed by a trusted key, or cannot be read."""
-        try:
-            return hashlib.sha256(self.location.read_document(path, most=LARGE)).hexdigest()
-        except (DamagedFileError, TooLargeError, FileNotFoundError):
-            return None
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Audit records, newest first."""
+    def _audit_by_second(self) -> Iterator[list[str]]:
+        """Paths of the audit records of each second, newest first: names have seconds, the records have microseconds."""
 
         def second(path: str) -> str:
             return path.partition("-")[0]
 
         for _, of_one_second in groupby(sorted(self.whole_files("audit"), reverse=True), key=second):
+            yield list(of_one_second)
+
+    def _newest_hash(self, paths: Iterable[str]) -> str | None:
+        """SHA-256 of the newest of some audit records; ``None``: none is signed by a trusted key, or can be read."""
+        found: list[tuple[str, str]] = []
+        for path in paths:
+            try:
+                data = self.location.read_document(path, most=LARGE)
+            except (DamagedFileError, TooLargeError, FileNotFoundError):
+                continue
+            try:
+                at = str(load_json(data)["at"])
+            except (ValueError, KeyError, TypeError):
+                at = ""
+            found.append((at, hashlib.sha256(data).hexdigest()))
+        return max(found)[1] if found else None
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Audit records, newest first."""
+        for of_one_second in self._audit_by_second():
             records = self.read_records(of_one_second)
-            # The name has seconds, the record has microseconds.
             yield from sorted(records, key=lambda record: str(record["at"]), reverse=True)
 
     def audit(self, made_by: str) -> dict[str, Any] | None:

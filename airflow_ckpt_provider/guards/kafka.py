@@ -32,8 +32,8 @@ class KafkaGuard:
 
     :param settings: its own options, under ``kafka``: ``config`` (librdkafka's settings), ``timeout`` (seconds for one
         look, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
-        is too short for the planned downtime is a warning, and no verdict), ``options`` (source -> options of the query's reader that
-        matter here: ``subscribePattern``). Without ``config`` every answer is ``UNKNOWN``.
+        is too short for the planned downtime is a warning, and no verdict), ``options`` (source -> options of the query's
+        reader that matter here: ``subscribePattern``). Without ``config`` every answer is ``UNKNOWN``.
     :param cluster: the cluster, where it is open already.
     """
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -269,3 +270,15 @@ def test_audit_records(place: Location) -> None:
     assert (found["plan_id"], found["kind"]) == ("plan1", "restore")
     assert found["at"].endswith("+00:00")
     assert repo.audit("run 3") is None
+
+
+def test_an_audit_record_names_the_one_before_also_within_one_second(place: Location) -> None:
+    """Their names are in the order of their plan ids then."""
+    held = Repository.open_or_create(place)
+    for plan_id in ("ffff", "0000", "8888", "4444"):
+        held.record(plan_id, {"kind": "test"})
+    written = sorted(
+        (json.loads(data)["at"], data) for path, data in contents(place).items() if path.startswith("audit/")
+    )
+    hashes = [hashlib.sha256(data).hexdigest() for _, data in written]
+    assert [json.loads(data)["previous"] for _, data in written] == ["", *hashes[:-1]]
