@@ -278,7 +278,7 @@ def _uncopied(at: MirroredPartition) -> tuple[Verdict, str] | None:
                 f"{first.downstream:,} at most were copied: the others are holes, or are lost",
             )
     if not deleted:
-        return None
+        return _skipped(at, trail, below or trail.syncs[0]) if trail else None
     if not trail or not below:
         return Verdict.UNKNOWN, f"{gone}, and no sync shows that they were copied"
     points = [(s.upstream, s.downstream) for s in trail.since(below)]
@@ -291,6 +291,25 @@ def _uncopied(at: MirroredPartition) -> tuple[Verdict, str] | None:
                 Verdict.UNKNOWN,
                 f"{gone}, and the syncs do not show that all were copied: from {up} → {down} on, {next_up - up:,} offsets of "
                 f"the old log became {next_down - down:,} of the new one",
+            )
+    return None
+
+
+def _skipped(at: MirroredPartition, trail: SyncTrail, below: OffsetSync) -> tuple[Verdict, str] | None:
+    """Say where MirrorMaker may have left out records that the old cluster still has; ``None``: each advance was copied.
+
+    A MirrorMaker that lost its own positions goes on at the newest record where its consumer has ``auto.offset.reset=latest``.
+    """
+    points = [(s.upstream, s.downstream) for s in trail.since(below)]
+    if at.old_ends:
+        points.append((at.old_ends.latest, at.new_ends.latest))
+    for (up, down), (next_up, next_down) in pairwise(points):
+        if next_up > at.offset and next_up - up > next_down - down:
+            last = at.old_ends is not None and (next_up, next_down) == points[-1]
+            wait = ", are still to be copied (ask again when they are)" if last else ""
+            return Verdict.UNKNOWN, (
+                f"from {up} → {down} on, {next_up - up:,} offsets of the old log became {next_down - down:,} of the new one: "
+                f"the others are holes (compaction, transactions){wait}, or records that MirrorMaker skipped"
             )
     return None
 

@@ -83,6 +83,21 @@ def test_what_was_written_twice_is_in_the_bound() -> None:
     assert brief(translate(at)) == (102, "WILL_DUPLICATE", 8 + 8)
 
 
+@pytest.mark.parametrize("offset", [52, 200])
+def test_records_that_the_mirror_may_have_skipped_are_not_known(offset: int) -> None:
+    """MirrorMaker lost its positions and went on at the newest record: 20 records of the old log were not copied."""
+    jumped = trail((50, 0), (151, 101), (252, 182), (299, 229))
+    found = translate(replace(COPIED, offset=offset, trail=jumped, new_ends=ends(230)))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "from 151 → 101 on, 101 offsets of the old log became 81 of the new one" in found.reason
+    behind = translate(replace(COPIED, offset=offset, old_ends=ends(320, 50)))
+    assert behind.verdict is Verdict.UNKNOWN
+    assert "are still to be copied" in behind.reason
+    # What was skipped before the offset is lost to nobody.
+    before = trail((50, 0), (151, 81), (252, 182), (299, 229))
+    assert brief(translate(replace(COPIED, trail=before, new_ends=ends(230)))) == (82, "WILL_DUPLICATE", 48)
+
+
 def test_a_mirror_that_went_back_is_not_known() -> None:
     at = replace(COPIED, offset=200, trail=trail((50, 0), (210, 160), (180, 161), (299, 280)), new_ends=ends(281))
     found = translate(at)
@@ -288,6 +303,10 @@ class Copying:
         del self.old[:gone]
         self.next_read = max(self.next_read - gone, 0)
 
+    def jump(self) -> None:
+        """MirrorMaker lost its positions, and goes on at the newest record (``auto.offset.reset=latest``)."""
+        self.next_read = len(self.old)
+
     def make_again(self) -> None:
         """Delete the old topic and make it again; MirrorMaker begins it from its start, and the new topic stays."""
         self.life += 1
@@ -309,6 +328,8 @@ def test_random_mirrors_lose_nothing_and_repeat_no_more_than_was_said() -> None:
             mirror.copy(chance.choice([chance.randrange(1, 60), 1000]), lag)
             if chance.random() < 0.3:
                 mirror.crash(chance.randrange(1, 15))
+            if chance.random() < 0.1:
+                mirror.jump()
             if remade and chance.random() < 0.5:
                 mirror.make_again()
                 mirror.write(chance.randrange(1, 120), chance.choice([0, 0, 0.1]))
