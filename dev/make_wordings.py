@@ -8,9 +8,10 @@ error-conditions files in the jars of the Spark that is installed and of its con
 
 from __future__ import annotations
 
+import functools
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
@@ -21,7 +22,8 @@ ROOT = Path(__file__).parents[1]
 WORDINGS = ROOT / "airflow_ckpt_provider/advisor/wordings.json"
 
 
-def messages() -> dict[str, str]:
+@functools.cache
+def messages() -> Mapping[str, str]:
     """Name of each error condition in the jars -> its message, of a sub-condition without that of the condition."""
     jars = [*Path(pyspark.__file__).parent.glob("jars/spark-*.jar")]
     for connector in ("delta-spark", "spark-sql-kafka"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import http.client
 import json
 import os
@@ -88,11 +89,14 @@ class S3Server:
         :param locks: with Object Lock, and with versions therefore.
         """
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
-        if locks:
-            self.client().create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
-        else:
-            self.filesystem().mkdir(name)
+        options = {"ObjectLockEnabledForBucket": True} if locks else {}
+        self._admin.create_bucket(Bucket=name, **options)
         return name
+
+    @functools.cached_property
+    def _admin(self) -> Any:
+        # One for all buckets: to make a client takes half a second.
+        return self.client()
 
     def client(self, identity: Identity = ADMIN) -> Any:
         """A client of botocore, for requests that no filesystem has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sized
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -81,10 +81,11 @@ def in_order(
     results: dict[int, Result] = {}
     taken = 0
     failed: list[BaseException] = []
+    all_begun = False
     lock = threading.Lock()
 
     def take_turns() -> None:
-        nonlocal taken
+        nonlocal taken, all_begun
         while True:
             with lock:
                 if failed:
@@ -92,6 +93,7 @@ def in_order(
                 try:
                     number, item = next(numbered)
                 except StopIteration:
+                    all_begun = True
                     return
                 except BaseException as e:
                     failed.append(e)
@@ -108,9 +110,15 @@ def in_order(
                 return
 
     threads = min(workers, len(items)) if isinstance(items, Sized) else workers
-    with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, threads - 1)) as pool:
         try:
-            wait([pool.submit(take_turns) for _ in range(threads)])
+            helpers: list[Future[None]] = []
+            # To start a thread costs more than a file on a local disk: the calling thread is one of them, and the others are
+            # started only while there is something left to begin.
+            while len(helpers) < threads - 1 and not (all_begun or failed):
+                helpers.append(pool.submit(take_turns))
+            take_turns()
+            wait(helpers)
         except BaseException as e:  # Ctrl-C: what has not begun must not
             failed.append(e)
             raise
