@@ -13,7 +13,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test lint format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -25,6 +25,9 @@ demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, 
 demo-upgrade: java venv jars ## Upgrade a live stream with the DAG safe_upgrade, once well and once badly (BAD=kind)
 	@$(PY) -m demo.upgrade.main $(if $(BAD),--bad $(BAD)) $(ARGS)
 
+test-fast: venv ## Run the tests of the core that need no Java, in a minute
+	@$(PY) -m pytest -n auto --dist worksteal -m fast tests/unit $(ARGS)
+
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -n auto --dist loadfile $(ARGS)
 
@@ -32,6 +35,12 @@ lint: venv ## Check style and types
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+
+lint-workflows: ## Check .github/workflows with actionlint (fetched on first use, needs Go)
+	@dev/actionlint.sh
+
+release-check: venv ## Build and check the package for a tag: make release-check TAG=v0.1.0
+	@dev/release-check.sh $(TAG)
 
 format: venv ## Write the code in the project's style
 	@$(PY) -m ruff check --fix --exit-zero --quiet .

@@ -10,35 +10,40 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Seconds a small file, or a listing, takes in an object store; mostly it is more.
-A_FILE = 0.010
+#: Seconds until an object store answers a request, as seen from another machine of its region.
+LATENCY = 0.050
 #: Seconds within which the copies begin.
-_WITHIN = 6.0
+_WITHIN = 2.0
 
 
-def copy_recursively(source: Path, target: Path) -> int:
+def copy_recursively(source: Path, target: Path, latency: float = LATENCY) -> int:
     """Copy a directory in listing order, as ``hadoop fs -cp``, ``dbutils.fs.cp`` and others do; return how many files vanished.
+
+    A listing is one request; a file is two, one that reads and one that writes.
 
     Hidden files are left out: they are the checksums of a local disk, an object store has none. A file that is
     deleted between the listing and its copy is passed over.
 
     :param source: the checkpoint.
     :param target: where the copy goes.
+    :param latency: seconds that each request takes.
     """
     vanished = 0
     target.mkdir(parents=True)
-    time.sleep(A_FILE)
+    time.sleep(latency)
     for entry in sorted(source.iterdir()):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            vanished += copy_recursively(entry, target / entry.name)
+            vanished += copy_recursively(entry, target / entry.name, latency)
             continue
-        time.sleep(A_FILE)
+        time.sleep(latency)
         try:
             shutil.copyfile(entry, target / entry.name)
         except FileNotFoundError:
             vanished += 1
+            continue
+        time.sleep(latency)
     return vanished
 
 

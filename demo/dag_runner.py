@@ -34,7 +34,7 @@ def run(dag_id: str, conf: dict[str, Any], approve: str = "") -> dict[str, Any]:
     from airflow.sdk.configuration import conf as settings
 
     # Loaded for each run: dag.test() leaves the form's values in the DAG.
-    bag = DagBag(dag_folder=settings.get("core", "dags_folder"))
+    bag = DagBag(dag_folder=os.path.join(settings.get("core", "dags_folder"), f"{dag_id}.py"))
     if bag.import_errors:
         raise RuntimeError(str(bag.import_errors))
     manager = DagBundlesManager()

@@ -22,13 +22,13 @@ from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.opening import open_location
 from demo.comparison import Comparison, compare, read, totals_of
-from demo.control import Attempt, Copies
+from demo.control import LATENCY, Attempt, Copies
 from demo.interruptions import Interruptions
 from demo.orders import Arrivals
 from demo.output import clear_output
 from demo.own_airflow import Airflow, DagRun
 from demo.processes import Process, Processes, ProcessFailedError, wait_until
-from demo.report import ControlResult, summary, write
+from demo.report import ControlResult, losses, summary, write
 from demo.spark_errors import reason
 from demo.timeline import Timeline
 
@@ -51,8 +51,8 @@ class Scale:
     copies: int
 
 
-FULL = Scale(files=480, first=6, more=10, copies=4)
-SHORT = Scale(files=160, first=3, more=4, copies=1)
+FULL = Scale(files=240, first=2, more=6, copies=4)
+SHORT = Scale(files=160, first=1, more=4, copies=1)
 
 
 @dataclass
@@ -97,8 +97,8 @@ class Demo:
             directory.mkdir(parents=True)
         Repository.open_or_create(open_location(str(self.repository)))
         try:
-            airflow = Airflow.start(self.processes, self.airflow_home)
-            stream = self._stream_runs(airflow)
+            stream = self._stream_runs()
+            airflow = self._airflow_starts(stream)
             self._back_up(airflow)
             copies = self._more_data(stream)
             self._kill(stream)
@@ -117,16 +117,28 @@ class Demo:
 
     # The steps, in order.
 
-    def _stream_runs(self, airflow: Airflow) -> Process:
+    def _stream_runs(self) -> Process:
         self.timeline.step("A stream runs: orders arrive as files, Spark keeps totals by customer in a Delta table")
         self.arrivals.start()
         stream = self._start_stream()
-        with self.timeline.waiting("Spark and Airflow start"):
+        with self.timeline.waiting("Spark starts"):
+            self._wait_for_batch(0, stream)
+        self._tell_progress()
+        return stream
+
+    def _airflow_starts(self, stream: Process) -> Airflow:
+        self.timeline.step("Airflow starts, with a new metadata database")
+        # After Spark: both want all cores while they start.
+        airflow = Airflow.start(self.processes, self.airflow_home)
+        with self.timeline.waiting("Airflow starts"):
             self._wait_for_batch(self.scale.first, stream)
             airflow.wait_until_ready()
-        now = self._progress()
-        self.timeline.say(f"batch {now.latest_committed} is committed, {self.arrivals.written} files have arrived")
-        return stream
+        self._tell_progress()
+        return airflow
+
+    def _tell_progress(self) -> None:
+        committed = self._progress().latest_committed
+        self.timeline.say(f"batch {committed} is committed, {self.arrivals.written} files have arrived")
 
     def _back_up(self, airflow: Airflow) -> None:
         self.timeline.step("Backup while it writes: Airflow runs the DAG scheduled_backup")
@@ -152,7 +164,8 @@ class Demo:
 
     def _more_data(self, stream: Process) -> Copies:
         self.timeline.step(
-            f"More data arrives; the control copies the checkpoint file by file, {self.scale.copies} times"
+            f"More data arrives; the control copies the checkpoint file by file, {self.scale.copies} times, "
+            f"with {1000 * LATENCY:.0f} ms a request, as from an object store"
         )
         copies = Copies(self.checkpoint, self.control, self.scale.copies)
         copies.start()
@@ -245,8 +258,9 @@ class Demo:
         controls = []
         for copy in copies.taken:
             error = attempts[str(copy.number)].error
-            table = None if error else compare(read(self.control / str(copy.number) / "table"), expected)
-            controls.append(ControlResult(copy, error, table))
+            table = read(self.control / str(copy.number) / "table")
+            until = max(row["last_order"] for row in table) if error else None
+            controls.append(ControlResult(copy, error, compare(table, expected), until))
         self._tell(result, controls)
         return result.is_exact
 
@@ -262,7 +276,8 @@ class Demo:
     def _wait_for_batch(self, batch: int, stream: Process) -> None:
         def is_there() -> bool:
             commits = self.checkpoint / "commits"
-            return commits.exists() and (self._progress().latest_committed or 0) >= batch
+            newest = self._progress().latest_committed if commits.exists() else None
+            return newest is not None and newest >= batch
 
         wait_until(is_there, at_most=180, what=f"batch {batch}", process=stream)
 
@@ -291,6 +306,8 @@ class Demo:
     def _tell(self, result: Comparison, controls: list[ControlResult]) -> None:
         for line in map(str, controls):
             self.timeline.say(line, style="yellow")
+        table = losses(result, controls)
+        self.timeline.document("\n".join(table))
         lines = [
             f"rows lost {result.rows_lost}, rows doubled {result.rows_doubled}",
             f"restored: {result.rows_equal} of {result.rows} table rows equal in every column; "
@@ -311,6 +328,7 @@ class Demo:
             self.facts,
             ["# The demo's last run", "", *(f"- {line}" for line in lines), "", "## Control", ""]
             + [f"- {control}" for control in controls]
+            + ["", *table]
             + ["", "## Timeline", "", "| at (s) | step | what |", "| --- | --- | --- |", *steps],
         )
 

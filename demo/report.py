@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,29 @@ class ControlResult:
 
     :param copy: the copy.
     :param error: Spark's, if it refused to start from it or failed on the way.
-    :param comparison: of its table, if it ran to the end.
+    :param comparison: of its table: after the end of the input, or as Spark left it when it refused.
+    :param until: the newest order in its table, where it refused.
     """
 
     copy: Copy
     error: str | None
-    comparison: Comparison | None
+    comparison: Comparison
+    until: datetime | None = None
 
     @property
     def failed(self) -> bool:
         """Whether the copy was no backup."""
-        return self.comparison is None or not self.comparison.is_exact
+        return self.error is not None or not self.comparison.is_exact
 
     @property
     def is_silent(self) -> bool:
         """Whether it failed without an error: the worst outcome."""
-        return self.comparison is not None and not self.comparison.is_exact
+        return self.error is None and not self.comparison.is_exact
 
     def __str__(self) -> str:
         """Say it in one line."""
-        if self.comparison is None:
-            outcome = f"Spark refuses: {self.error}"
+        if self.error is not None:
+            outcome = f"Spark refuses to start: {self.error}"
         elif self.comparison.is_exact:
             outcome = "worked, this time"
             if self.copy.batches < _ENOUGH:
@@ -60,10 +63,32 @@ class ControlResult:
             "vanished": self.copy.vanished,
             "batches": self.copy.batches,
             "seconds": round(self.copy.seconds, 2),
-            "outcome": "refused" if self.comparison is None else "wrong" if self.failed else "worked",
+            "outcome": "refused" if self.error is not None else "wrong" if self.failed else "worked",
             "error": self.error,
-            "comparison": asdict(self.comparison) if self.comparison else None,
+            "comparison": asdict(self.comparison),
         }
+
+
+def losses(restored: Comparison, results: list[ControlResult]) -> list[str]:
+    """A table in Markdown: which rows each way back lost.
+
+    :param restored: what the restore of the backup came to.
+    :param results: of all copies.
+    """
+    lines = [
+        "| way back | orders lost | orders doubled | worth | which |",
+        "| --- | --- | --- | --- | --- |",
+        f"| restore of the backup | {restored.rows_lost} | {restored.rows_doubled} | 0.00 | none |",
+    ]
+    for result in results:
+        found = result.comparison
+        worth = abs(found.expected_cents - found.cents) / 100
+        wrong = f"of {found.rows - found.rows_equal} customers" if result.failed else "none"
+        which = f"all after {result.until:%H:%M:%S}" if result.until else wrong
+        lines.append(
+            f"| recursive copy {result.copy.number} | {found.rows_lost:,} | {found.rows_doubled:,} | {worth:,.2f} | {which} |"
+        )
+    return lines
 
 
 def summary(results: list[ControlResult]) -> str:

@@ -41,7 +41,7 @@ CONF = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # Chosen so that the copy beside the backup has a chance to tear: many small state files, cleaned up fast. With Spark's own
     # defaults it takes many thousand files, or a store far slower than this disk, for the same.
-    STATE_PARTITIONS: "24",
+    STATE_PARTITIONS: "12",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
     "spark.sql.streaming.stateStore.maintenanceInterval": "500ms",

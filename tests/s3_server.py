@@ -90,16 +90,12 @@ class S3Server:
         """
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
         options = {"ObjectLockEnabledForBucket": True} if locks else {}
-        self._admin.create_bucket(Bucket=name, **options)
+        self.client().create_bucket(Bucket=name, **options)
         return name
 
-    @functools.cached_property
-    def _admin(self) -> Any:
-        # One for all buckets: to make a client takes half a second.
-        return self.client()
-
+    @functools.cache  # noqa: B019  (few servers, and to make a client takes half a second)
     def client(self, identity: Identity = ADMIN) -> Any:
-        """A client of botocore, for requests that no filesystem has."""
+        """The client of botocore of an identity, for requests that no filesystem has."""
         import botocore.session
 
         return botocore.session.get_session().create_client(

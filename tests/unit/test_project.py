@@ -126,6 +126,35 @@ def test_make_alone_explains_every_command() -> None:
     assert targets - set(re.findall(r"^  make (\S+)", shown, re.MULTILINE)) == {"java", "jars-s3a"}
 
 
+# --- the workflows; `make lint-workflows` checks their grammar ---
+
+WORKFLOWS = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
+
+
+def test_workflows_run_targets_that_exist() -> None:
+    targets = set(re.search(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE)[1].split())  # type: ignore[index]
+    nightly = re.search(r"target: \[(.*)\]", WORKFLOWS["nightly"])[1].split(", ")  # type: ignore[index]
+    asked = {target for text in WORKFLOWS.values() for target in re.findall(r"run: make ([\w-]+)", text)} | {*nightly}
+    assert {"lint", "lint-workflows", "test-fast", "test", "docs", "release-check", "slow"} <= asked
+    assert asked <= targets
+
+
+def test_workflows_run_every_python_and_airflow_that_is_supported() -> None:
+    full = WORKFLOWS["full"]
+    pythons = [c.rpartition(" ")[2] for c in PROJECT["project"]["classifiers"] if "Python :: 3." in c]
+    assert re.search(r"python: \[(.*)\]", full)[1] == ", ".join(f'"{python}"' for python in pythons)  # type: ignore[index]
+    oldest = re.search(r"apache-airflow>=3\.(\d+)", str(PROJECT["project"]["dependencies"]))[1]  # type: ignore[index]
+    newest = locked()["apache-airflow"].split(".")[1]
+    minors = {f"3.{minor}" for minor in range(int(oldest), int(newest) + 1)}
+    assert set(re.findall(r"\b3\.\d\b(?!\d)", " ".join(re.findall(r"airflow: .*", full)))) == minors
+
+
+def test_workflows_hold_no_secret_and_give_no_rights_by_default() -> None:
+    for name, text in WORKFLOWS.items():
+        assert "secrets." not in text, f"{name}: publishing is trusted, nothing else needs a secret"
+        assert "\npermissions:\n  contents: read\n" in text, name
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run one of our scripts on a machine that has only the named programs, each a shell script or a link."""
