@@ -42,6 +42,10 @@ lint-workflows: ## Check .github/workflows with actionlint (fetched on first use
 release-check: venv ## Build and check the package for a tag: make release-check TAG=v0.1.0
 	@dev/release-check.sh $(TAG)
 
+docs: venv ## Build the documentation into .cache/docs/html; a broken link or a warning is an error
+	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -d .cache/docs/doctrees docs .cache/docs/html
+	@echo .cache/docs/html/index.html
+
 format: venv ## Write the code in the project's style
 	@$(PY) -m ruff check --fix --exit-zero --quiet .
 	@$(PY) -m ruff format .

@@ -1,0 +1,145 @@
+"""The pages that lead a newcomer: what they say to type exists, and the tutorial works as it is printed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import NamedTuple
+
+import pytest
+
+from airflow_ckpt_provider.cli.main import build_parser
+from tests.command_line import run
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "airflow_ckpt_provider"
+#: Folders whose public classes a DAG author uses.
+FOLDERS = ("operators", "sensors", "task_groups", "notifications", "hooks", "triggers", "links")
+
+
+class Row(NamedTuple):
+    """A row of the table: what happened, and what to use."""
+
+    situation: str
+    command: str
+    operator: str
+    dag: str
+    page: str
+
+
+ROWS = [
+    Row(*(cell.strip() for cell in line.strip("|").split(" | ")))
+    for line in (DOCS / "by-situation.md").read_text().splitlines()
+    if line.startswith("| ") and not line.startswith("| situation |")
+]
+
+
+def named(cell: str) -> str | None:
+    return None if cell == "-" else cell.strip("`")
+
+
+def test_enough_situations() -> None:
+    assert len(ROWS) >= 40
+    assert len({row.situation for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.filterwarnings("error")
+def test_every_command_parses() -> None:
+    for row in ROWS:
+        if command := named(row.command):
+            program, *arguments = shlex.split(command)
+            assert program == "airflow-ckpt"
+            build_parser().parse_args(arguments)
+
+
+def test_every_operator_can_be_imported() -> None:
+    known: set[str] = set()
+    for folder in FOLDERS:
+        package = import_module(f"airflow_ckpt_provider.{folder}")
+        for module in iter_modules(package.__path__):
+            known |= {name for name in vars(import_module(f"{package.__name__}.{module.name}")) if name[0] != "_"}
+    asked = {operator for row in ROWS if (operator := named(row.operator))}
+    assert len(asked) > 25
+    assert asked <= known
+
+
+def test_every_dag_and_page_exists() -> None:
+    assert {f"{dag}.py" for row in ROWS if (dag := named(row.dag))} <= {p.name for p in (ROOT / "dags").glob("*.py")}
+    for row in ROWS:
+        [page] = re.findall(r"\]\((.+)\)", row.page)
+        assert (DOCS / page).exists(), row
+
+
+def test_every_example_dag_is_in_a_situation() -> None:
+    shown = {row.dag.strip("`") for row in ROWS}
+    assert {path.stem for path in (ROOT / "dags").glob("*.py")} <= shown
+
+
+def test_every_public_class_is_in_the_reference() -> None:
+    listed = set(
+        re.findall(r"^\.\. auto(?:class|function):: (\S+)$", (DOCS / "reference.md").read_text(), re.MULTILINE)
+    )
+    public = set()
+    for folder in FOLDERS:
+        for path in (PACKAGE / folder).glob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                callable_too = folder in ("task_groups", "notifications") and isinstance(node, ast.FunctionDef)
+                if (isinstance(node, ast.ClassDef) or callable_too) and not node.name.startswith("_"):
+                    public.add(f"{PACKAGE.name}.{folder}.{path.stem}.{node.name}")
+    assert listed == public
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = set(re.findall(r"^([\w/-]+)$", (DOCS / "index.md").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")} - {"index"}
+    assert listed == pages
+
+
+def masked(line: str) -> str:
+    """A line without what is different in every run: names of backups and plans, times, sizes."""
+    line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b", "ID", line)
+    return re.sub(r"\d+", "N", re.sub(r"\s+", " ", line.strip()))
+
+
+def shows(printed: str, shown: list[str]) -> bool:
+    """Whether output looks as it is shown: `…` in a line is any text, and alone any number of lines."""
+    pattern = ""
+    for line in shown:
+        if line == "…":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += ".*".join(re.escape(masked(part)) for part in line.split("…")).rstrip(" ") + r"\n"
+    return re.fullmatch(pattern, "".join(masked(line) + "\n" for line in printed.splitlines())) is not None
+
+
+def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command of the page, one after the other, prints what the page shows."""
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```console\n(.*?)^```", (DOCS / "start.md").read_text(), re.MULTILINE | re.DOTALL)
+    steps = [step.splitlines() for block in blocks for step in re.split(r"^\$ ", block, flags=re.MULTILINE) if step]
+    assert len(steps) >= 10
+    for command, *shown in steps:
+        program, *arguments = shlex.split(command)
+        if program == "airflow-ckpt":
+            done = run(*arguments)
+            assert done.code == (1 if "STATE-INCOMPLETE" in "".join(shown) else 0), done
+            printed = done.out
+        else:
+            program = sys.executable if program == "python" else program
+            printed = subprocess.run(
+                [program, *arguments],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+        assert shows(printed, shown), f"{command}\n{printed}"
+    assert list(tmp_path.iterdir()) == []
