@@ -1,15 +1,18 @@
 """A flow of a Lakeflow pipeline fails on its checkpoint: the way back, tried on a test pipeline first.
 
-Fill in the form; read which way is advised and the plan of it; the test pipeline, deployed from the same code, goes that way
-first and its tables are counted; approve or not; then production goes the same way and is counted too. No answer is a
-no. Until the approval nothing of production has been touched, and a plan (the default) sends nothing but reads.
+Fill in the form; where each failed flow has to begin is found; read which way is advised and the plan of it; the test pipeline,
+deployed from the same code, goes that way first and its tables are counted; approve or not; then production goes the same way
+and is counted too. No answer is a no. Until the approval nothing of production has been touched, and a plan (the default) sends
+nothing but reads.
 
 The three ways are the reset of the failed flow's checkpoint (its table keeps its rows), the full refresh, and the full
 refresh with a copy of the table before it and a backfill from the copy. `docs/howto/lakeflow-choose.md` tells them apart.
 
-The fixed code has to be deployed to both pipelines before. A position in `starting_positions` that names the key that the code
-reads it from (`carried_by`) is merged into the pipeline's configuration for the update and put back afterwards; for a flow with
-`"language": "sql"` it is a parameter of the update. Parameters do not reach Python code.
+The fixed code has to be deployed to both pipelines before. Positions are found from the event log, histories, files and Kafka,
+on the test pipeline too, and once more after the approval: the reset is refused if the flow has read on since. `about` names the
+keys that the code reads them from (`carried_by`): they are merged into the pipeline's configuration for the update and put back
+afterwards; for a flow with `"language": "sql"` they are parameters of the update. Parameters do not reach Python code. With
+`starting_positions` the form gives the positions, and nothing is found.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from airflow_ckpt_provider.lakeflow.positions import SQL, positions_of
 from airflow_ckpt_provider.lakeflow.strategy import StrategyFacts, Way, recovery_strategy
 from airflow_ckpt_provider.lakeflow.table_check import table_checks
 from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
+from airflow_ckpt_provider.operators.pipeline_positions import PipelinePositionsOperator
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
@@ -37,7 +41,7 @@ PLAN = "(ti.xcom_pull(task_ids='plan_reset') or ti.xcom_pull(task_ids='plan_refr
 
 
 def carried(starting_positions: Any, *, sql: bool) -> dict[str, str]:
-    """Keys and values that reach SQL as parameters, or any code as configuration."""
+    """Keys and values of the form's positions that reach SQL as parameters, or any code as configuration."""
     return {
         position.carried_by[option]: value
         for position in positions_of(starting_positions)
@@ -46,31 +50,54 @@ def carried(starting_positions: Any, *, sql: bool) -> dict[str, str]:
     }
 
 
-@task(multiple_outputs=True)
-def advise(params: dict[str, Any] | None = None) -> dict[str, Any]:
+def begins(task_id: str) -> dict[str, str]:
+    """Arguments of a reset: what a task has found, or else what the form says."""
+    found = f"(ti.xcom_pull(task_ids='{task_id}') or ti.xcom_pull(task_ids='advise')['given'])"
+    names = ("flows", "starting_positions", "configuration", "parameters")
+    return {name: f"{{{{ {found}['{name}'] | tojson }}}}" for name in names}
+
+
+@task.branch
+def positions_given(params: dict[str, Any] | None = None) -> str:
+    """Find positions, unless the form gives them or asks for another way."""
+    form = params or {}
+    return "find" if form["strategy"] in (ADVISE, Way.RESET.value) and not form["starting_positions"] else "advise"
+
+
+@task(multiple_outputs=True, trigger_rule=ONE_IS_ENOUGH)
+def advise(found: dict[str, Any] | None, params: dict[str, Any] | None = None) -> dict[str, Any]:
     """Rank the ways by what is known; take the one that was asked for, or the best."""
     form = params or {}
-    known = {"position_known": True} if form["starting_positions"] else {}
+    positions = [position for each in (found or {}).get("steps", ()) for position in each["positions"]]
+    known_where = bool(positions) and all(p["options"] and p["verdict"] != "UNKNOWN" for p in positions)
+    known = {"position_known": True} if form["starting_positions"] or known_where else {}
     strategies = recovery_strategy(StrategyFacts.from_json({**known, **form["facts"]}))
     checks = table_checks({**form["checks"], **form["test_checks"]})
     return {
         "way": strategies.best.way.value if form["strategy"] == ADVISE else form["strategy"],
         "markdown": strategies.to_markdown(),
-        "parameters": carried(form["starting_positions"], sql=True),
-        "configuration": carried(form["starting_positions"], sql=False),
+        "given": {
+            "flows": form["flows"],
+            "starting_positions": form["starting_positions"],
+            "configuration": carried(form["starting_positions"], sql=False),
+            "parameters": carried(form["starting_positions"], sql=True),
+        },
+        "checks": form["checks"] or (found or {}).get("checks", {}),
         "keys": {check.table.rpartition(".")[2]: list(check.keys) for check in checks if check.keys},
     }
 
 
-def by_way(reset: str, refresh: str) -> Any:
-    """A branch: the reset, or the refresh of one kind or the other."""
+def by_way(reset: str, refresh: str, find: str | None = None) -> Any:
+    """A branch: the reset, after its positions are found, or the refresh of one kind or the other."""
 
     # All that is before it has to have succeeded: `advise` alone, which has in every run, is no leave to go on.
     @task.branch(task_id=f"which_{reset}")
-    def which(way: str) -> str:
-        return reset if way == Way.RESET.value else refresh
+    def which(way: str, given: dict[str, Any]) -> str:
+        if way != Way.RESET.value:
+            return refresh
+        return reset if find is None or given["starting_positions"] else find
 
-    return which(advice["way"])
+    return which(advice["way"], advice["given"])
 
 
 @task.branch(trigger_rule=ONE_IS_ENOUGH)
@@ -112,12 +139,36 @@ with DAG(
             title="What is known",
             description="for the advice: source, source_holds_history, source_holds_unread, sink_idempotent, stateful, …",
         ),
-        "flows": Param([], type="array", title="Flows to reset", description="as the event log names them, one a line"),
+        "flows": Param(
+            [],
+            type="array",
+            title="Flows to reset",
+            description="as the event log names them, one a line; empty: that failed",
+        ),
+        "about": Param(
+            {},
+            type="object",
+            title="What you know of each flow",
+            description='flow -> {"sources": …, "carried_by": {option: key}, "language": "python", "keys": […], …}',
+        ),
+        "margin": Param(
+            None,
+            type=["null", "number"],
+            minimum=0,
+            title="Margin",
+            description="seconds, for positions found by times",
+        ),
+        "kafka_config_id": Param(
+            None, type=OPTIONAL, title="Kafka", description="connection of type kafka, for offsets"
+        ),
+        "test_flows": Param([], type="array", title="Flows of the test pipeline", description="the same"),
+        "test_about": Param({}, type="object", title="What you know of them", description="empty: the same"),
         "starting_positions": Param(
             {},
             type="object",
             title="Starting positions",
-            description='flow -> {"options": {"modifiedAfter": …}, "carried_by": {"modifiedAfter": key}, "language": "python"} '
+            description="empty: found; "
+            'flow -> {"options": {"modifiedAfter": …}, "carried_by": {"modifiedAfter": key}, "language": "python"} '
             'or "deployed": true',
         ),
         "tables": Param([], type="array", title="Tables to refresh", description="bare names, one a line"),
@@ -128,7 +179,7 @@ with DAG(
             {},
             type="object",
             title="Counts in production",
-            description='full name of a table -> {"keys": […], "expected": "SELECT <keys> FROM <source>"}',
+            description='full name of a table -> {"keys": […], "expected": "SELECT <keys> FROM <source>"}; empty: as found',
         ),
         "test_checks": Param({}, type="object", title="Counts in the test pipeline", description="the same"),
         "on_active_update": Param("stop", enum=["stop", "wait", "fail"], title="When an update is active"),
@@ -140,7 +191,22 @@ with DAG(
         ),
     },
 ) as dag:
-    advice = advise()
+    # [START howto_lakeflow_find]
+    FIND = {
+        "databricks_conn_id": "{{ params.databricks_conn_id }}",
+        "warehouse_id": "{{ params.warehouse_id }}",
+        "kafka_config_id": "{{ params.kafka_config_id }}",
+        "margin": "{{ params.margin }}",
+    }
+    OF_PRODUCTION = {
+        "pipeline_id": "{{ params.pipeline }}",
+        "flows": "{{ params.flows | tojson }}",
+        "about": "{{ params.about | tojson }}",
+    }
+    find = PipelinePositionsOperator(task_id="find", **OF_PRODUCTION, **FIND)
+    # [END howto_lakeflow_find]
+    advice = advise(find.output)
+    positions_given() >> [find, advice]
     HOW = {
         "databricks_conn_id": "{{ params.databricks_conn_id }}",
         "on_active_update": "{{ params.on_active_update }}",
@@ -148,13 +214,10 @@ with DAG(
         "accept": "{{ params.accept }}",
     }
     # [START howto_lakeflow_reset]
-    RESET = {
-        "flows": "{{ params.flows | join(',') }}",
-        "starting_positions": "{{ params.starting_positions | tojson }}",
-        "parameters": advice["parameters"],
-        "configuration": advice["configuration"],
-    }
-    plan_reset = ResetCheckpointOperator(task_id="plan_reset", pipeline_id="{{ params.pipeline }}", **RESET, **HOW)
+    RESET = {"guard_report": "{{ params.guard_report | tojson if params.guard_report }}", **HOW}
+    plan_reset = ResetCheckpointOperator(
+        task_id="plan_reset", pipeline_id="{{ params.pipeline }}", **begins("find"), **RESET
+    )
     # [END howto_lakeflow_reset]
     # [START howto_lakeflow_refresh]
     REFRESH = {
@@ -176,8 +239,17 @@ with DAG(
     COUNT = {"warehouse_id": "{{ params.warehouse_id }}", "databricks_conn_id": "{{ params.databricks_conn_id }}"}
     is_reproduced = reproduced()
     test_before = TableCheckOperator(task_id="test_before", tables="{{ params.test_checks | tojson }}", **COUNT)
-    which_on_test = by_way("test_reset", "test_refresh")
-    test_reset = ResetCheckpointOperator(task_id="test_reset", **ON_TEST, **RESET, **HOW)
+    which_on_test = by_way("test_reset", "test_refresh", "test_find")
+    test_find = PipelinePositionsOperator(
+        task_id="test_find",
+        pipeline_id="{{ params.test_pipeline }}",
+        flows="{{ params.test_flows | tojson }}",
+        about="{{ (params.test_about or params.about) | tojson }}",
+        **FIND,
+    )
+    test_reset = ResetCheckpointOperator(
+        task_id="test_reset", trigger_rule=ONE_IS_ENOUGH, **ON_TEST, **begins("test_find"), **RESET
+    )
     test_refresh = PipelineRefreshOperator(task_id="test_refresh", **ON_TEST, **REFRESH, **HOW)
     # [START howto_lakeflow_check]
     test_after = TableCheckOperator(
@@ -195,6 +267,7 @@ with DAG(
         subject="Recover pipeline {{ params.pipeline }} by {{ ti.xcom_pull(task_ids='advise')['way'] }}?",
         body=(
             f"{{{{ {PLAN}['markdown'] }}}}\n\n"
+            "{{ (ti.xcom_pull(task_ids='find') or {}).get('flows_markdown') or '' }}\n\n"
             "### On the test pipeline\n\n"
             "{{ (ti.xcom_pull(task_ids='test_after') or {}).get('markdown') or 'It was not tried.' }}\n\n"
             "### The ways\n\n{{ ti.xcom_pull(task_ids='advise')['markdown'] }}"
@@ -211,9 +284,14 @@ with DAG(
         "fingerprint": f"{{{{ {PLAN}['plan']['fingerprint'] }}}}",
         "retries": 2,
     }
-    before = TableCheckOperator(task_id="before", tables="{{ params.checks | tojson }}", **COUNT)
-    which_on_production = by_way("reset", "refresh")
-    reset = ResetCheckpointOperator(task_id="reset", **ON_PRODUCTION, **RESET, **HOW)
+    CHECKS = "{{ ti.xcom_pull(task_ids='advise')['checks'] | tojson }}"
+    before = TableCheckOperator(task_id="before", tables=CHECKS, **COUNT)
+    which_on_production = by_way("reset", "refresh", "find_again")
+    # A flow that has read on since has another position, so another plan than the one that was approved.
+    find_again = PipelinePositionsOperator(task_id="find_again", **OF_PRODUCTION, **FIND)
+    reset = ResetCheckpointOperator(
+        task_id="reset", trigger_rule=ONE_IS_ENOUGH, **ON_PRODUCTION, **begins("find_again"), **RESET
+    )
     refresh = PipelineRefreshOperator(task_id="refresh", **ON_PRODUCTION, **REFRESH, **HOW)
     # [START howto_lakeflow_put_back]
     # Where the worker of the reset was killed for good: what it has merged into the configuration is put back all the same.
@@ -227,7 +305,7 @@ with DAG(
     # [END howto_lakeflow_put_back]
     after = TableCheckOperator(
         task_id="after",
-        tables="{{ params.checks | tojson }}",
+        tables=CHECKS,
         before=before.output,
         fail_when_worse=True,
         trigger_rule=ONE_IS_ENOUGH,
@@ -235,6 +313,10 @@ with DAG(
     )
 
     by_way("plan_reset", "plan_refresh") >> [plan_reset, plan_refresh] >> next_step >> [is_reproduced, approve]
-    is_reproduced >> test_before >> which_on_test >> [test_reset, test_refresh] >> test_after >> approve
-    approve >> before >> which_on_production >> [reset, refresh] >> after
+    is_reproduced >> test_before >> which_on_test >> [test_find, test_reset, test_refresh]
+    test_find >> test_reset
+    [test_reset, test_refresh] >> test_after >> approve
+    approve >> before >> which_on_production >> [find_again, reset, refresh]
+    find_again >> reset
+    [reset, refresh] >> after
     reset >> put_back

@@ -23,6 +23,7 @@ class FileState:
     :param unread: files in the directory that are not.
     :param oldest_unread: modification time of the oldest of these.
     :param newest_read: modification time of the newest committed file.
+    :param newest: modification time of the newest file of all.
     :param read_after: counts committed files that were modified after a time.
     """
 
@@ -30,6 +31,7 @@ class FileState:
     unread: int
     oldest_unread: datetime | None
     newest_read: datetime | None
+    newest: datetime | None
     read_after: Callable[[datetime], int]
 
 

@@ -30,17 +30,20 @@ from airflow_ckpt_provider.verdict import Verdict
 def by_files(flow: FlowEvidence, source: SourceEvidence, terms: Terms) -> FoundPosition | None:
     """Find a position by the files that were read; ``None`` where that is not known."""
     state = source.files
-    if state is None or not state.read or state.newest_read is None:
+    if state is None or not state.read or state.newest is None:
         return None
-    known = min(filter(None, (state.oldest_unread, state.newest_read)))
+    # A file that is not listed yet is newer than this: it turns up within the margin.
+    listed = state.newest - terms.before
+    known = min(filter(None, (state.oldest_unread, listed)))
     # modifiedAfter takes files after it, not at it.
-    after = known - terms.before - timedelta(milliseconds=1)
+    after = known - timedelta(milliseconds=1)
     again = state.read_after(after)
+    which = (
+        "that of the oldest unread one" if known == state.oldest_unread else f"{words(terms.before)} before the newest"
+    )
     judgements = [
         Judgement(
-            Verdict.SAFE,
-            f"{source.name}: {state.read} files are read, {state.unread} are not; the time is "
-            f"{words(terms.before)} before the {'oldest unread' if known == state.oldest_unread else 'newest read'} one",
+            Verdict.SAFE, f"{source.name}: {state.read} files are read, {state.unread} are not; the time is {which}"
         )
     ]
     judgements += late(source, terms, "a file that turns up", "its modification time")

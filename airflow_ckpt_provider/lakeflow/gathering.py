@@ -240,7 +240,8 @@ def _files(readers: Readers, directory: str, table: str, others: Sequence[str], 
     counted = queries(f"SELECT count(*) AS n, max(create_time) AS newest FROM ({read}) AS s")[0]
     there = f"read_files({text(directory)}, format => 'binaryFile')"
     listed = queries(
-        f"SELECT count(*) AS n, count(s.path) AS known, min(CASE WHEN s.path IS NULL THEN f.modificationTime END) AS oldest "
+        f"SELECT count(*) AS n, count(s.path) AS known, min(CASE WHEN s.path IS NULL THEN f.modificationTime END) AS oldest, "
+        "max(f.modificationTime) AS newest "
         f"FROM {there} AS f LEFT JOIN ({read}) AS s ON {_path('f.path')} = {_path('s.path')}"
     )[0]
     total, known = int(listed["n"]), int(listed["known"])
@@ -249,9 +250,12 @@ def _files(readers: Readers, directory: str, table: str, others: Sequence[str], 
 
     def read_after(time: datetime) -> int:
         at = f"timestamp {text(time.astimezone(UTC).isoformat())}"
-        return int(queries(f"SELECT count(*) AS n FROM ({read}) AS s WHERE s.create_time > {at}")[0]["n"])
+        both = f"{there} AS f JOIN ({read}) AS s ON {_path('f.path')} = {_path('s.path')}"
+        return int(queries(f"SELECT count(*) AS n FROM {both} WHERE f.modificationTime > {at}")[0]["n"])
 
-    return FileState(int(counted["n"]), total - known, moment(listed["oldest"]), moment(counted["newest"]), read_after)
+    newest_read = moment(counted["newest"])
+    newest = max(filter(None, (newest_read, moment(listed["newest"]))), default=None)
+    return FileState(int(counted["n"]), total - known, moment(listed["oldest"]), newest_read, newest, read_after)
 
 
 def _path(column: str) -> str:

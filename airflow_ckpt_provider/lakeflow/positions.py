@@ -30,6 +30,10 @@ PYTHON, SQL = "python", "sql"
 #: Options that a flow may need after its first start. Auto Loader may filter each listing by ``modifiedAfter``; a Delta source
 #: that has found no new version has written no position yet. Kafka's source writes its first offsets down at once.
 NEEDED_LATER = frozenset({"modifiedAfter", "modifiedBefore", "startingVersion", "startingTimestamp"})
+WHY_LATER = (
+    "files that modifiedAfter left out may be read without it, and a Delta source that has found no new version has written no "
+    "position yet"
+)
 #: Options by which a Kafka source begins at given offsets or times; a word (``earliest``) holds for every topic.
 _OF_KAFKA = ("startingOffsets", "startingOffsetsByTimestamp")
 
@@ -136,6 +140,7 @@ def judge_positions(
     *,
     parameters: Mapping[str, str],
     configuration: Mapping[str, str],
+    defaults: Mapping[str, str] | None = None,
     merged: Mapping[str, str] | None = None,
     language: str = "",
     asked: bool = False,
@@ -147,6 +152,7 @@ def judge_positions(
     :param sources: flow -> all that it reads, where it is known; each of a join or union needs a position.
     :param parameters: parameters of the update, over those of the pipeline.
     :param configuration: configuration of the pipeline.
+    :param defaults: parameters of the pipeline, which later updates have too.
     :param merged: what is merged into it before the start.
     :param language: ``python`` or ``sql`` where all source code of the pipeline is in it.
     :param asked: a guard has asked the sources; what it found is judged besides.
@@ -172,7 +178,7 @@ def judge_positions(
             continue
         found += _missing_sources(flow, own, sources.get(flow) or ())
         for position in own:
-            handed = _Handed(parameters, configuration, merged or {}, language)
+            handed = _Handed(parameters, configuration, defaults or {}, merged or {}, language)
             found += [*_given(position, asked), *_judge(position, handed)]
     return found
 
@@ -197,6 +203,7 @@ class _Handed:
 
     parameters: Mapping[str, str]
     configuration: Mapping[str, str]
+    defaults: Mapping[str, str]
     merged: Mapping[str, str]
     language: str
 
@@ -272,6 +279,13 @@ def _carried(position: Position, option: str, key: str, handed: _Handed) -> Iter
     compared = _compare(position, option, key, str(handed.parameters[key]), "the update's parameters", how)
     if language == SQL:
         yield Judgement(compared.verdict, f"{compared.reason} (the flow is SQL: {known_by})")
+        kept = str(configured[0] if configured else handed.defaults.get(key, ""))
+        if option in NEEDED_LATER and not _same(position.options[option], kept):
+            yield Judgement(
+                Verdict.UNKNOWN,
+                f"{position.label}: only this update has the parameter {key}, and it is not established that the flow needs "
+                f"{option} no longer after it: {WHY_LATER}; let the code read it as ${{{key}}}, and {remedy}",
+            )
         return
     yield (
         compared

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.lakeflow.found_position import FoundPosition, Terms
 from airflow_ckpt_provider.lakeflow.gathering import Readers, gather
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, fence_of
 from airflow_ckpt_provider.lakeflow.positions import PYTHON, SQL
+from airflow_ckpt_provider.lakeflow.progress import same_flow
 from airflow_ckpt_provider.lakeflow.request import RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.reset_plan import Merged, plan_pipeline_reset
 from airflow_ckpt_provider.lakeflow.settings import language_of
@@ -30,6 +31,9 @@ from airflow_ckpt_provider.lakeflow.updates import COMPLETED, FAILED, RUNNING, i
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
 from airflow_ckpt_provider.verdict import Verdict
 
+CONFIGURATION, PARAMETERS = "configuration", "parameters"
+#: Where the code reads its position from.
+CARRIED_IN = (CONFIGURATION, PARAMETERS)
 _SHAPE = (
     'give {flow: {"sources": {name: "kafka", "delta" or "files"}, "carried_by": {option: key}, "language": "python" or "sql", '
     '"target": …, "keys": [columns], "stateful": false}}'
@@ -42,6 +46,7 @@ class AboutFlow:
 
     :param sources: what it reads -> ``kafka``, ``delta``, ``files``, or empty; ``None``: as the event log tells.
     :param carried_by: option -> key from which its code reads it; empty: not known.
+    :param carried_in: ``configuration`` or ``parameters``; empty: parameters for SQL, and the configuration for all else.
     :param language: ``python`` or ``sql``; empty: as the pipeline's source files tell.
     :param target: what the target does with rows that come twice.
     :param keys: columns that tell the rows of the table apart, for the counts.
@@ -50,6 +55,7 @@ class AboutFlow:
 
     sources: Mapping[str, str] | None = None
     carried_by: Mapping[str, str] = field(default_factory=dict)
+    carried_in: str = ""
     language: str = ""
     target: str = ""
     keys: tuple[str, ...] = ()
@@ -74,12 +80,19 @@ class AboutFlow:
             language = str(facts.get("language") or "").lower()
             if language not in ("", PYTHON, SQL):
                 raise RefusedError(f"the language of flow {flow} is {language!r}", hint="give 'python' or 'sql'")
+            carried_in = str(facts.get("carried_in") or "")
+            if carried_in not in ("", *CARRIED_IN) or (carried_in == PARAMETERS and language == PYTHON):
+                raise RefusedError(
+                    f"flow {flow}: carried_in is {carried_in!r}",
+                    hint=f"give one of {', '.join(CARRIED_IN)}; parameters do not reach Python code",
+                )
             sources = facts.get("sources")
             if sources is not None and not isinstance(sources, Mapping):
                 sources = dict.fromkeys([sources] if isinstance(sources, str) else sources, "")
             found[str(flow)] = cls(
                 None if sources is None else {str(name): str(kind or "") for name, kind in sources.items()},
                 {str(option): str(key) for option, key in (facts.get("carried_by") or {}).items()},
+                carried_in,
                 language,
                 str(facts.get("target") or ""),
                 tuple(map(str, facts.get("keys") or ())),
@@ -100,6 +113,7 @@ class FlowSteps:
     :param keys: option -> key of the pipeline's configuration or parameters that carries it, by source.
     :param check: what is counted before and after.
     :param said: whether the caller has said that the code reads these keys.
+    :param carried_in: what they are keys of: ``configuration`` or ``parameters``.
     """
 
     flow: str
@@ -110,6 +124,7 @@ class FlowSteps:
     keys: Mapping[str, Mapping[str, str]]
     check: TableCheck | None
     said: bool = False
+    carried_in: str = CONFIGURATION
 
     @property
     def carried(self) -> dict[str, str]:
@@ -139,7 +154,7 @@ class FlowSteps:
             "table": self.evidence.table or None,
             "failure": self.failure or None,
             "positions": [position.to_json() for position in self.positions],
-            "carried": {"by": "parameters" if self.language == SQL else "configuration", "keys": self.carried},
+            "carried": {"by": self.carried_in, "keys": self.carried},
             "language": self.language or None,
             "verify": self.check.queries if self.check else {},
         }
@@ -151,10 +166,12 @@ class RecoverySteps:
 
     :param flows: by flow.
     :param plan: of the reset; its verdict is that of all of it.
+    :param wait_for: the state that the reset waits for.
     """
 
     flows: tuple[FlowSteps, ...]
     plan: PipelinePlan
+    wait_for: str = COMPLETED
 
     @property
     def verdict(self) -> Verdict:
@@ -163,13 +180,16 @@ class RecoverySteps:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Parameters of the update, for SQL flows."""
-        return {key: value for each in self.flows if each.language == SQL for key, value in each.carried.items()}
+        """Parameters of the update, which only SQL flows read."""
+        return self._carried_in(PARAMETERS)
 
     @property
     def configuration(self) -> dict[str, str]:
-        """Keys of the pipeline's configuration, for all other flows."""
-        return {key: value for each in self.flows if each.language != SQL for key, value in each.carried.items()}
+        """Keys of the pipeline's configuration."""
+        return self._carried_in(CONFIGURATION)
+
+    def _carried_in(self, place: str) -> dict[str, str]:
+        return {key: value for each in self.flows if each.carried_in == place for key, value in each.carried.items()}
 
     @property
     def starting_positions(self) -> dict[str, list[dict[str, Any]]]:
@@ -187,17 +207,22 @@ class RecoverySteps:
             "starting_positions": self.starting_positions,
             "configuration": self.configuration,
             "parameters": self.parameters,
+            "wait_for": self.wait_for,
             "checks": {each.check.table: {"keys": list(each.check.keys)} for each in self.flows if each.check},
             "plan": self.plan.to_json(),
+            "flows_markdown": self.flows_markdown,
             "markdown": self.to_markdown(),
         }
 
+    @property
+    def flows_markdown(self) -> str:
+        """The steps of each flow for people, without the plan."""
+        return "\n\n".join(map(_of_flow, self.flows))
+
     def to_markdown(self) -> str:
         """The steps for people."""
-        parts = [f"## Pipeline {self.plan.pipeline_name}: **{self.verdict.value}**"]
-        parts += [_of_flow(each) for each in self.flows]
-        parts.append(self.plan.to_markdown())
-        return "\n\n".join(parts)
+        head = f"## Pipeline {self.plan.pipeline_name}: **{self.verdict.value}**"
+        return "\n\n".join([head, self.flows_markdown, self.plan.to_markdown()])
 
 
 def recovery_steps(
@@ -216,7 +241,7 @@ def recovery_steps(
 
     :param readers: what may be asked besides the pipelines interface.
     :param flows: the flows; by default those that failed in the newest update that failed.
-    :param about: what the caller says of them.
+    :param about: what the caller says of them, by their names; one without catalog and schema will do.
     :param terms: margin, and what holds for all flows of which ``about`` says nothing else.
     :param made_by: who plans, for the keys of the configuration.
     :param on_active_update: what the reset does about an update that is active.
@@ -230,14 +255,18 @@ def recovery_steps(
             f"pipeline {examined.name}: no flow of its newest update has failed",
             hint="name the flows, as the event log does",
         )
-    about, terms = about or {}, terms or Terms()
-    if strange := sorted(set(about) - set(chosen)):
+    said, terms = about or {}, terms or Terms()
+    if strange := [name for name in sorted(said) if not any(same_flow(flow, name) for flow in chosen)]:
         raise RefusedError(f"about names flow {strange[0]}, which is not reset", hint=f"flows: {', '.join(chosen)}")
+    # A name without catalog and schema holds for the flow of that name in a test pipeline too.
+    about = {flow: facts for name, facts in said.items() for flow in chosen if same_flow(flow, name)}
+    about |= {flow: said[flow] for flow in chosen if flow in said}
+    wait_for = wait_for or (RUNNING if is_continuous(examined.pipeline) else COMPLETED)
     found = [
         _steps(workspace, examined, readers, flow, about.get(flow, AboutFlow()), terms, failures.get(flow, ""))
         for flow in chosen
     ]
-    steps = RecoverySteps(tuple(found), PipelinePlan("", "", "", (), ()))
+    steps = RecoverySteps(tuple(found), PipelinePlan("", "", "", (), ()), wait_for)
     request = StartRequest.of({RESET: list(chosen), "parameters": steps.parameters})
     plan = plan_pipeline_reset(
         workspace,
@@ -246,7 +275,7 @@ def recovery_steps(
         starting_positions=steps.starting_positions,
         sources={each.flow: [p.source for p in each.positions] for each in found if len(each.positions) > 1},
         on_active_update=on_active_update,
-        wait_for=wait_for or (RUNNING if is_continuous(examined.pipeline) else COMPLETED),
+        wait_for=wait_for,
         merged=Merged(steps.configuration, made_by),
     )
     clashes = _clashes(found)
@@ -297,7 +326,8 @@ def _steps(
     }
     language = about.language or language_of(examined.spec)
     check = TableCheck(evidence.table, about.keys) if evidence.table else None
-    return FlowSteps(flow, failure, evidence, positions, language, keys, check, bool(about.carried_by))
+    carried_in = about.carried_in or (PARAMETERS if language == SQL else CONFIGURATION)
+    return FlowSteps(flow, failure, evidence, positions, language, keys, check, bool(about.carried_by), carried_in)
 
 
 def _clashes(found: Sequence[FlowSteps]) -> list[Judgement]:
@@ -324,7 +354,7 @@ def _of_flow(steps: FlowSteps) -> str:
         begins = ", ".join(f"{name}={value}" for name, value in p.options.items()) or "no position"
         lines.append(f"2. **Position** of {p.source or 'its source'}, by {p.how or 'nothing'}: {code(begins)}")
         lines += [f"   * {reason}" for reason in p.reasons]
-    if steps.language == SQL:
+    if steps.carried_in == PARAMETERS:
         lines.append("3. **Carried** by parameters of the update, which SQL reads as `:key`:")
     else:
         how = 'Python reads it by `spark.conf.get("key", None)`, SQL as `${key}`'

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, room_step
 from airflow_ckpt_provider.lakeflow.flows import bare, is_streaming_table, qualified
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, guard_judgements
-from airflow_ckpt_provider.lakeflow.positions import NEEDED_LATER, Position, judge_positions, positions_of
+from airflow_ckpt_provider.lakeflow.positions import NEEDED_LATER, WHY_LATER, Position, judge_positions, positions_of
 from airflow_ckpt_provider.lakeflow.refresh_plan import judge_other_fields, judge_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.settings import (
@@ -104,6 +104,7 @@ def plan_pipeline_reset(
             read,
             parameters={**parameters_of(examined.pipeline), **(request.body.get("parameters") or {})},
             configuration=examined.configuration,
+            defaults=parameters_of(examined.pipeline),
             merged=merged.values,
             language=language_of(examined.spec),
             asked=bool(guard_judgements(guard_report)),
@@ -183,9 +184,8 @@ def _settings(examined: Examined, merged: Merged, positions: Sequence[Position])
         found.append(
             Judgement(
                 Verdict.UNKNOWN,
-                f"{', '.join(sorted(needed))} is put back, and it is not established that the flow needs it no longer: files "
-                "that modifiedAfter left out may be read without it, and a Delta source that has found no new version has "
-                "written no position yet; give configuration_after='keep'",
+                f"{', '.join(sorted(needed))} is put back, and it is not established that the flow needs it no longer: "
+                f"{WHY_LATER}; give configuration_after='keep'",
             )
         )
     return found

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
 
 _TRUE = frozenset({"true", "yes", "1", "on"})
 _FALSE = frozenset({"false", "no", "0", "off"})
@@ -145,12 +146,17 @@ def seconds(value: timedelta | float | None, field: str, *, least: float = 0.0) 
 
 
 def mapping(value: Any, field: str) -> dict[str, Any]:
-    """Return a field that is a dictionary; an empty field is an empty one.
+    """Return a field that is a dictionary, or JSON of one as a template gives it; an empty field is an empty one.
 
     :raises RefusedError: it is something else.
     """
-    if value is None or value == "":
+    if isinstance(value, str):
+        try:
+            value = load_json(value) if text(value) else None
+        except ValueError as e:
+            raise RefusedError(f"{field} is {value!r}", hint="give a dictionary, or JSON of one") from e
+    if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise RefusedError(f"{field} is {value!r}", hint="give a dictionary")
+        raise RefusedError(f"{field} is {value!r}", hint="give a dictionary, or JSON of one")
     return {str(key): each for key, each in value.items()}

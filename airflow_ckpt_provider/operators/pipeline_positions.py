@@ -29,7 +29,8 @@ class PipelinePositionsOperator(PipelineOperator):
     Loader and Kafka's timestamps; without any of these the verdict is ``UNKNOWN``.
 
     The result: ``verdict``, ``flows``, ``steps`` (one a flow), ``plan`` and ``markdown`` of the reset, and the arguments of
-    ``ResetCheckpointOperator``: ``starting_positions``, ``configuration``, ``parameters``; ``checks`` for ``TableCheckOperator``.
+    ``ResetCheckpointOperator``: ``starting_positions``, ``configuration``, ``parameters``, ``wait_for``; ``checks`` for
+    ``TableCheckOperator``.
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
 
@@ -37,8 +38,9 @@ class PipelinePositionsOperator(PipelineOperator):
 
     :param flows: names of the flows; by default those that failed in the newest update that failed. (templated)
     :param about: flow -> what is known of it: ``sources`` (name -> ``kafka``, ``delta``, ``files``), ``carried_by`` (option ->
-        key that its code reads), ``language``, ``target`` (``append``, ``apply_changes``, ``apply_changes_scd2``, ``dedup``),
-        ``keys``, ``stateful``. (templated)
+        key that its code reads), ``carried_in`` (``configuration`` or ``parameters``), ``language``, ``target`` (``append``,
+        ``apply_changes``, ``apply_changes_scd2``, ``dedup``), ``keys``, ``stateful``; a name without catalog and schema will do.
+        (templated)
     :param margin: seconds, or a timedelta, by which a position found by times lies before them; by default an hour. Giving it
         says that no file or record turns up later than that after its own time. (templated)
     :param warehouse_id: SQL warehouse for the histories; ``None``: they are not read. (templated)

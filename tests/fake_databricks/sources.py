@@ -21,6 +21,12 @@ START_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "delta": ("startingVersion", "startingTimestamp"),
 }
 
+_KAFKA_LOSS = (
+    "Some data may have been lost because they are not available in Kafka any more; either the data was aged out by Kafka or "
+    "the topic may have been deleted before all the data in the topic was processed. If you don't want your streaming query to "
+    'fail on such cases, set the source option "failOnDataLoss" to "false". Reason:'
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -180,6 +186,9 @@ class Source:
         """
         if start.position < self.first and self.kind != "files":
             raise self._lost(start.position)
+        if start.position > self.end and self.kind == "kafka":
+            reason = f"Partition {self.name}-0 offset was changed from {start.position} to {self.end}."
+            raise FlowFailed("KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED", f"{_KAFKA_LOSS} {reason} SQLSTATE: 22000")
         rows = (row for row in self.kept() if row.position >= start.position or self._comes_back(row, start))
         return [row for row in rows if start.after is None or row.timestamp > start.after]
 
@@ -188,13 +197,8 @@ class Source:
 
     def _lost(self, position: int) -> FlowFailed:
         if self.kind == "kafka":
-            return FlowFailed(
-                "KAFKA_DATA_LOSS.START_OFFSET_RESET",
-                "Some data may have been lost because they are not available in Kafka any more; either the data was aged out by "
-                "Kafka or the topic may have been deleted before all the data in the topic was processed. If you don't want "
-                'your streaming query to fail on such cases, set the source option "failOnDataLoss" to "false". Reason: '
-                f"{self.name}-0's offset was changed from {position} to {self.first}. SQLSTATE: 22000",
-            )
+            reason = f"{self.name}-0's offset was changed from {position} to {self.first}."
+            return FlowFailed("KAFKA_DATA_LOSS.START_OFFSET_RESET", f"{_KAFKA_LOSS} {reason} SQLSTATE: 22000")
         return FlowFailed(
             "DELTA_FILE_NOT_FOUND_DETAILED",
             f"File part-{position:05d}.parquet of {self.name} referenced in the transaction log cannot be found. The earliest "

@@ -11,7 +11,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
-from tests.fake_databricks import WAREHOUSE, FakeWorkspace, Pipeline
+from tests.fake_databricks import WAREHOUSE, FakeWorkspace, FlowFailed, Pipeline
 from tests.fake_databricks.samples import INCREMENTAL, customers, land, remove_drop_duplicates
 from tests.system.conftest import Answer, RunDag, result, states
 
@@ -57,6 +57,12 @@ def test_pipeline(workspace: FakeWorkspace) -> Pipeline:
 
 def checks(name: str) -> dict[str, Any]:
     return {table(name): {"keys": ["id"], "expected": f"SELECT id FROM read_files('/landing/{name}')"}}
+
+
+def about(name: str) -> dict[str, Any]:
+    """What a person says of the flow."""
+    facts = {"sources": {f"/landing/{name}": "files"}, "carried_by": {"modifiedAfter": "modifiedAfter"}}
+    return {INCREMENTAL: {**facts, "language": "python", "keys": ["id"], "stateful": False}}
 
 
 @pytest.fixture
@@ -112,8 +118,13 @@ def test_the_form_is_a_plan_and_nothing_of_production_comes_before_the_approval(
             # The branch before it runs when all before that has succeeded, and so the approval.
             branch = next(task for task in each.upstream_list if task.task_id.startswith("which_"))
             assert {each.task_id, branch.task_id, "before"} <= approved
-            rules = {dag.get_task(task_id).trigger_rule for task_id in (each.task_id, branch.task_id, "before")}
-            assert rules == {"all_success"}
+            assert {dag.get_task(task_id).trigger_rule for task_id in (branch.task_id, "before")} == {"all_success"}
+            if each.trigger_rule != "all_success":
+                # Positions are found again in between, unless the form gives them: behind the branch too.
+                between = dag.get_task("find_again")
+                assert each.upstream_task_ids == {branch.task_id, "find_again"}
+                assert (between.upstream_task_ids, between.trigger_rule) == ({branch.task_id}, "all_success")
+                assert each.trigger_rule == "none_failed_min_one_success"
 
 
 @pytest.mark.slow
@@ -122,7 +133,7 @@ def test_a_plan_sends_nothing_but_reads(
 ) -> None:
     run = recover()
     assert run.state == "success"
-    assert succeeded(run) == {"advise", "which_plan_reset", "plan_reset", "what_next"}
+    assert succeeded(run) == {"positions_given", "advise", "which_plan_reset", "plan_reset", "what_next"}
     assert {request.method for request in workspace.requests} == {"GET"}
     assert result(run, "advise")["way"] == "reset_checkpoint"
     plan = result(run, "plan_reset")
@@ -141,11 +152,21 @@ def test_the_vendors_scenario(
     test_pipeline: Pipeline,
     answer: Answer,
 ) -> None:
+    """Positions are found, in the test pipeline from its own event log and files; both begin behind the newest file."""
     answer("lakeflow_recover", "Approve")
     assert counted(workspace) == (9, 0, 2)
-    run = recover(mode="apply", test_pipeline=TEST, test_checks=checks(TEST))
+    form = {"flows": [], "about": about(PRODUCTION), "test_about": about(TEST), "margin": 0}
+    run = recover(None, mode="apply", test_pipeline=TEST, test_checks=checks(TEST), **form)
     assert run.state == "success"
-    assert {"test_reset", "test_after", "approve", "reset", "after"} <= succeeded(run)
+    assert {"find", "test_find", "test_reset", "test_after", "approve", "find_again", "reset", "after"} <= succeeded(
+        run
+    )
+    for words in ("**Identify.**", "**Position**", "**Carried**", "**Reset**", "**Verify**"):
+        assert words in result(run, "find")["flows_markdown"]
+    assert result(run, "advise")["way"] == "reset_checkpoint"
+    (after,) = result(run, "find")["configuration"].values()
+    assert after == "2026-08-20T05:59:59.999Z", "a millisecond before the oldest file that is not read"
+    assert result(run, "plan_reset")["plan"]["verdict"] == "SAFE"
     assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA in both" in result(run, "reproduced")
     for name, pipeline in ((TEST, test_pipeline), (PRODUCTION, production)):
         assert counted(workspace, name) == (11, 0, 0), "the table is kept, and no row is lost or doubled"
@@ -182,6 +203,69 @@ def test_a_wrong_time_is_caught_on_the_test_pipeline(
     assert states(run)["approve"] == "upstream_failed"
     assert counted(workspace) == (9, 0, 2), "production was not touched"
     assert production.flows[INCREMENTAL].resets == 0
+
+
+def found_form(**form: Any) -> dict[str, Any]:
+    return {"mode": "apply", "flows": [], "about": about(PRODUCTION), "margin": 0, **form}
+
+
+@pytest.mark.slow
+def test_a_flow_that_has_read_on_since_the_approval_is_not_reset(
+    example_dags: dict[str, DAG],
+    recover: Callable[..., Any],
+    workspace: FakeWorkspace,
+    production: Pipeline,
+    answer: Answer,
+) -> None:
+    answer("lakeflow_recover", "Approve")
+    flow = production.flows[INCREMENTAL]
+
+    def repaired_and_broken_again(context: Any) -> None:
+        flow.operators = flow.checkpoint.operators if flow.checkpoint else ()
+        production.start({}, cause="USER_ACTION")
+        production.advance()
+        land(workspace.sources["/landing/customers"], 1)
+        remove_drop_duplicates(production)
+        production.start({}, cause="USER_ACTION")
+        production.advance()
+
+    example_dags["lakeflow_recover"].get_task("before").pre_execute = repaired_and_broken_again  # type: ignore[method-assign]
+    run = recover(None, **found_form())
+    assert (states(run)["find_again"], states(run)["reset"]) == ("success", "failed")
+    assert flow.resets == 0
+    assert result(run, "find")["configuration"] != result(run, "find_again")["configuration"]
+    assert production.configuration == {}
+
+
+@pytest.mark.slow
+def test_where_the_update_fails_no_note_is_left_in_the_configuration(
+    recover: Callable[..., Any], workspace: FakeWorkspace, production: Pipeline, answer: Answer
+) -> None:
+    answer("lakeflow_recover", "Approve")
+    production.when["RUNNING"] = lambda p: setattr(p.flows[INCREMENTAL], "error", FlowFailed("SOME_ERROR", "no"))
+    run = recover(None, **found_form())
+    assert (states(run)["reset"], states(run)["put_back"]) == ("failed", "success")
+    assert production.configuration == {"modifiedAfter": "2026-08-20T05:59:59.999Z"}, (
+        "what the flow may still need stays"
+    )
+
+
+@pytest.mark.slow
+def test_full_refresh(
+    recover: Callable[..., Any],
+    workspace: FakeWorkspace,
+    production: Pipeline,
+    test_pipeline: Pipeline,
+    answer: Answer,
+) -> None:
+    answer("lakeflow_recover", "Approve")
+    form = {"strategy": "full_refresh", "test_pipeline": TEST, "test_checks": checks(TEST), "accept": "UNKNOWN"}
+    run = recover(None, mode="apply", **form)
+    assert run.state == "success"
+    assert {"plan_refresh", "test_refresh", "refresh", "after"} <= succeeded(run)
+    assert {states(run)[task] for task in ("find", "test_find", "find_again", "put_back")} == {"skipped"}
+    for name in (TEST, PRODUCTION):
+        assert counted(workspace, name) == (11, 0, 0)
 
 
 @pytest.mark.slow

@@ -149,7 +149,8 @@ def test_every_param_of_a_template_is_in_the_form_and_every_field_of_the_form_is
 
 @every_file
 def test_it_is_run_under_dag_test_and_shown_in_a_howto(file: Path) -> None:
-    test = ROOT / "tests" / "system" / f"test_{file.stem}.py"
+    # The short ways of one matter are tested together.
+    test = ROOT / "tests" / "system" / f"test_{re.sub('_short_.*', '_short', file.stem)}.py"
     assert test.exists()
     text = test.read_text()
     # By the fixture, or by a demo: `demo.dag_runner` calls `dag.test()` in a process of its own.

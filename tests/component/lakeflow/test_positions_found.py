@@ -244,7 +244,7 @@ def test_files_that_auto_loader_has_read(workspace: FakeWorkspace) -> None:
     source.add(workspace.clock.now() - timedelta(hours=2), id="late")
     broken(workspace, pipeline, source)
     default = only(steps(workspace, pipeline, "files"))
-    assert (default.how, default.verdict.value, default.again) == ("file state", "WILL_DUPLICATE", {"files": 8})
+    assert (default.how, default.verdict.value, default.again) == ("file state", "WILL_DUPLICATE", {"files": 4})
     assert "say how late it may be (margin)" in " ".join(default.reasons)
     found = steps(workspace, pipeline, "files", margin=timedelta(0))
     position = only(found)
@@ -501,10 +501,25 @@ def test_sql_flows_get_parameters(workspace: FakeWorkspace) -> None:
     broken(workspace, pipeline, source)
     found = steps(workspace, pipeline, "delta", language="sql")
     assert (found.parameters, found.configuration) == ({"orders.startingVersion": "12"}, {})
-    assert found.verdict.value == "SAFE"
+    assert found.verdict.value == "UNKNOWN"
+    assert "only this update has the parameter orders.startingVersion" in found.plan.reasons[0]
+    pipeline.parameters = {"orders.startingVersion": "12"}
+    assert steps(workspace, pipeline, "delta", language="sql").verdict.value == "SAFE", "later updates have it too"
+    pipeline.parameters = {}
     go(pipeline, found)
     assert rows_of(workspace) == (15, 15)
     assert not workspace.asked("PUT")
+
+
+def test_sql_flows_that_read_the_configuration(workspace: FakeWorkspace) -> None:
+    pipeline, source = made(workspace, "files")
+    pipeline.flows["orders"].language = "sql"
+    broken(workspace, pipeline, source)
+    found = steps(workspace, pipeline, "files", language="sql", carried_in="configuration", margin=timedelta(0))
+    assert (found.verdict.value, found.parameters, list(found.configuration)) == ("SAFE", {}, ["orders.modifiedAfter"])
+    go(pipeline, found)
+    run(workspace, pipeline)
+    assert rows_of(workspace) == (15, 15)
 
 
 def test_keys_that_nobody_has_said_the_code_reads(workspace: FakeWorkspace) -> None:
