@@ -45,7 +45,10 @@ CONDITIONS = (
             DIAGNOSE,
             RESTORE,
         ),
-        names=("STREAMING_CHECKPOINT_MISSING_METADATA_FILE",),
+        names=(
+            "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+            "STREAMING_CHECKPOINT_METADATA_ERROR.MISSING_METADATA_FILE",
+        ),
     ),
     ErrorCondition(
         "CHECKPOINT-NOT-EMPTY",

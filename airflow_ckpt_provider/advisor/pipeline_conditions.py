@@ -75,6 +75,7 @@ CONDITIONS = (
             ),
         ),
         names=("INVALID_REFRESH_SELECTION",),
+        patterns=(r"Refresh selection is not supported for continuous pipelines",),
     ),
     ErrorCondition(
         "PIPELINE-REWIND-REFUSED",
@@ -90,6 +91,20 @@ CONDITIONS = (
             RESET_FLOW,
         ),
         names=("UNSUPPORTED_REWIND", "UNSUPPORTED_REWIND_CONFIGURATION", "INVALID_REWIND_SPECIFICATION"),
+    ),
+    ErrorCondition(
+        "PIPELINE-COPY-REFUSED",
+        "The workspace refuses this copy of a streaming table or materialized view; nothing was changed.",
+        NO_FULL_REFRESH,
+        Remedy.FIX_QUERY,
+        (
+            Step(
+                "Copy the rows by CREATE TABLE AS SELECT (backup='ctas'), or clone with WITH HISTORY and without a version.",
+                operator="PipelineRefreshOperator",
+            ),
+        ),
+        names=("DELTA_DEEP_CLONE_MV_ST_ERROR",),
+        patterns=(r"not supported as source or target tables for CLONE",),
     ),
     ErrorCondition(
         "PIPELINE-NOT-RESETTABLE",

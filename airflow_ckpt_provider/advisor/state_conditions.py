@@ -193,6 +193,8 @@ CONDITIONS = (
         Remedy.FIX_QUERY,
         (BACKUP, REVERT, NEW_CHECKPOINT),
         names=("STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",),
+        # Databricks words the sentences after it in another way than Spark.
+        patterns=(r"Streaming stateful operator name does not match",),
     ),
     ErrorCondition(
         "STATE-DIRECTORY-MISSING",

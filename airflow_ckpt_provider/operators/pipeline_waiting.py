@@ -444,6 +444,8 @@ class _TaskRun:
 class PipelineChangeOperator(PipelineOperator):
     """Base of the operators that change a pipeline's tables or checkpoints by an update. Plans only, unless ``mode="apply"``.
 
+    .. seealso:: :doc:`/howto/lakeflow-symptoms`
+
     Parameters of the pipeline: see :class:`~.pipeline_waiting.PipelineOperator`.
 
     :param mode: ``"plan"`` changes nothing, ``"apply"`` does it. (templated)
