@@ -7,10 +7,12 @@ parents. An expired snapshot, and a table that was rolled back below it, end the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset
+from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name
 from airflow_ckpt_provider.guards.iceberg_metadata import (
     SCHEME,
@@ -20,6 +22,7 @@ from airflow_ckpt_provider.guards.iceberg_metadata import (
     read_metadata,
     snapshots_of,
 )
+from airflow_ckpt_provider.guards.iceberg_retention import NOBODY_KNOWS, TimeToExpiry, time_to_expiry
 from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
@@ -47,6 +50,7 @@ class IcebergGuard:
     kind = KIND
 
     def __init__(self, settings: GuardSettings) -> None:
+        self._settings = settings
         options = settings.options.get(KIND, {})
         self._tables: dict[str, str | Location] = dict(options.get("tables") or {})
         self._tables |= {key.removeprefix("table."): v for key, v in options.items() if key.startswith("table.")}
@@ -79,9 +83,28 @@ class IcebergGuard:
         judgements = tuple(_judge(metadata, offset, end, self._options.get(source.name, {})))
         if doubt:
             judgements = (*judgements, Judgement(Verdict.UNKNOWN, doubt))
-        facts = {"table": uri, "snapshot_id": offset.snapshot_id, "position": offset.position}
+        facts: dict[str, Any] = {"table": uri, "snapshot_id": offset.snapshot_id, "position": offset.position}
         lost = 0 if not judgements else None
-        return SourceReport(source.name, KIND, judgements, lost=lost, facts=facts)
+        left = _time_left(metadata, offset)
+        if left is None:
+            return SourceReport(source.name, KIND, judgements, lost=lost, facts=facts)
+        judgements = (*judgements, *self._judge_downtime(left))
+        facts |= left.to_json()
+        return SourceReport(source.name, KIND, judgements, lost=lost, seconds_left=left.seconds, facts=facts)
+
+    def _judge_downtime(self, left: TimeToExpiry) -> Iterator[Judgement]:
+        """A planned downtime that is longer than the snapshots are sure to be kept: ``UNKNOWN``, for they need not expire."""
+        if self._settings.max_downtime is None or left.seconds is None:
+            return
+        needed = self._settings.max_downtime + self._settings.buffer
+        if left.seconds < needed:
+            hours = -int(-(needed - left.seconds + left.max_age_ms / 1000) // 3600)
+            yield Judgement(
+                Verdict.UNKNOWN,
+                f"by {left.limited_by} the snapshots that the stream needs are kept for {in_words(left.seconds)} more, less than "
+                f"the planned downtime and its buffer of {in_words(needed)}; {NOBODY_KNOWS}. Run none meanwhile, or set "
+                f"{left.limited_by} to {hours * 3_600_000} ({hours} hours)",
+            )
 
     def _metadata(self, table: str | Location) -> tuple[str, Mapping[str, Any] | None, str | None]:
         """The table's name, its metadata, and why that may not be current."""
@@ -95,6 +118,22 @@ class IcebergGuard:
             f"{path} is the newest metadata in the directory, and only the table's catalog knows which one is current"
         )
         return place.uri, read_metadata(place, path), None if is_hadoop else doubt
+
+
+def _time_left(metadata: Mapping[str, Any], offset: IcebergOffset) -> TimeToExpiry | None:
+    """For how long the stream can still start where it stands; ``None`` where it cannot now, or that cannot be told."""
+    try:
+        line, _ = ancestors(metadata)
+        if offset.snapshot_id not in line:
+            return None
+        return time_to_expiry(metadata, offset.snapshot_id, now_ms=time.time_ns() // 1_000_000)
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # damaged, as the verdict says; or settings that are no numbers
+        return None
 
 
 def _judge(

@@ -34,12 +34,13 @@ def judge(
     end: int | None = None,
     where: str = f"iceberg:{NAME}",
     reader: dict[str, str] | None = None,
+    **settings: float,
 ) -> SourceReport:
     catalog = {f"catalog.{key}": value for key, value in table.properties.items()}
     options = {"table.0": where, **catalog, **{f"option.0.{key}": value for key, value in (reader or {}).items()}}
     planned = parse_offset(text(end)) if end is not None else None
     source = GuardedSource(SourceOffset("0", parse_offset(text(start))), planned)
-    return judge_source(source, [IcebergGuard(GuardSettings(options={"iceberg": options}))])
+    return judge_source(source, [IcebergGuard(GuardSettings(options={"iceberg": options}, **settings))])
 
 
 def test_the_offset() -> None:
@@ -109,3 +110,78 @@ def test_what_was_not_given(table: Table, tmp_path: Path) -> None:
     source = GuardedSource(SourceOffset("0", parse_offset(text(7))))
     report = judge_source(source, [IcebergGuard(GuardSettings())])
     assert report.reasons == ("no table was given for source 0: an offset of Iceberg does not name its table",)
+
+
+class TestTimeToExpiry:
+    """What ``expire_snapshots`` leaves by the settings of the table; that it keeps to them: the Iceberg histories."""
+
+    DAY = 86400.0
+
+    def set(self, table: Table, **properties: str) -> None:
+        with table.table.transaction() as change:
+            change.set_properties({f"history.expire.{k.replace('_', '-')}": v for k, v in properties.items()})
+
+    def change(self, table: Table, head: int, reference: str = "main", kind: str = "branch", **limits: int) -> None:
+        """Set limits of a branch or tag, which pyiceberg does only in a commit of its own."""
+        from pyiceberg.table.update import SetSnapshotRefUpdate
+
+        limits_ = {key.replace("_", "-"): value for key, value in limits.items()}
+        about = {"ref-name": reference, "type": kind, "snapshot-id": head, **limits_}
+        found = table.table
+        found.catalog.commit_table(found, (), (SetSnapshotRefUpdate.model_validate(about),))
+
+    def test_the_defaults(self, table: Table) -> None:
+        report = judge(table, table.head or 0)
+        assert 4.99 * self.DAY < (report.seconds_left or 0) <= 5 * self.DAY
+        assert report.facts["limited_by"] == "history.expire.max-snapshot-age-ms"
+        assert (report.facts["min_snapshots_to_keep"], report.facts["kept_for_snapshots"]) == (1, 0)
+        assert (report.facts["older_snapshots_gone"], report.verdict) == (False, Verdict.SAFE)
+        assert "only when somebody runs expire_snapshots" in report.facts["time_to_loss_reason"]
+        table.expire(1)
+        assert judge(table, table.head or 0).facts["older_snapshots_gone"] is True
+
+    def test_properties_and_those_of_the_branch(self, table: Table) -> None:
+        head = table.head or 0
+        self.set(table, max_snapshot_age_ms="3600000", min_snapshots_to_keep="4")
+        report = judge(table, head)
+        assert 3500 < (report.seconds_left or 0) <= 3600
+        assert report.facts["kept_for_snapshots"] == 3
+        self.change(table, head, max_snapshot_age_ms=7_200_000, min_snapshots_to_keep=2)
+        report = judge(table, head)
+        assert 7100 < (report.seconds_left or 0) <= 7200
+        assert report.facts["limited_by"] == "max-snapshot-age-ms of branch main"
+        assert report.facts["kept_for_snapshots"] == 1
+
+    def test_a_tag_keeps_its_snapshot_and_not_those_after_it(self, table: Table) -> None:
+        head = table.head or 0
+        self.change(table, head, "kept", "tag")
+        assert judge(table, head).seconds_left is None
+        table.rows("c")
+        assert 4.99 * self.DAY < (judge(table, head).seconds_left or 0) <= 5 * self.DAY
+        self.change(table, head, "kept", "tag", max_ref_age_ms=1)
+        self.set(table, max_snapshot_age_ms="0")
+        assert judge(table, head).seconds_left == 0
+
+    def test_nothing_expires_from_a_table_that_forbids_it(self, table: Table) -> None:
+        with table.table.transaction() as change:
+            change.set_properties({"gc.enabled": "false"})
+        report = judge(table, table.head or 0, max_downtime=90 * self.DAY)
+        assert (report.verdict, report.seconds_left, report.facts["limited_by"]) == (Verdict.SAFE, None, "gc.enabled")
+
+    def test_a_planned_downtime(self, table: Table) -> None:
+        head = table.head or 0
+        assert judge(table, head, max_downtime=4 * self.DAY).verdict is Verdict.SAFE
+        report = judge(table, head, max_downtime=4 * self.DAY, buffer=1.5 * self.DAY)
+        assert report.verdict is Verdict.UNKNOWN
+        assert "Run none meanwhile, or set history.expire.max-snapshot-age-ms to" in report.reasons[0]
+
+    def test_of_what_is_lost_already_it_says_nothing(self, table: Table) -> None:
+        head = table.head or 0
+        table.rows("c").expire(2)
+        report = judge(table, head, max_downtime=90 * self.DAY)
+        assert (report.verdict, report.seconds_left) == (Verdict.WILL_FAIL, None)
+
+    def test_settings_that_are_no_numbers(self, table: Table) -> None:
+        self.set(table, max_snapshot_age_ms="five days")
+        report = judge(table, table.head or 0)
+        assert (report.verdict, report.seconds_left) == (Verdict.SAFE, None)
