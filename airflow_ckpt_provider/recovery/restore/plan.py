@@ -44,6 +44,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.guards.report import WORST_FIRST
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
@@ -68,6 +69,16 @@ class SinkAnswer(NamedTuple):
     verdict: Verdict
     reasons: tuple[str, ...]
     sinks: tuple[tuple[str, str, Verdict], ...] = ()
+
+    @property
+    def by_verdict(self) -> dict[Verdict, list[str]]:
+        """Each verdict of a sink with its reasons, the worst first; of one sink all reasons are its own."""
+        if len(self.sinks) < 2:
+            return {self.verdict: list(self.reasons)}
+        found: dict[Verdict, list[str]] = {}
+        for uri, _, verdict in sorted(self.sinks, key=lambda sink: WORST_FIRST.index(sink[2])):
+            found.setdefault(verdict, []).extend(r for r in self.reasons if r.startswith(f"sink {uri}: "))
+        return found
 
     @property
     def table(self) -> str:
@@ -143,7 +154,7 @@ class RestorePlan(Plan):
         """What has to be accepted: that another query's checkpoint is replaced, that the sink skips or doubles rows."""
         if self.already_done:
             return ()
-        return (*self._risk_of_query, *self._risk_of_sink)
+        return (*self._risk_of_query, *self._risks_of_sinks)
 
     @property
     def _risk_of_query(self) -> tuple[Risk, ...]:
@@ -157,18 +168,18 @@ class RestorePlan(Plan):
         return (Risk("other_query", why),)
 
     @property
-    def _risk_of_sink(self) -> tuple[Risk, ...]:
+    def _risks_of_sinks(self) -> Iterator[Risk]:
+        """One for each thing that a sink does, the worst first: none hides behind that of another sink."""
         if self.sink is None:
-            return ()
-        verdict, reasons = self.sink.verdict, self.sink.reasons
-        word = sink_risk(verdict)
-        if word is None or (verdict is Verdict.UNKNOWN and not self.strict):
-            return ()
-        why = (
-            f"{'; '.join(reasons)}; to go back with the sink: `airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} "
-            f"--repository REPOSITORY {' '.join(['--sink SINK'] * max(len(self.sink.sinks), 1))} --sink-policy rollback`"
+            return
+        way = (
+            f"; to go back with the sink: `airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} --repository REPOSITORY "
+            f"{' '.join(['--sink SINK'] * max(len(self.sink.sinks), 1))} --sink-policy rollback`"
         )
-        return (Risk(word, why),)
+        for verdict, reasons in self.sink.by_verdict.items():
+            word = sink_risk(verdict)
+            if word is not None and (self.strict or verdict is not Verdict.UNKNOWN):
+                yield Risk(word, f"{'; '.join(reasons)}{way}")
 
     @property
     def writes_offsets(self) -> Collection[str]:

@@ -599,6 +599,24 @@ class TestOtherVerbs:
         assert "--sink SINK --sink SINK --sink SINK" in plan.risks[0].why
         assert len(plan.to_json()["sinks"]) == 3
 
+    def test_a_restore_asks_for_what_each_sink_does(self, orders: Location, sinks: Sinks, tmp_path: Path) -> None:
+        """A sink of which nothing is known, or that doubles rows, does not hide behind another one that skips them."""
+        manifest = create_backup(Checkpoint.at(orders), repository(orders), restorable_batches=2).manifest
+        unknown = Sink(place=delta_table(tmp_path / "other", [0], app_id="others"))
+        all_ = [sinks.all[0], Sink(kind="kafka"), unknown]
+        answer = sink_says(all_, manifest, orders, batch=5, repository=repository(orders))
+        assert answer
+        assert answer.verdict is Verdict.WILL_SKIP
+        elsewhere = open_location(str(tmp_path / "elsewhere"))
+
+        def risks(*, strict: bool) -> dict[str, str]:
+            plan = plan_restore(repository(orders), manifest, elsewhere, batch=5, sink=answer, strict=strict)
+            return {risk.word: risk.why.partition(": ")[0] for risk in plan.risks}
+
+        known = {"sink_skips": f"sink {sinks.first.uri}", "sink_duplicates": "sink kafka"}
+        assert risks(strict=False) == known
+        assert risks(strict=True) == {**known, "sink_unknown": f"sink {tmp_path / 'other'}"}
+
     def test_an_upgrade_judges_each(self, orders: Location, sinks: Sinks) -> None:
         both = [sinks.all[0], Sink(kind="kafka")]
         found = dry_run(Checkpoint.at(orders), lambda: both, ROLLBACK)
