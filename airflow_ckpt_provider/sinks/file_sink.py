@@ -8,7 +8,7 @@ set aside, for readers that do not go through the log would see them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -230,15 +230,30 @@ def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[in
     """
     log = _entries(place)
     newest = max((number for number, _ in log), default=-1)
+    doubts = _doubts(log, batch_id, unwritten)
     if newest <= batch_id:
-        return SinkReport("file", place.uri, Verdict.SAFE, (), batch_id=newest, remembered=newest)
+        verdict = Verdict.UNKNOWN if doubts else Verdict.SAFE
+        return SinkReport("file", place.uri, verdict, doubts, batch_id=newest, remembered=newest)
     start = batch_id + 1
     reasons = (
         f"the sink's log {SINK_LOG} reaches batch {newest}: batches {start} to {newest} are skipped silently when they are "
         "replayed, so their old rows stay and nothing of the replay is written",
     )
     rollback, obstacle = _rollback(place, log, batch_id, newest, unwritten)
-    return SinkReport("file", place.uri, Verdict.WILL_SKIP, reasons, newest, newest, rollback, obstacle)
+    return SinkReport("file", place.uri, Verdict.WILL_SKIP, reasons, newest, newest, rollback, obstacle, doubts=doubts)
+
+
+def _doubts(log: Iterable[tuple[int, bool]], batch_id: int, unwritten: frozenset[int]) -> tuple[str, ...]:
+    """Batches up to the target whose rows a reader of the sink does not get: neither a start nor a rollback changes that."""
+    numbers = {number for number, _ in log}
+    base = max((number for number, compact in log if compact), default=-1)  # it has the entries of all batches before it
+    missing = sorted({*range(base + 1, batch_id + 1)} - numbers - unwritten)
+    if not missing:
+        return ()
+    words = f"batch {missing[0]}" if len(missing) == 1 else f"{len(missing):,} batches, {missing[0]} to {missing[-1]}"
+    return (
+        f"{SINK_LOG} has no entry of {words}, though the checkpoint resumes after {batch_id}: their rows are missing if they had any",
+    )
 
 
 def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozenset()) -> str | None:

@@ -73,10 +73,33 @@ def test_nothing_beyond(place: Location) -> None:
     assert inspect_file_sink(file_sink(place / "out"), NEWEST).verdict is Verdict.SAFE
 
 
+@pytest.mark.parametrize("gone", [range(3, 7), range(5, 7), range(2, 3), range(7)])
+def test_batches_that_the_sink_does_not_have(place: Location, gone: range) -> None:
+    """It was SAFE: a sink that was taken back without its checkpoint, another directory, an entry that somebody removed."""
+    sink = file_sink(place / "out")
+    for batch in gone:
+        sink.delete(f"_spark_metadata/{batch}")
+    report = inspect_file_sink(sink, NEWEST)
+    assert (report.verdict, report.rollback) == (Verdict.UNKNOWN, None)
+    words = "batch 2" if len(gone) == 1 else f"{len(gone)} batches, {gone[0]} to 6"
+    assert report.reasons == (
+        f"_spark_metadata has no entry of {words}, though the checkpoint resumes after 6: their rows are missing if they had any",
+    )
+    assert inspect_file_sink(sink, NEWEST, unwritten=frozenset(gone)).verdict is Verdict.SAFE
+
+
+def test_a_gap_below_the_target_stays_after_a_rollback(place: Location) -> None:
+    sink = file_sink(place / "out")
+    sink.delete("_spark_metadata/2")
+    report = inspect_file_sink(sink, 4)
+    assert report.verdict is Verdict.WILL_SKIP
+    assert report.doubts[0].startswith("_spark_metadata has no entry of batch 2")
+
+
 def test_purged_beyond_the_target(place: Location) -> None:
     """The compacted entry does not say which batch a file belongs to."""
     report = inspect_file_sink(file_sink(place / "out", compact=5, purged=True), 3)
-    assert report.verdict is Verdict.WILL_SKIP
+    assert (report.verdict, report.doubts) == (Verdict.WILL_SKIP, ())
     assert report.rollback is None
     assert report.obstacle is not None
     assert "was compacted and purged beyond batch 3" in report.obstacle
