@@ -85,7 +85,7 @@ reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and ki
 slow: java venv jars ## The proofs that take minutes: every kind, source, damage and change (an hour and more)
 	@$(PY) -m pytest -m slow $(ARGS)
 
-stores: java venv ## Stores against emulators of Azure and Google, an HDFS and a FUSE mount, fetched on first use
+stores: java venv ## Stores against emulators of Azure and Google, an HDFS, a FUSE mount; a REST catalog: fetched on first use
 	@$(PY) -m pytest -m stores $(ARGS)
 
 s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a real S3 server

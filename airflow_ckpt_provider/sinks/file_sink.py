@@ -246,13 +246,16 @@ def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[in
 def _doubts(log: Iterable[tuple[int, bool]], batch_id: int, unwritten: frozenset[int]) -> tuple[str, ...]:
     """Batches up to the target whose rows a reader of the sink does not get: neither a start nor a rollback changes that."""
     numbers = {number for number, _ in log}
-    base = max((number for number, compact in log if compact), default=-1)  # it has the entries of all batches before it
+    base = max(
+        (number for number, compact in log if compact), default=-1
+    )  # it has the entries of all batches before it
     missing = sorted({*range(base + 1, batch_id + 1)} - numbers - unwritten)
     if not missing:
         return ()
     words = f"batch {missing[0]}" if len(missing) == 1 else f"{len(missing):,} batches, {missing[0]} to {missing[-1]}"
     return (
-        f"{SINK_LOG} has no entry of {words}, though the checkpoint resumes after {batch_id}: their rows are missing if they had any",
+        f"{SINK_LOG} has no entry of {words}, though the checkpoint resumes after {batch_id}: their rows are missing if they had "
+        "any",
     )
 
 

@@ -1,6 +1,6 @@
 """A stream into an Iceberg table, as a process of its own: reads JSON files, and ends when all are read.
 
-    python iceberg_stream.py '{"input": …, "checkpoint": …, "warehouse": …, "catalog": "hadoop" | "sql", …}'
+    python iceberg_stream.py '{"input": …, "checkpoint": …, "warehouse": …, "catalog": "hadoop" | "sql" | "rest", …}'
 
 With ``read`` it only writes the rows of the table to a file; with ``sql`` it runs a statement.
 """
@@ -26,6 +26,9 @@ def session(about: dict[str, Any]) -> Any:
     }
     if about["catalog"] == "sql":
         catalog |= {".type": "jdbc", ".uri": f"jdbc:sqlite:{warehouse}/catalog.db", ".jdbc.schema-version": "V1"}
+    elif about["catalog"] == "rest":
+        catalog = catalog | {".type": "rest", ".uri": about["uri"]}
+        del catalog[".warehouse"]  # the catalog has its own
     else:
         catalog |= {".type": "hadoop"}
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")

@@ -28,6 +28,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.every_run import of_these
 from tests.integration.streams.spark_host import coordinates
+from tests.rest_catalog import running_rest_catalog
 from tests.stopped import STOPPED
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -41,11 +42,13 @@ class Story:
     """One stream into one table.
 
     :param root: directory for all of it.
-    :param catalog: ``hadoop``: named by its directory; ``sql``: named by its name.
+    :param catalog: ``hadoop``: named by its directory; ``sql``, ``rest``: named by its name.
+    :param uri: of a REST catalog.
     """
 
     root: Path
     catalog: str
+    uri: str = ""
     made: int = field(default=0)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,8 @@ class Story:
             return Sink(open_location(str(self.root / "warehouse" / "sales" / "orders")), "")
         warehouse = self.root / "warehouse"
         properties = {"type": "sql", "uri": f"sqlite:///{warehouse}/catalog.db", "warehouse": f"file://{warehouse}"}
+        if self.catalog == "rest":
+            properties = {"type": "rest", "uri": self.uri}
         return Sink.named("iceberg:lake.sales.orders", open_location, storage_options=properties)
 
     @property
@@ -85,6 +90,7 @@ class Story:
         about |= {
             "warehouse": str(self.root / "warehouse"),
             "catalog": self.catalog,
+            "uri": self.uri,
             "packages": ",".join(coordinates("iceberg-jars.txt")),
             "ivy": str(Path(".cache/ivy").absolute()),
             "rows": str(self.root / "rows.json"),
@@ -128,6 +134,12 @@ class Story:
 @pytest.fixture(params=of_these(["hadoop", "sql"], "sql"))
 def story(request: pytest.FixtureRequest, tmp_path: Path) -> Story:
     return Story(tmp_path, request.param)
+
+
+@pytest.mark.stores
+def test_row_exact_by_a_rest_catalog(tmp_path: Path) -> None:
+    with running_rest_catalog(tmp_path) as uri:
+        test_row_exact_after_a_bug(Story(tmp_path, "rest", uri))
 
 
 def test_row_exact_after_a_bug(story: Story) -> None:

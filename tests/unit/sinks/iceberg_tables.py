@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as PyIcebergTable
 
 from airflow_ckpt_provider.sinks.iceberg_history import EPOCH_ID, QUERY_ID
@@ -21,13 +20,17 @@ NAME = "lake.sales.orders"
 
 
 class Table:
-    """The table ``lake.sales.orders``."""
+    """The table ``lake.sales.orders``.
 
-    def __init__(self, root: Path) -> None:
+    :param root: directory for the catalog and the table.
+    :param rest: URI of a REST catalog; by default it is one of SQL.
+    """
+
+    def __init__(self, root: Path, *, rest: str | None = None) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self.properties = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/wh"}
+        sql = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/wh"}
+        self.properties = {"type": "rest", "uri": rest} if rest else sql
         self._catalog = load_catalog("lake", **self.properties)
-        assert isinstance(self._catalog, SqlCatalog)
         self._catalog.create_namespace("sales")
         self._catalog.create_table("sales.orders", pa.schema([("row", pa.string())]))
 

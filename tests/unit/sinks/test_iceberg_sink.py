@@ -453,6 +453,20 @@ class TestByName:
         with pytest.raises(StorageError, match=r"iceberg:nowhere\.sales\.orders could not be loaded"):
             look_at(Sink.named("iceberg:nowhere.sales.orders", open_location), 0)
 
+    @pytest.mark.parametrize(
+        ("properties", "why"),
+        [
+            ({"type": "hive", "uri": "thrift://127.0.0.1:1"}, "TTransportException"),
+            ({"type": "bigquery"}, r"pip install 'pyiceberg\[bigquery\]'"),
+            ({"type": "rest", "uri": "http://127.0.0.1:1"}, "ConnectionError"),
+        ],
+    )
+    def test_another_catalog_is_passed_on(self, properties: dict[str, str], why: str) -> None:
+        """Its type and properties go to pyiceberg as they are, and what it says comes back."""
+        sink = Sink.named(f"iceberg:{NAME}", open_location, storage_options=properties)
+        with pytest.raises(StorageError, match=rf"iceberg:{NAME} could not be loaded \(.*{why}"):
+            look_at(sink, 1)
+
     def test_its_name(self, table: Table) -> None:
         assert table.sink.name == f"iceberg:{NAME}"
         assert "sqlite" not in repr(table.sink)
