@@ -51,7 +51,6 @@ class EarlierRun:
 
     def may_go_on(
         self,
-        workspace: Workspace,
         plan: PipelinePlan,
         steps: Sequence[str],
         *,
@@ -68,11 +67,6 @@ class EarlierRun:
         approval = self.memos.approval()
         of_then = approval.get("fingerprint") or "a plan that was not noted"
         about = f"pipeline {plan.pipeline_name}: an earlier run of this command ({of_then}, {approval.get('time') or '?'} UTC)"
-        if ended := self.ended(workspace, plan.pipeline_id):
-            raise RefusedError(
-                f"{about} was cut off, and its update ended before this command began: {ended}",
-                hint=f"see what it did; {FORGET} ({self.memos.path}); then look at a new plan",
-            )
         if fingerprint not in (None, approval.get("fingerprint")):
             raise RefusedError(
                 f"{about} has begun, and the plan that was shown is another one ({fingerprint})",
@@ -96,6 +90,23 @@ class EarlierRun:
         self.memos.forget()
         whose = changed_by(configuration)
         return f"put its keys back with: pipelines put-back --changed-by {whose!r} --apply" if whose else ""
+
+
+def outcome(earlier: EarlierRun, plan: PipelinePlan, ended: str, steps: Sequence[str]) -> dict[str, Any]:
+    """The document of a command that has only found how its earlier run ended.
+
+    :param ended: how, in words.
+    :param steps: all steps of the command.
+    """
+    return {
+        "mode": "earlier_run",
+        "pipeline_id": plan.pipeline_id,
+        "pipeline_name": plan.pipeline_name,
+        "updates": dict(earlier.updates),
+        "approved": earlier.memos.approval(),
+        "ended": ended,
+        "not_started": [step for step in steps if step not in earlier.updates],
+    }
 
 
 def forgotten(earlier: EarlierRun | None, left: str) -> dict[str, Any]:

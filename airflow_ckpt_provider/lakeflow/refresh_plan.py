@@ -66,6 +66,14 @@ def judge_refresh(
                 "PipelineRefreshOperator",
             )
         )
+    if request.body.get("full_refresh") and not (examined.flows.complete and examined.flows.flows):
+        found.append(
+            Judgement(
+                Verdict.UNKNOWN,
+                "full_refresh empties every table, and the newest events need not name all of them: only those named here are "
+                "judged and copied; name all in full_refresh_selection instead",
+            )
+        )
     if request.body.get(FULL_REFRESH_BY_PATH):
         paths = ", ".join(map(str, request.body[FULL_REFRESH_BY_PATH]))
         found.append(
@@ -170,11 +178,6 @@ def plan_pipeline_refresh(
             f"no copy is kept: {names} cannot be brought back (backup='deep_clone' keeps one)"
             if not everything or tables
             else "no copy is kept (backup='deep_clone' keeps one)"
-        )
-    if everything and not examined.flows.complete:
-        warnings.append(
-            "full_refresh empties every table, and the newest events need not name all of them: only those named here are "
-            "judged and copied; name others in tables"
         )
     warnings.append("tables that read the emptied ones as streams fail until they are refreshed in full too")
     return PipelinePlan(

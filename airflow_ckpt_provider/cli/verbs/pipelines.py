@@ -13,7 +13,7 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import show_plan
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient, open_client
-from airflow_ckpt_provider.cli.earlier_run import EarlierRun, forgotten
+from airflow_ckpt_provider.cli.earlier_run import EarlierRun, forgotten, outcome
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
 from airflow_ckpt_provider.cli.pipeline_words import in_shell, words_of_the_shell
 from airflow_ckpt_provider.errors import CkptError, RefusedError
@@ -213,7 +213,7 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
             flows_run_for=args.flows_run_for,
         )
 
-    return _carried_out(call, client, examined, plan, ("reset",), carry_out)
+    return _carried_out(call, client, examined, plan, ("reset",), carry_out, keys if values else None)
 
 
 def _refresh(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
@@ -315,8 +315,12 @@ def _carried_out(
     plan: PipelinePlan,
     steps: Sequence[str],
     carry_out: Callable[[BlockingRun], object],
+    keys: Keys | None = None,
 ) -> Answer:
-    """Show a plan; with ``--apply`` see that it may be carried out, and do it; with ``--forget`` remove its notes."""
+    """Show a plan; with ``--apply`` see that it may be carried out, and do it; with ``--forget`` remove its notes.
+
+    :param keys: that an earlier run may have merged into the configuration.
+    """
     args = call.args
     if not args.forget:
         show_plan(call, in_shell(plan.to_markdown()))
@@ -329,8 +333,10 @@ def _carried_out(
         if args.forget:
             return _forget(call, client, examined, plan, earlier)
         accept = Verdict(args.accept) if args.accept else None
+        if earlier and (ended := earlier.ended(client, examined.pipeline_id)):
+            return _ended(call, plan, earlier, ended, steps, keys)
         if earlier:
-            earlier.may_go_on(client, plan, steps, accept=accept, fingerprint=args.fingerprint)
+            earlier.may_go_on(plan, steps, accept=accept, fingerprint=args.fingerprint)
             if call.screen:
                 call.screen.print("An earlier run of this command has begun; it goes on.")
         else:
@@ -365,6 +371,22 @@ def _carried_out(
             "updates": run.steps,
         }
     )
+
+
+def _ended(
+    call: Call, plan: PipelinePlan, earlier: EarlierRun, ended: str, steps: Sequence[str], keys: Keys | None
+) -> Answer:
+    """Say how the update of an earlier run ended meanwhile, and finish that run; nothing is started."""
+    if keys:
+        keys.put_back()
+    earlier.memos.forget()
+    found = outcome(earlier, plan, ended, steps)
+    if call.screen:
+        call.screen.print(terminal.title(f"An earlier run of this command was cut off: {ended}"))
+        notes = [f"{step} was not started" for step in found["not_started"]]
+        call.screen.print(terminal.findings([*notes, "Nothing was started now: look at a new plan to do it again"]))
+    # It is not what was asked for now, so it is a finding and no success.
+    return Answer(found, findings=True)
 
 
 def _forget(

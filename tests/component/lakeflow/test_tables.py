@@ -53,6 +53,21 @@ def test_loss_is_refused_unless_accepted_in_so_many_words(workspace: FakeWorkspa
     assert ids(workspace) == [each for each in ALL if each not in ("c000", "c001", "c002")]
 
 
+@pytest.mark.parametrize("events", ["too many", "none"])
+def test_all_tables_of_which_not_all_are_known(workspace: FakeWorkspace, pipeline: Pipeline, events: str) -> None:
+    everything: dict[str, Any] = {"full_refresh": True, "full_refresh_selection": None}
+    assert Task(lambda: refresh(pipeline, mode="plan", **everything)).attempt()["plan"]["verdict"] == "SAFE"
+    if events == "none":  # they are older than the workspace keeps them
+        pipeline.events.events.clear()
+    for _ in range(2001 if events == "too many" else 0):
+        pipeline.events.note("user_action", "somebody looked at it")
+    with pytest.raises(AirflowFailException, match="the newest events need not name all of them"):
+        Task(lambda: refresh(pipeline, **everything)).attempt()
+    assert ids(workspace) == ALL
+    Task(lambda: refresh(pipeline, accept="UNKNOWN", **everything)).attempt()
+    assert ids(workspace) != ALL
+
+
 def test_nothing_selected(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
     with pytest.raises(AirflowFailException, match="neither full_refresh nor full_refresh_selection is given"):
         Task(lambda: refresh(pipeline, full_refresh_selection=[])).attempt()
