@@ -10,7 +10,8 @@ writes no ``txn``, so the table's content and its memory can differ. Both are wo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
@@ -31,6 +32,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
 PLAN_KEY = "airflowCkptPlan"
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 #: No version at all; -1 is the emptiness before version 0.
 _NO_VERSION = -2
 
@@ -48,8 +50,9 @@ class TableCommit:
     :param rows: rows added, as far as the commit tells.
     :param plan_id: the plan of ours that wrote it.
     :param snapshot_id: the id of the snapshot, in an Iceberg table.
-    :param added: paths of the files that it adds, whether rows change or not.
-    :param removed: paths of the files that it removes from the table; ``VACUUM`` may delete them later.
+    :param added: paths of the files that it adds, whether rows change or not; those of deletion vectors too.
+    :param removed: paths of the files that it removes from the table; ``VACUUM`` may delete them later. A file of deletion
+        vectors may still be needed, for other data files.
     :param settings: what the table's metadata and protocol say after it, one entry a setting; see :func:`_settings`.
     """
 
@@ -324,10 +327,40 @@ def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings
         restored=restored,
         rows=_rows(info, actions),
         plan_id=plan_id,
-        added=frozenset(a["add"]["path"] for a in actions if "add" in a),
-        removed=frozenset(a["remove"]["path"] for a in actions if "remove" in a),
+        added=frozenset(path for a in actions if "add" in a for path in _paths(a["add"])),
+        removed=frozenset(path for a in actions if "remove" in a for path in _paths(a["remove"])),
         settings=settings,
     )
+
+
+def _paths(file: Mapping[str, Any]) -> Iterator[str]:
+    """A data file, and the file of its deletion vector."""
+    yield file["path"]
+    if (vector := file.get("deletionVector")) and (path := vector_path(vector)):
+        yield path
+
+
+def vector_path(vector: Mapping[str, Any]) -> str | None:
+    """The file that a deletion vector is in, relative to the table or as a URI; ``None`` for one that is in the log itself.
+
+    Of ``u`` the last 20 characters are the id of the file in Z85, and what is before them its directory (Delta's PROTOCOL.md).
+    """
+    stored, where = str(vector.get("pathOrInlineDv", "")), vector.get("storageType")
+    if where == "p":
+        return stored
+    if where != "u" or len(stored) < 20:
+        return None
+    directory, number = stored[:-20], b""
+    try:
+        for at in range(len(directory), len(stored), 5):
+            value = 0
+            for character in stored[at : at + 5]:
+                value = value * 85 + _Z85.index(character)
+            number += value.to_bytes(4)
+    except (ValueError, OverflowError):
+        return None  # in a form that the protocol does not have
+    name = f"deletion_vector_{uuid.UUID(bytes=number)}.bin"
+    return f"{directory}/{name}" if directory else name
 
 
 def _plan_in(words: Any) -> str | None:

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, equal_versions
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history
+from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history, vector_path
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
@@ -203,6 +203,50 @@ class TestVacuum:
         assert rollback.to_version == 2
         roll_back_table(TableTarget(table.place, 2, QUERY, 1, "7f3a", {}), expected=table.version)
         assert table.held == {f"{QUERY}/0", f"{QUERY}/1"}
+
+
+class TestDeletionVectors:
+    """Rows are marked as deleted in a file beside the data, which ``VACUUM`` deletes when another one takes its place."""
+
+    def vector(self, stored: str, kind: str = "u") -> dict[str, object]:
+        return {"storageType": kind, "pathOrInlineDv": stored, "offset": 1, "sizeInBytes": 36, "cardinality": 1}
+
+    def test_the_file_of_a_vector(self) -> None:
+        """The example of Delta's PROTOCOL.md."""
+        name = "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+        assert vector_path(self.vector("ab^-aqEH.-t@S}K{vb[*k^")) == f"ab/{name}"
+        assert vector_path(self.vector("^-aqEH.-t@S}K{vb[*k^")) == name
+        assert vector_path(self.vector("s3://lake/t/dv.bin", "p")) == "s3://lake/t/dv.bin"
+        assert vector_path(self.vector("~" * 20)) is None
+        assert vector_path(self.vector("#" * 20)) is None
+        assert vector_path(self.vector("wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", "i")) is None
+
+    def test_the_vector_that_a_version_needs_is_gone(self, table: Table) -> None:
+        """The data file is there in every version: only the vectors changed."""
+        table.batch(0, 1)
+        data = sorted(read_table_history(table.place).commits[1].added)[0]
+        file: dict[str, object] = {
+            "path": data,
+            "dataChange": True,
+            "size": 1,
+            "modificationTime": 1,
+            "partitionValues": {},
+        }
+        first, second = self.vector("ab^-aqEH.-t@S}K{vb[*k^"), self.vector("ac^-aqEH.-t@S}K{vb[*k^")
+        path = vector_path(first)
+        assert path
+        table.place.replace(path, b"1")
+        delete = {"commitInfo": {"operation": "DELETE"}}
+        commit(table, delete, {"remove": file}, {"add": {**file, "deletionVector": first}})
+        commit(table, {"commitInfo": {"operation": "STREAMING UPDATE"}}, {"txn": {"appId": QUERY, "version": 2}})
+        replaced = {"add": {**file, "deletionVector": second}}
+        commit(table, delete, {"remove": {**file, "deletionVector": first}}, replaced)
+        assert (rollback := look(table, 1).rollback)
+        assert rollback.to_version == 2
+        table.place.delete(path)
+        report = look(table, 1)
+        assert (report.rollback, report.verdict) == (None, Verdict.WILL_SKIP)
+        assert (report.obstacle or "").startswith(f"version 2 needs the data file {path}, which is gone (VACUUM)")
 
 
 class TestACleanedLog:
