@@ -28,6 +28,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Spark checkpoints",
                 "python-modules": [
                     "airflow_ckpt_provider.operators.backup",
+                    "airflow_ckpt_provider.operators.chain",
                     "airflow_ckpt_provider.operators.compatibility",
                     "airflow_ckpt_provider.operators.delta_retention_guard",
                     "airflow_ckpt_provider.operators.doctor",

@@ -99,6 +99,8 @@ class Change:
     :param on_progress: called after each file that was written.
     :param size: bytes to write, for ``on_progress``.
     :param terms: of the lease; by default those of this process.
+    :param lifts_seal: the seal is lifted at the end, or where nothing was changed. ``False``: it stays, and whoever carries out
+        several changes together lifts it after the last.
     """
 
     plan: Plan
@@ -118,6 +120,7 @@ class Change:
     files: int = 0
     size: int = 0
     terms: LeaseTerms | None = None
+    lifts_seal: bool = True
 
     def apply(self, *, accept: Collection[str] = (), fingerprint: str | None = None) -> Outcome:
         """Carry the plan out, or resume it where it was begun.
@@ -158,7 +161,7 @@ class Change:
 
 
 def _undo_command(plan: Plan) -> str:
-    return f"airflow-ckpt undo {plan.checkpoint} --plan {plan.plan_id}"
+    return plan.undo_command
 
 
 class _Attempt:
@@ -225,8 +228,10 @@ class _Attempt:
                 **plan.audit_facts(),
             },
         )
-        self._lift(marks)  # performed last: until now no Spark could start
-        log.info("%s: %s is done, the seal %s is lifted", plan.checkpoint, plan.seal_reason, mark.path)
+        if change.lifts_seal:
+            self._lift(marks)  # performed last: until now no Spark could start
+        stays = "is lifted" if change.lifts_seal else "stays until all are done"
+        log.info("%s: %s is done, the seal %s %s", plan.checkpoint, plan.seal_reason, mark.path, stays)
         return Outcome(
             plan_id=plan.plan_id,
             checkpoint=plan.checkpoint,
@@ -373,6 +378,8 @@ class _Attempt:
 
     def _give_up(self, error: CkptError, marks: list[Seal]) -> None:
         """Lift the seal where nothing was changed: neither a file nor the sink. Else say how to take the change back."""
+        if not self.change.lifts_seal:
+            return  # others are changed with it: whoever carries them out says what leads out
         sink = self.change.sink.has_changed(self.repository) if self.change.sink else False
         if any(mark for _, mark in self.found):
             if sink is False and isinstance(error, RefusedError):

@@ -134,6 +134,11 @@ class Plan:
         return True
 
     @property
+    def undo_command(self) -> str:
+        """The command that takes it back."""
+        return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
+
+    @property
     def own_seals(self) -> frozenset[str]:
         """Ids of plans whose seal does as well, and is taken over."""
         return frozenset()
@@ -244,7 +249,15 @@ def _document_of_plan(value: Mapping[str, Any]) -> Iterator[None]:
 
 
 #: What the document of a plan, of whatever verb, has paths in: names -> whether each path may have a size.
-_PATHS = {"deletes": False, "before": True, "contents": False, "rewrites": False, "written": True, "writes": True}
+_PATHS = {
+    "deletes": False,
+    "before": True,
+    "contents": False,
+    "rewrites": False,
+    "written": True,
+    "writes": True,
+    "moved": False,
+}
 
 
 def check_paths(document: Mapping[str, Any]) -> None:

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import Edits, Plan, Write, check_paths, listed_files, undo_of, undone_by
+from airflow_ckpt_provider.change.plan import (
+    Edits,
+    Plan,
+    Write,
+    check_paths,
+    listed_files,
+    literal_writes,
+    undo_of,
+    undone_by,
+)
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
@@ -41,6 +50,8 @@ class UndoPlan(Plan):
     :param record: the audit record of the change; ``None`` where it was not ended.
     :param half_way: the change, or an undo of it, has the checkpoint sealed.
     :param already_done: it was taken back before.
+    :param moved: path -> content of log entries that get other source positions than they had; see
+        :mod:`~airflow_ckpt_provider.recovery.chains.positions`. Each is among the files that were set aside.
     """
 
     plan_id: str
@@ -54,6 +65,7 @@ class UndoPlan(Plan):
     half_way: bool
     already_done: bool = False
     continued: bool = field(default=False, compare=False)
+    moved: Mapping[str, str] = field(default_factory=dict)
 
     kind: ClassVar[str] = "undo"
 
@@ -117,14 +129,17 @@ class UndoPlan(Plan):
 
         def writes() -> Iterator[Write]:
             for path, size in self.kept.items():
-                yield Write(path, size, lambda path=path: aside.read(path))  # type: ignore[misc]
+                if path not in self.moved:
+                    yield Write(path, size, lambda path=path: aside.read(path))  # type: ignore[misc]
+            yield from literal_writes({path: content.encode() for path, content in self.moved.items()})
 
         return Edits(listed_files(there, extra), writes)
 
     def check(self, there: Target) -> None:
         """See that exactly the files of before are there."""
         what = f"what it was before {self.of['kind']} {self.undone}"
-        expect_files(there, self.before.items(), plan_id=self.plan_id, what=what)
+        wanted = {**self.before, **{path: len(content.encode()) for path, content in self.moved.items()}}
+        expect_files(there, wanted.items(), plan_id=self.plan_id, what=what)
 
     def document(self) -> dict[str, Any]:
         """The plan as it is kept in the repository."""

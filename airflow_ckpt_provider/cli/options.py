@@ -226,6 +226,12 @@ def deprecated(old: str, new: str, *, sets: str, to: Any = None, adds: tuple[str
     return Option((old,), argparse.SUPPRESS, settings | ({"type": filled} if takes_value else {"nargs": 0}))
 
 
+SINK_OPTION = Option(
+    ("--sink-option",),
+    "setting of the table's store as deltalake names it, such as AWS_REGION=eu-central-1, or of an Iceberg catalog as "
+    "pyiceberg names it; repeatable",
+    {"type": secret_pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
+)
 SINK = (
     Option(
         ("--sink",),
@@ -239,12 +245,7 @@ SINK = (
         "(default: the query id); of several sinks one for all, or one for each in their order, '' for none",
         {"type": str, "action": "append", "default": [], "metavar": "ID"},
     ),
-    Option(
-        ("--sink-option",),
-        "setting of the table's store as deltalake names it, such as AWS_REGION=eu-central-1, or of an Iceberg catalog as "
-        "pyiceberg names it; repeatable",
-        {"type": secret_pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
-    ),
+    SINK_OPTION,
 )
 
 ACCEPT = Option(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _KEEP = "keep"
 _POLICIES = (SinkPolicy.ROLLBACK.value, SinkPolicy.FORWARD.value, _KEEP)
 #: Specifiers without a value.
-_BARE = ("to_earliest", "to_latest", "to_current")
+BARE = ("to_earliest", "to_latest", "to_current")
 
 
 class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOperator, RollBackOperator):
@@ -130,7 +130,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
 
     def _plan(self, checkpoint: Checkpoint, place: Location, seal_id: str | None) -> RewindPlan:
         kind = one_of(self.to, "to", KINDS)
-        value = "" if kind in _BARE else required(self.value, "value")
+        value = "" if kind in BARE else required(self.value, "value")
         return plan_rewind(
             checkpoint,
             Specifier(kind, value),

@@ -163,6 +163,9 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         by_spark = " (both need --spark-submit, for Spark rolls the table back)" if plan.by_spark else ""
         doing = f"rewound to batch {plan.batch_id} by plan {plan_id}"
         commands: tuple[str, ...] = (_again(place, plan), _undo(place, plan_id, [s.sink for s in plan.request.sinks]))
+        if plan.chain:
+            doing += f", with the streams of chain {plan.chain['plan_id']}"
+            commands = (f"airflow-ckpt chain rewind {plan.chain['arguments']} … --apply", plan.undo_command)
     else:
         by_spark = ""
         doing = f"changed by {what}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
@@ -59,6 +59,8 @@ def undo(
     workers: int = WORKERS,
     open_place: Callable[[str], Location] | None = None,
     on_plan: Callable[[UndoPlan], None] | None = None,
+    of_chain: str | None = None,
+    moved: Callable[[UndoPlan], Mapping[str, str]] | None = None,
 ) -> UndoOutcome:
     """Take a change back, or resume an undo that was stopped.
 
@@ -72,41 +74,24 @@ def undo(
     :param workers: requests under way at once.
     :param open_place: opens the other version of a flow; by default in the store of the checkpoint.
     :param on_plan: called with the plan before it is carried out.
+    :param of_chain: the chain that is taken back, of which this is a part: the seal then stays.
+    :param moved: of a part, gives the log entries that get other source positions than they had.
     :raises NoSuchBackupError: there was no such change.
     :raises RefusedError: something was written since, or the sink cannot be brought forward; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
-    try:
-        document = plan_to_undo(checkpoint, repository, plan_id)
-    except NoSuchBackupError:
-        _refuse_old_restore(checkpoint, repository)
-        raise
-    if document.get("observed") == checkpoint.uri:
-        checkpoint = _sibling(checkpoint, str(document["checkpoint"]), open_place)
-    former = document.get("observed")
-    observed = _sibling(checkpoint, str(former), open_place) if former else None
-    plan = plan_undo(checkpoint, repository, document, observed=observed)
+    change = undoing(checkpoint, repository, plan_id=plan_id, sink=sink, open_place=open_place, of_chain=of_chain)
+    plan = change.plan
     if on_plan:
         on_plan(plan)
-    action: SinkAction | None = None
-    if document["kind"] == RewindPlan.kind and not plan.already_done:
-        action = BringForward(RewindPlan.of_document(document), named_sinks(sink), repository, plan.record)
-    change = Change(
-        plan,
-        checkpoint,
-        repository,
-        observed=observed,
-        sink=action,
-        rest=rest or RestRule(),
-        made_by=made_by,
-        reason=reason,
-        workers=workers,
-    )
+    if moved and not plan.already_done:
+        plan = replace(plan, moved=moved(plan))
+    change = replace(change, plan=plan, rest=rest or RestRule(), made_by=made_by, reason=reason, workers=workers)
     done = change.apply()
     return UndoOutcome(
         plan_id=plan.undone,
-        kind=str(document["kind"]),
-        checkpoint=checkpoint.uri,
+        kind=str(plan.of["kind"]),
+        checkpoint=plan.checkpoint,
         put_back=0 if done.already_done else len(plan.kept),
         deleted=done.removed,
         table_version=done.sink.get("table_version"),
@@ -114,6 +99,46 @@ def undo(
         already_done=done.already_done,
         sinks=tuple(done.sink.get("sinks", ())),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing(Change):
+    """A change that takes another one back."""
+
+    plan: UndoPlan
+
+
+def undoing(
+    checkpoint: Location,
+    repository: Repository,
+    *,
+    plan_id: str | None = None,
+    sink: Sink | Sequence[Sink] | None = None,
+    open_place: Callable[[str], Location] | None = None,
+    of_chain: str | None = None,
+) -> Undoing:
+    """Plan to take a change back; reads only. Parameters and errors: see :func:`undo`."""
+    try:
+        document = plan_to_undo(checkpoint, repository, plan_id)
+    except NoSuchBackupError:
+        _refuse_old_restore(checkpoint, repository)
+        raise
+    if document.get("observed") == checkpoint.uri:
+        checkpoint = _sibling(checkpoint, str(document["checkpoint"]), open_place)
+    chain = document.get("chain")
+    if chain and chain["plan_id"] != of_chain:
+        raise RefusedError(
+            f"rewind {document['plan_id']} of {checkpoint} is a part of chain {chain['plan_id']}: taken back alone, the stream "
+            "and those that read its table would stand at different rows",
+            hint=f"take all back: `airflow-ckpt chain undo {chain['arguments']} --plan {chain['plan_id']}`",
+        )
+    former = document.get("observed")
+    observed = _sibling(checkpoint, str(former), open_place) if former else None
+    plan = plan_undo(checkpoint, repository, document, observed=observed)
+    action: SinkAction | None = None
+    if document["kind"] == RewindPlan.kind and not plan.already_done:
+        action = BringForward(RewindPlan.of_document(document), named_sinks(sink), repository, plan.record)
+    return Undoing(plan, checkpoint, repository, observed=observed, sink=action, lifts_seal=of_chain is None)
 
 
 def _sibling(version: Location, uri: str, open_place: Callable[[str], Location] | None) -> Location:

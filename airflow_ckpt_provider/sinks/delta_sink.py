@@ -248,7 +248,13 @@ def described(place: Location, history: TableHistory) -> TableHistory:
         log.info("%s", e)
         return history
     features = history.features | features_of({"configuration": state.configuration, "schemaString": state.schema}, {})
-    return replace(history, configuration=state.configuration, features=features | state.features, is_described=True)
+    return replace(
+        history,
+        table_id=history.table_id or state.table_id,
+        configuration=state.configuration,
+        features=features | state.features,
+        is_described=True,
+    )
 
 
 def beyond_the_log(sink: Sink, history: TableHistory, ids: QueryIds) -> dict[str, int | None]:

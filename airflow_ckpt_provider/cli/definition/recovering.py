@@ -18,6 +18,7 @@ from airflow_ckpt_provider.cli.options import (
     REPOSITORY,
     RESTORABLE_BATCH,
     SINK,
+    SINK_OPTION,
     STOP_RUNNING,
     STOPPED,
     Option,
@@ -158,6 +159,65 @@ VERBS = (
         ),
         ("checkpoint", "repository", "sink", "progress_log"),
         "undo",
+    ),
+    Verb(
+        "chain",
+        "Rewind several streams together, such as bronze, silver and gold, or take that back: one plan, one approval, one undo",
+        (
+            Option(("ACTION",), "what to do: rewind or undo", {"choices": ("rewind", "undo")}),
+            Option(
+                ("--stream",),
+                "a stream: its name, its checkpoint, and sink=SINK for all that it writes to, each followed by its txn-app-id=ID "
+                "and policy=keep where it has them; repeatable, once for each stream",
+                {"type": filled, "action": "append", "default": [], "metavar": "NAME=CHECKPOINT,sink=SINK"},
+            ),
+            *(option for option in WHERE_TO if option.flags != ("--to-current",)),
+            Option(
+                ("--from",),
+                "name of the stream that the rewind begins with; repeatable (default: those that read no other of the streams)",
+                {"type": filled, "action": "append", "default": [], "dest": "begins_with", "metavar": "NAME"},
+            ),
+            SINK_OPTION,
+            Option(
+                ("--repository",),
+                "where removed files of all streams are kept (default: CHECKPOINT.rewinds of each)",
+                {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            Option(
+                ("--exact-replay",),
+                "run the next batch again over exactly the same data, where nothing that a stream reads goes back, or with "
+                "--no-exact-replay plan it anew",
+                {"action": argparse.BooleanOptionalAction, "default": True},
+            ),
+            Option(
+                ("--downstream",),
+                "folder of checkpoints to look for streams that read one of the tables and are not named, beside the folders of "
+                "those that are; repeatable",
+                {"type": filled, "action": "append", "default": [], "metavar": "PLACE"},
+            ),
+            Option(
+                ("--kafka-config",),
+                "a client's configuration for the Kafka brokers, to be told whether they still have the data",
+                {"type": filled, "metavar": "FILE"},
+            ),
+            Option(
+                ("--plan",),
+                "with undo: id of the chain (default: the one that is half-way, else the newest)",
+                {"type": filled, "metavar": "ID"},
+            ),
+            Option(
+                ("--fingerprint",),
+                "of the plan that was approved: another plan is refused",
+                {"type": filled, "metavar": "FINGERPRINT"},
+            ),
+            STOP_RUNNING,
+            *STOPPED,
+            ACCEPT,
+            REASON,
+            APPLY,
+        ),
+        ("checkpoint", "repository", "sink", "progress_log"),
+        "chain",
     ),
     Verb(
         "status",

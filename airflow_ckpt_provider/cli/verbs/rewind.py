@@ -41,7 +41,7 @@ def rewind(call: Call) -> Answer:
     place = repository_place(call, checkpoint.location)
     if args.list:
         return _list(call, checkpoint, place)
-    specifier = _specifier(call)
+    specifier = specifier_of(call)
     sink = sinks_of(call)
     settings: dict[str, Any] = {
         "sink": sink,
@@ -88,9 +88,13 @@ def guards_of(call: Call) -> tuple[Guard, ...]:
     return installed_guards(GuardSettings(options={"kafka": kafka}))
 
 
-def _specifier(call: Call) -> Specifier:
+def specifier_of(call: Call) -> Specifier:
+    """Where to go, of the options that say it.
+
+    :raises UsageError: not exactly one of them is given.
+    """
     args = call.args
-    given = [kind for kind in KINDS if getattr(args, kind) is not None and getattr(args, kind) is not False]
+    given = [kind for kind in KINDS if getattr(args, kind, None) is not None and getattr(args, kind) is not False]
     if len(given) != 1:
         options = ", ".join(f"--{kind.replace('_', '-')}" for kind in KINDS)
         said = f"{len(given)} of them were" if given else "none was"

@@ -59,6 +59,7 @@ def apply_rewind(
     made_by: str = "",
     reason: str = "",
     workers: int = WORKERS,
+    lifts_seal: bool = True,
 ) -> RewindOutcome:
     """Carry a rewind out, or resume it.
 
@@ -73,6 +74,7 @@ def apply_rewind(
     :param made_by: the run or user that rewinds.
     :param reason: why, for the audit record.
     :param workers: requests under way at once.
+    :param lifts_seal: the seal is lifted at the end; ``False`` in a chain, which lifts all of them after the last stream.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
     change = Change(
@@ -86,6 +88,7 @@ def apply_rewind(
         made_by=made_by,
         reason=reason,
         workers=workers,
+        lifts_seal=lifts_seal,
     )
     done = change.apply(accept=accept, fingerprint=fingerprint)
     return RewindOutcome(

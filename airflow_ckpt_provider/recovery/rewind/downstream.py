@@ -6,7 +6,7 @@ reader has ``skipChangeCommits``; what it read of the rows that leave the table 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
@@ -14,19 +14,24 @@ from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
 from airflow_ckpt_provider.errors import NotACheckpointError, UnreadableLogError
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.report import SinkRollback
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 
-def downstream_of(history: TableHistory, rollback: SinkRollback, places: Iterable[Location]) -> tuple[str, ...]:
+def downstream_of(
+    history: TableHistory, rollback: SinkRollback, places: Iterable[Location], *, but: Collection[str] = ()
+) -> tuple[str, ...]:
     """Say what the rollback of a table does to the streams that read it; one sentence for each.
 
     :param history: the table's log.
     :param rollback: what is planned.
     :param places: checkpoints, or folders whose sub-folders are checkpoints.
+    :param but: checkpoints that go back with the table, as :func:`~airflow_ckpt_provider.storage.location.plain_uri` has them.
     """
     found = []
     for place in places:
         for checkpoint in _checkpoints(place):
+            if but and plain_uri(checkpoint.location.uri) in but:
+                continue
             try:
                 progress = checkpoint.progress()
             except NotACheckpointError:

@@ -110,6 +110,9 @@ class RewindPlan(Plan):
     :param downstream: what happens to streams that read the sink, in words.
     :param notes: what the person who asked should know.
     :param ended: when the batch had ended at the latest, in UTC.
+    :param moved: path -> content of the log entries whose source positions move behind the rollback of a table that this
+        stream reads; see :mod:`~airflow_ckpt_provider.recovery.chains.positions`.
+    :param chain: the chain that the plan is a part of: ``plan_id``, and the ``arguments`` that name its streams in a command.
     """
 
     plan_id: str
@@ -133,6 +136,8 @@ class RewindPlan(Plan):
     ended: datetime | None = None
     #: Whether it could be taken back: ``possible`` and ``reasons``; ``None`` in a plan of an older release.
     undo: Mapping[str, Any] | None = None
+    moved: Mapping[str, str] = field(default_factory=dict)
+    chain: Mapping[str, str] | None = None
     #: Whether it was begun before: a killed run of the same request is resumed.
     continued: bool = field(default=False, compare=False)
 
@@ -141,7 +146,7 @@ class RewindPlan(Plan):
     @property
     def changes_checkpoint(self) -> bool:
         """Whether any file of the checkpoint changes."""
-        return bool(self.deletes or self.writes)
+        return bool(self.deletes or self.writes or self.moved)
 
     @property
     def sink(self) -> SinkReport:
@@ -220,29 +225,42 @@ class RewindPlan(Plan):
     @property
     def seal_reason(self) -> str:
         """What the seal says."""
-        return f"rewind to batch {self.batch_id}"
+        return f"rewind to batch {self.batch_id}" + (f" in chain {self.chain['plan_id']}" if self.chain else "")
+
+    @property
+    def undo_command(self) -> str:
+        """The command that takes it back; a part of a chain only with the others."""
+        if self.chain is None:
+            return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
+        return f"airflow-ckpt chain undo {self.chain['arguments']} --plan {self.chain['plan_id']}"
 
     @property
     def writes_offsets(self) -> Collection[str]:
         """Paths in ``offsets/`` that will be written."""
-        return [entry.path for entry in self.writes if entry.path.startswith("offsets/")]
+        return [*(entry.path for entry in self.writes if entry.path.startswith("offsets/")), *self.moved]
 
     def edits(self, there: Target, repository: Repository) -> Edits:
         """Remove what lies beyond the batch; write what comes from the backup, and the new query id."""
-        renamed = {METADATA_FILE: new_metadata(self.new_query_id).encode()} if self.new_query_id else {}
-        entries = [entry for entry in self.writes if entry.path not in renamed]
+        literal = {path: content.encode() for path, content in self._literal.items()}
+        entries = [entry for entry in self.writes if entry.path not in literal]
 
         def writes() -> Iterator[Write]:
             yield from entry_writes(repository, entries, right_when="the plan was made")
-            yield from literal_writes(renamed)
+            yield from literal_writes(literal)
 
         return Edits(listed_files(there, self.deletes), writes)
 
     @property
     def written(self) -> dict[str, int]:
         """Path -> size of the files that are written."""
-        renamed = {METADATA_FILE: len(new_metadata(self.new_query_id))} if self.new_query_id else {}
-        return {entry.path: entry.size for entry in self.writes} | renamed
+        literal = {path: len(content.encode()) for path, content in self._literal.items()}
+        return {entry.path: entry.size for entry in self.writes} | literal
+
+    @property
+    def _literal(self) -> dict[str, str]:
+        """Path -> content of the files whose content the plan knows."""
+        renamed = {METADATA_FILE: new_metadata(self.new_query_id)} if self.new_query_id else {}
+        return {**self.moved, **renamed}
 
     def check(self, there: Target) -> None:
         """See that exactly what was planned is there, and that it is whole for Spark."""
@@ -254,7 +272,7 @@ class RewindPlan(Plan):
         except CkptError as e:
             raise StorageError(
                 f"{there.location} does not read back as batch {self.batch_id}: {e.message}",
-                hint=f"take it back: `airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}`",
+                hint=f"take it back: `{self.undo_command}`",
             ) from e
 
     @property
@@ -267,6 +285,9 @@ class RewindPlan(Plan):
         steps.append(f"delete {len(self.deletes)} files of the checkpoint: {some(self.deletes)}")
         if self.writes:
             steps.append(f"write {len(self.writes)} files from backup {self.source_of_state}")
+        if self.moved:
+            entries = ", ".join(f"`{path}`" for path in sorted(self.moved))
+            steps.append(f"write {entries} with source positions behind the rollback of what the stream reads")
         if self.new_query_id:
             steps.append(
                 f"write `{METADATA_FILE}` with the new query id {self.new_query_id}, which the table does not know"
@@ -281,6 +302,7 @@ class RewindPlan(Plan):
             "checkpoint": [self.checkpoint, self.fingerprint],
             "batch": self.batch_id,
             **({"sink": self.sink.to_json()} if len(self.sinks) == 1 else sinks_json(self.sinks)),
+            **({"moved": dict(self.moved)} if self.moved else {}),
         }
         return fingerprint_of(parts)
 
@@ -308,6 +330,9 @@ class RewindPlan(Plan):
             "downstream": list(self.downstream),
             "notes": list(self.notes),
             "undo": self.undo,
+            # Only in chains: earlier releases know neither.
+            **({"moved": dict(self.moved)} if self.moved else {}),
+            **({"chain": dict(self.chain)} if self.chain else {}),
             "deletes": list(self.deletes),
             "writes": [entry.to_json() for entry in self.writes],
             "accept": [risk.word for risk in self.risks],
@@ -345,6 +370,8 @@ class RewindPlan(Plan):
             notes=tuple(value["notes"]),
             ended=datetime.fromisoformat(value["ended"]) if value["ended"] else None,
             undo=value.get("undo"),
+            moved=dict(value.get("moved") or {}),
+            chain=value.get("chain"),
             continued=True,
         )
 

@@ -310,6 +310,12 @@ def _continued(
     plan = read_plan(repository, seal.plan_id) if repository else None
     if plan is None or name not in (None, plan.name):
         raise sealed_by_another(progress.uri, seal)
+    if plan.chain:
+        raise SealedError(
+            f"{progress.uri} is sealed by plan {plan.plan_id}, its part of chain {plan.chain['plan_id']}, which was not ended",
+            hint=f"run that one again: `airflow-ckpt chain rewind {plan.chain['arguments']} … --apply`, or take it back: "
+            f"`{plan.undo_command}`",
+        )
     if _without_acceptance(plan.request) != _without_acceptance(request):
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, a rewind ({plan.request.target}) that was not ended",

@@ -1,0 +1,264 @@
+"""Rewind several streams together, and take that back."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, ChangeOperator, StoppedQueryOperator
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, texts, words
+from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+from airflow_ckpt_provider.operators.masking import MaskingOperator
+from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.rewind import BARE
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.recovery.chains.apply import apply_chain, carried_out_by
+from airflow_ckpt_provider.recovery.chains.naming import stream_of
+from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
+from airflow_ckpt_provider.recovery.chains.planning import plan_chain
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
+from airflow_ckpt_provider.recovery.chains.undo import RISK, undo_chain
+from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
+from airflow_ckpt_provider.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: What a chain can be rewound to; ``to_current`` changes nothing.
+CHAIN_KINDS = tuple(kind for kind in KINDS if kind != "to_current")
+
+
+class ChainOperator(RepositoryOperator, MaskingOperator):
+    """Base of the operators on several streams.
+
+    Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`. It keeps what is removed of all streams;
+    ``None``: ``<checkpoint>.rewinds`` of each.
+
+    :param streams: the streams, each as ``NAME=CHECKPOINT,sink=SINK``, with more ``sink=`` where it writes to several, each
+        followed by its ``txn-app-id=`` and ``policy=keep`` where it has them: a list, or text with one in each line. (templated)
+    :param checkpoint_conn_id: Airflow connection to reach all checkpoints; ``None``: the environment's own credentials.
+        (templated)
+    :param sink_conn_id: Airflow connection to read the logs of all sinks; ``None``: the environment's own credentials.
+        (templated)
+    :param sink_options: settings of the tables' store as ``deltalake`` names them, or of an Iceberg catalog as ``pyiceberg``
+        names them. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *RepositoryOperator.template_fields,
+        "streams",
+        "checkpoint_conn_id",
+        "sink_conn_id",
+        "sink_options",
+    )
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[str] | str,
+        repository: str | None = None,
+        checkpoint_conn_id: str | None = None,
+        sink_conn_id: str | None = None,
+        sink_options: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(repository=repository, **kwargs)
+        self.streams = streams
+        self.checkpoint_conn_id = checkpoint_conn_id
+        self.sink_conn_id = sink_conn_id
+        self.sink_options = sink_options
+
+    def _streams(self) -> tuple[ChainStream, ...]:
+        place = self._repository_place() if text(self.repository) else None
+
+        def sink(name: str, app_id: str | None) -> Sink:
+            opened = partial(_open, conn_id=text(self.sink_conn_id))
+            return Sink.named(name, opened, app_id=app_id, storage_options=self.sink_options or {})
+
+        lines = [line for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()]
+        found = [
+            stream_of(
+                line.strip(),
+                open_checkpoint=partial(_open, conn_id=text(self.checkpoint_conn_id)),
+                named_sink=sink,
+                repository=place,
+            )
+            for line in lines
+        ]
+        return named_streams(tuple(found))
+
+
+class ChainRewindOperator(ChangeOperator, ChainOperator):
+    """Rewind several streams together. Plans only, unless ``mode="apply"``.
+
+    They are those that read each other's tables, or that one application runs. All go to one boundary, or none does. A retry
+    resumes where the attempt before was stopped.
+
+    Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.ChangeOperator`.
+
+    .. seealso:: :doc:`/howto/rewind-chain`
+
+    :param to: where to, as for :class:`~.rewind.CheckpointRewindOperator`, without ``to_current``. It is for the streams that the
+        rewind begins with. (templated)
+    :param value: its value, where it has one. (templated)
+    :param begins_with: names of the streams that the rewind begins with: a list, or text with commas between them; ``None``:
+        those that read no other of the streams. (templated)
+    :param exact_replay: run the next batch again over exactly the same data, where nothing that a stream reads goes back.
+        (templated)
+    :param downstream: folders of checkpoints to look for streams that read one of the tables and are not named, beside the
+        folders of those that are. (templated)
+    :param stop_running: stop queries that still run: all checkpoints are sealed, and each query ends at its batch boundary.
+        (templated)
+    :param kafka_config_id: Airflow connection of the Kafka brokers, to learn whether they still have the data; ``None``: not
+        asked. (templated)
+    :param batches: the batches of a plan that was shown (``plan.output["plan"]["batches"]``): go to exactly these, also where the
+        streams have run on since; ``None``: choose by ``to``. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *ChainOperator.template_fields,
+        *ChangeOperator.template_fields,
+        "to",
+        "value",
+        "begins_with",
+        "exact_replay",
+        "downstream",
+        "stop_running",
+        "kafka_config_id",
+        "batches",
+    )
+
+    def __init__(
+        self,
+        *,
+        to: str,
+        value: str | int | None = None,
+        begins_with: Sequence[str] | str | None = None,
+        exact_replay: bool | str = True,
+        downstream: Sequence[str] | None = None,
+        stop_running: bool | str = False,
+        kafka_config_id: str | None = None,
+        batches: dict[str, int] | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.to = to
+        self.batches = batches
+        self.value = value
+        self.begins_with = begins_with
+        self.exact_replay = exact_replay
+        self.downstream = downstream
+        self.stop_running = stop_running
+        self.kafka_config_id = kafka_config_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the plan and, where it was carried out, the outcome."""
+        with no_retry_when_refused():
+            mode, streams = self._mode(), self._streams()
+            if mode == PLAN:
+                return self._shown(self._plan(streams, None))
+            done = carried_out_by(streams, made_by(context)) if has_been_tried(context) else None
+            if done is not None:
+                self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
+                outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
+                return {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}
+            shown: dict[str, Any] = {}
+            plan, outcome_of = apply_chain(
+                streams,
+                partial(self._plan, streams),
+                accept=self._accepted(),
+                fingerprint=text(self.fingerprint),
+                rest=lambda checkpoint: self._rest(checkpoint, context),
+                stop_running=flag(self.stop_running, "stop_running"),
+                made_by=made_by(context),
+                reason=text(self.reason) or "",
+                on_plan=lambda made: shown.update(self._shown(made)),
+            )
+        for part, rewind in plan.rewinds:
+            self.log.info("%s stands at batch %d", part.name, rewind.batch_id)
+        return {**shown, "outcome": outcome_of.to_json()}
+
+    def _plan(self, streams: tuple[ChainStream, ...], chain_id: str | None) -> ChainPlan:
+        kind = one_of(self.to, "to", CHAIN_KINDS)
+        value = "" if kind in BARE else required(self.value, "value")
+        given = words(self.begins_with, "begins_with", tuple(stream.name for stream in streams))
+        return plan_chain(
+            streams,
+            Specifier(kind, value),
+            begins_with=given,
+            exact_replay=flag(self.exact_replay, "exact_replay"),
+            guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
+            look_in=[open_place(uri, text(self.checkpoint_conn_id)) for uri in self.downstream or ()],
+            batches=_batches(self.batches),
+            chain_id=chain_id,
+        )
+
+
+class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
+    """Take a rewind of several streams back, as long as none of them was started since. A retry resumes.
+
+    Parameters of streams and proof: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.StoppedQueryOperator`.
+
+    .. seealso:: :doc:`/howto/rewind-chain`
+
+    :param plan_id: id of the chain; ``None``: the one that is half-way, else the newest one. (templated)
+    :param accept: ``source_failure``, where the plan said that a stream would stop at the rollback of a table. (templated)
+    :param reason: why, for the audit records. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *ChainOperator.template_fields,
+        *StoppedQueryOperator.template_fields,
+        "plan_id",
+        "accept",
+        "reason",
+    )
+    ui_color = "#fff2cc"
+
+    def __init__(
+        self,
+        *,
+        plan_id: str | None = None,
+        accept: Sequence[str] | str | None = None,
+        reason: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.plan_id = plan_id
+        self.accept = accept
+        self.reason = reason
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return what was put back."""
+        with no_retry_when_refused():
+            outcome = undo_chain(
+                self._streams(),
+                plan_id=text(self.plan_id),
+                accept=words(self.accept, "accept", (RISK,)),
+                rest=lambda checkpoint: self._rest(checkpoint, context),
+                made_by=made_by(context),
+                reason=text(self.reason) or "",
+            )
+        self.log.info("Chain %s is taken back", outcome.plan_id)
+        return outcome.to_json()
+
+
+def _batches(value: Any) -> dict[str, int] | None:
+    """The batches as they are, or as a template renders them: ``"{'bronze': 4}"``."""
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval(value.strip() or "None")
+        except (ValueError, SyntaxError) as e:
+            raise RefusedError(f"batches is {value!r}", hint="give the batches of a plan: plan['batches']") from e
+    found = mapping(value, "batches")
+    return {name: int(batch) for name, batch in found.items()} or None
+
+
+def _open(uri: str, *, conn_id: str | None) -> Any:
+    return open_place(uri, conn_id)

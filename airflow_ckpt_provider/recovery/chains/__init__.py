@@ -1,0 +1,1 @@
+"""Several streams in one plan: those that read each other's tables, and the queries of one application."""

@@ -1,0 +1,247 @@
+"""The newest batches at which all streams of a chain stand at one boundary.
+
+A stream that is rewound takes its table back to a version. Each reader of that table must then stand where it had read exactly
+what the table has, so that its state and its own table are made of these rows and no others:
+
+* Delta: its batch ends exactly where that version ends, or one with the same rows. A position before it is not enough: the
+  rows in between would be read together with those of the commits that were taken back. The position then moves behind the
+  rollback, see :mod:`~airflow_ckpt_provider.recovery.chains.positions`.
+* Iceberg: its batch ends in an ancestor of that snapshot. After a rollback Iceberg reads on among the ancestors of the new
+  current snapshot, so nothing that was taken back is read.
+* File sink: its batch has read no file that is taken back.
+
+Where a reader has no such batch, an older batch of the writer is tried: its replay brings the later ones again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.chains.edges import Edge, files_read, place_of
+from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL
+from airflow_ckpt_provider.recovery.chains.stream import ReadStream
+from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport, SinkRollback
+from airflow_ckpt_provider.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where one stream goes.
+
+    :param batch_id: its batch.
+    :param reports: what each of its sinks says to it.
+    :param behind: source -> the version of the rollback behind which the source goes on (Delta).
+    :param reads_changed: sources whose table goes back.
+    """
+
+    batch_id: int
+    reports: tuple[SinkReport, ...]
+    behind: Mapping[str, int]
+    reads_changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Streams and what they read of each other.
+
+    :param streams: name -> the stream, writers before their readers.
+    :param edges: what they read of each other.
+    """
+
+    streams: Mapping[str, ReadStream]
+    edges: tuple[Edge, ...]
+
+    def reads(self, name: str) -> list[Edge]:
+        """The edges into a stream."""
+        return [edge for edge in self.edges if edge.reader == name]
+
+    def roots(self) -> list[str]:
+        """The streams that read no other of the chain."""
+        return [name for name in self.streams if not self.reads(name)]
+
+
+def find_boundary(chain: Chain, targets: Mapping[str, Sequence[int]]) -> dict[str, Choice]:
+    """Choose the batch of each stream: the newest ones that fit together.
+
+    :param chain: the streams.
+    :param targets: stream that the rewind begins with -> the batches it may go to, newest first.
+    :return: stream -> its choice, writers first; a stream that reads nothing that changes is not in it.
+    :raises RefusedError: there is none; the message names the stream that cannot, and why.
+    """
+    search = _Search(chain, targets, list(chain.streams))
+    found = search.choose(0, {})
+    if found is None:
+        raise search.refused()
+    return found
+
+
+class _Search:
+    """A search with backtracking: a few streams with some hundred batches each."""
+
+    def __init__(self, chain: Chain, targets: Mapping[str, Sequence[int]], order: list[str]) -> None:
+        self.chain, self.targets, self.order = chain, targets, order
+        #: Place in the order -> why the newest batches that were tried do not fit.
+        self.why: dict[int, list[str]] = {}
+
+    def choose(self, at: int, chosen: dict[str, Choice]) -> dict[str, Choice] | None:
+        """Choose the streams from a place in the order on; ``None`` where nothing fits what was chosen before."""
+        if at == len(self.order):
+            return chosen
+        name = self.order[at]
+        changed = [edge for edge in self.chain.reads(name) if _changes(edge, chosen)]
+        if not changed and name not in self.targets:
+            return self.choose(at + 1, chosen)
+        why: list[str] = []
+        for choice in self._choices(name, changed, chosen, why):
+            found = self.choose(at + 1, {**chosen, name: choice})
+            if found is not None:
+                return found
+        if why:
+            self.why.setdefault(at, why)
+        return None
+
+    def _choices(
+        self, name: str, changed: list[Edge], chosen: Mapping[str, Choice], why: list[str]
+    ) -> Iterator[Choice]:
+        stream = self.chain.streams[name]
+        batches = self.targets.get(name)
+        for batch_id in stream.committed if batches is None else batches:
+            obstacle = next(filter(None, (self._obstacle(edge, batch_id, chosen) for edge in changed)), None)
+            moves = {edge.source: _rollback_commit(edge, chosen) for edge in changed if self._is_delta(edge)}
+            if obstacle is None and changed:
+                obstacle = _cannot_start(stream, batch_id, moves=bool(moves))
+            reports = stream.reports(batch_id) if obstacle is None else ()
+            obstacle = obstacle or _cannot_go_back(stream, batch_id, reports, self.chain.edges)
+            if obstacle is None:
+                yield Choice(batch_id, reports, moves, tuple(edge.source for edge in changed))
+            elif len(why) < 3:
+                why.append(obstacle)
+
+    def _is_delta(self, edge: Edge) -> bool:
+        history = self.chain.streams[edge.writer].asked[edge.sink].history
+        return history is not None and history.format == "delta"
+
+    def _obstacle(self, edge: Edge, batch_id: int, chosen: Mapping[str, Choice]) -> str | None:
+        """Why a batch of a reader does not end where the writer's table goes to; ``None`` where it does."""
+        reader, writer = self.chain.streams[edge.reader], self.chain.streams[edge.writer]
+        history = writer.asked[edge.sink].history
+        report = chosen[edge.writer].reports[edge.sink]
+        position = reader.position(batch_id, edge.source)
+        offset = position.offset if position else None
+        rollback = report.rollback
+        if rollback is None:
+            return f"{edge.table} cannot be rolled back"
+        if isinstance(offset, DeltaOffset) and history is not None:
+            return _delta_obstacle(offset, history, rollback, batch_id, edge)
+        if isinstance(offset, IcebergOffset) and history is not None:
+            return _iceberg_obstacle(offset, history, rollback, batch_id, edge)
+        if isinstance(offset, FileOffset) and rollback.paths:
+            return _file_obstacle(reader, offset, rollback, batch_id, edge, writer.asked[edge.sink].sink.name)
+        if offset is None:
+            return f"batch {batch_id} has no offset of source {edge.source}"
+        return f"a source of kind {offset.kind} that reads {edge.table} cannot be judged"
+
+    def refused(self) -> RefusedError:
+        """The error that names the stream that cannot go back with the others."""
+        at = max(self.why, default=0)
+        name, why = self.order[at], self.why.get(at, ["it has no committed batch"])
+        table = ", ".join(dict.fromkeys(edge.table for edge in self.chain.reads(name)))
+        of = f" with {', '.join(dict.fromkeys(e.writer for e in self.chain.reads(name)))}" if table else ""
+        return RefusedError(
+            f"{name} cannot go back{of} row-exactly: {'; '.join(why)}",
+            hint=f"build {name} and what reads it anew: rewind the others without it, empty its table, and reset it "
+            f"(`airflow-ckpt reset {self.chain.streams[name].stream.checkpoint} --from-scratch`)"
+            if table
+            else "choose another batch",
+        )
+
+
+def _changes(edge: Edge, chosen: Mapping[str, Choice]) -> bool:
+    """Whether the table that is read goes back; a rollback that changes only what the table remembers does not count.
+
+    A sink that others read has the policy ``rollback``, see :func:`_cannot_go_back`.
+    """
+    if edge.writer not in chosen:
+        return False
+    rollback = chosen[edge.writer].reports[edge.sink].rollback
+    return rollback is not None and (rollback.to_version is None or rollback.to_version != rollback.from_version)
+
+
+def _rollback_commit(edge: Edge, chosen: Mapping[str, Choice]) -> int:
+    """The version that the rollback of a Delta table will be: it is committed only right after the newest one."""
+    rollback = chosen[edge.writer].reports[edge.sink].rollback
+    if rollback is None or rollback.from_version is None:
+        raise ValueError("the rollback of a Delta table has versions")
+    return rollback.from_version + 1
+
+
+def _delta_obstacle(
+    offset: DeltaOffset, history: TableHistory, rollback: SinkRollback, batch_id: int, edge: Edge
+) -> str | None:
+    if offset.initial_snapshot:
+        return (
+            f"its batch {batch_id} was still reading the first snapshot of {edge.table}, version {offset.table_version}"
+        )
+    if offset.index not in BEFORE_ALL:
+        return f"its batch {batch_id} ends in the middle of version {offset.table_version} of {edge.table}"
+    if rollback.to_version is not None and same_rows(history, offset.table_version - 1, rollback.to_version):
+        return None
+    return (
+        f"its batch {batch_id} ends at version {offset.table_version - 1} of {edge.table}, which goes to version "
+        f"{rollback.to_version}"
+    )
+
+
+def same_rows(history: TableHistory, version: int, other: int) -> bool:
+    """Whether two versions of a table have the same rows by the same commits; not where the log does not reach back."""
+    heads = history.heads()
+    return version in heads and heads[version] is not None and heads[version] == heads.get(other)
+
+
+def _iceberg_obstacle(
+    offset: IcebergOffset, history: TableHistory, rollback: SinkRollback, batch_id: int, edge: Edge
+) -> str | None:
+    if rollback.to_version in history.snapshots:
+        stay = history.snapshots[: history.snapshots.index(rollback.to_version) + 1]
+        if offset.snapshot_id in stay:
+            return None
+    return (
+        f"its batch {batch_id} has read snapshot {offset.snapshot_id} of {edge.table}, which is no ancestor of snapshot "
+        f"{rollback.to_version}"
+    )
+
+
+def _file_obstacle(
+    reader: ReadStream, offset: FileOffset, rollback: SinkRollback, batch_id: int, edge: Edge, root: str
+) -> str | None:
+    gone = {f"{place_of(root)}/{path}" for path in rollback.paths}
+    read = files_read(reader, edge.source, offset.log_offset)
+    taken = next((path for path in read if place_of(path) in gone), None)
+    return f"its batch {batch_id} has read {taken}, which is taken back" if taken else None
+
+
+def _cannot_start(stream: ReadStream, batch_id: int, *, moves: bool) -> str | None:
+    """Why a batch cannot be followed by one that is planned anew; ``None`` where it can."""
+    if moves and batch_id - 1 not in stream.entries:
+        return f"its batch {batch_id} has no log entry before it, in which the position would move too"
+    if not stream.has_closure(batch_id):
+        return f"the checkpoint does not have all that a start after batch {batch_id} needs"
+    return None
+
+
+def _cannot_go_back(
+    stream: ReadStream, batch_id: int, reports: Sequence[SinkReport], edges: Sequence[Edge]
+) -> str | None:
+    for number, (asked, report) in enumerate(zip(stream.asked, reports, strict=True)):
+        if report.verdict is Verdict.SAFE:
+            continue
+        readers = [e.reader for e in edges if (e.writer, e.sink) == (stream.name, number)]
+        if asked.policy is not SinkPolicy.ROLLBACK and readers:
+            return f"{report.uri} is to stay (policy keep), and {readers[0]} reads it"
+        if asked.policy is SinkPolicy.ROLLBACK and report.rollback is None:
+            return f"{report.uri} cannot go back to batch {batch_id}: {report.obstacle or '; '.join(report.reasons)}"
+    return None

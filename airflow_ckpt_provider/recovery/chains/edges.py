@@ -1,0 +1,135 @@
+"""Which stream of a chain reads which table of another: a source of one checkpoint is the sink of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from urllib.parse import unquote
+
+from airflow_ckpt_provider.checkpoint.file_source_log import read_file_log
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
+from airflow_ckpt_provider.checkpoint.sources import SOURCES
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.chains.stream import ReadStream
+from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
+from airflow_ckpt_provider.storage.location import plain_uri
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A source of one stream that is a sink of another.
+
+    :param reader: name of the stream that reads.
+    :param source: its source, as the offset log names it.
+    :param writer: name of the stream that writes.
+    :param sink: which of the writer's sinks, by number.
+    :param table: the sink, as it was named.
+    """
+
+    reader: str
+    source: str
+    writer: str
+    sink: int
+    table: str
+
+
+def find_edges(streams: Sequence[ReadStream]) -> tuple[Edge, ...]:
+    """Find who reads what. Reads the logs of file sources.
+
+    :raises RefusedError: two of the streams write one sink, or they read each other in a circle.
+    """
+    _refuse_two_writers(streams)
+    found = []
+    for reader in streams:
+        for source in reader.progress.sources:
+            for writer in streams:
+                found += [
+                    Edge(reader.name, source.source, writer.name, number, asked.sink.name)
+                    for number, asked in enumerate(writer.asked)
+                    if _reads(reader, source.source, asked)
+                ]
+    try:
+        in_order([stream.name for stream in streams], found)
+    except CycleError as e:
+        circle = " → ".join(reversed(e.args[1]))
+        raise RefusedError(
+            f"the streams read each other in a circle: {circle}; no order of their batches is known, so they have no common "
+            "boundary",
+            hint="rewind them one by one, or reset them from scratch",
+        ) from None
+    return tuple(found)
+
+
+def in_order(names: Sequence[str], edges: Sequence[Edge]) -> list[str]:
+    """The streams, writers before their readers, else in the given order.
+
+    :raises CycleError: they read each other in a circle.
+    """
+    sorter: TopologicalSorter[str] = TopologicalSorter({name: [] for name in names})
+    for edge in edges:
+        sorter.add(edge.reader, edge.writer)
+    return list(sorter.static_order())
+
+
+def place_of(uri: str) -> str:
+    """A place, however it is spelt; Spark writes those of local files as ``file:///…``."""
+    return plain_uri(uri.removeprefix("file://")) if uri.startswith("file:///") else plain_uri(uri)
+
+
+def _reads(reader: ReadStream, source: str, sink: AskedSink) -> bool:
+    """Whether a source is a sink: by the id of the table, the id of a snapshot, or the place of files."""
+    position = next((s.offset for s in reader.progress.sources if s.source == source), None)
+    history = sink.history
+    if isinstance(position, DeltaOffset):
+        return history is not None and history.format == "delta" and history.table_id == position.table_id
+    if isinstance(position, IcebergOffset):
+        return history is not None and history.format == "iceberg" and position.snapshot_id in history.snapshots
+    if isinstance(position, FileOffset) and sink.found and sink.found.kind.kind == "file" and sink.sink.place:
+        root = f"{place_of(sink.sink.place.uri)}/"
+        return any(place_of(path).startswith(root) for path in files_read(reader, source, position.log_offset))
+    return False
+
+
+def files_read(reader: ReadStream, source: str, log_offset: int) -> list[str]:
+    """The files that a file source has read up to an entry of its log.
+
+    :raises RefusedError: the log cannot be read as a whole, so it is not known what the source has read.
+    """
+    directory, tree = f"{SOURCES}/{source}", reader.tree
+
+    def read(name: str) -> bytes:
+        file = tree.get(f"{directory}/{name}")
+        if file is None:
+            raise FileNotFoundError(name)
+        return tree.read(file)
+
+    log = read_file_log(tree.files(directory), read, log_offset, directory=directory)
+    if log.unread:
+        path, why = log.unread[0]
+        raise RefusedError(
+            f"{reader.name}: {path} cannot be read ({why}), so it is not known which files the stream has read",
+            hint=f"restore it from a backup; `airflow-ckpt doctor {reader.stream.checkpoint}` says what is wrong",
+        )
+    return [unquote(file.path) for file in log.read]
+
+
+def _refuse_two_writers(streams: Sequence[ReadStream]) -> None:
+    writers: dict[str, ReadStream] = {}
+    for stream in streams:
+        for asked in stream.asked:
+            if not asked.sink.name or not (asked.sink.place or asked.sink.table):
+                continue
+            table = asked.history.table_id if asked.history else None
+            for key in {
+                plain_uri(asked.sink.name) if asked.sink.place else asked.sink.name,
+                *([table] if table else []),
+            }:
+                other = writers.setdefault(key, stream)
+                if other is not stream:
+                    raise RefusedError(
+                        f"{other.name} and {stream.name} write to one sink, {asked.sink.name}: it has no version that is at "
+                        "a batch of each",
+                        hint="leave one of them out: a rollback then names the rows of the other that it removes, and asks "
+                        "for foreign_loss",
+                    )

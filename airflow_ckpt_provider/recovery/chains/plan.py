@@ -1,0 +1,234 @@
+"""The plan of a chain: one rewind for each stream that goes back, with one verdict, one fingerprint and one id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from airflow_ckpt_provider.change.plan import Plan, Risk, accept_block, plan_page, reads_document
+from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPart:
+    """One stream in the plan.
+
+    :param name: its name.
+    :param checkpoint: URI of its checkpoint.
+    :param argument: the stream as ``--stream`` names it.
+    :param reads: source -> the table of another stream of the chain that it is.
+    :param newest: its newest committed batch.
+    :param rewind: what is done to it; ``None``: it stays as it is, for it reads nothing that changes.
+    :param undo_needs: why its undo would not be row-exact, in words; empty where it is.
+    """
+
+    name: str
+    checkpoint: str
+    argument: str
+    reads: Mapping[str, str]
+    newest: int
+    rewind: RewindPlan | None = None
+    undo_needs: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The part as plain JSON."""
+        return {
+            "name": self.name,
+            "checkpoint": self.checkpoint,
+            "argument": self.argument,
+            "reads": dict(self.reads),
+            "newest": self.newest,
+            "rewind": self.rewind.to_json() if self.rewind else None,
+            "undo_needs": self.undo_needs,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan(Plan):
+    """What a rewind of several streams would do.
+
+    :param plan_id: its id. Those of its parts begin with it.
+    :param target: where to, in words.
+    :param begins_with: the streams that the target is for.
+    :param parts: all streams that were named, writers before their readers.
+    :param notes: what the person who asked should know.
+    :param others: streams that were not named and read a table that goes back, in words.
+    """
+
+    plan_id: str
+    target: str
+    begins_with: tuple[str, ...]
+    parts: tuple[ChainPart, ...]
+    notes: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    #: Whether it was begun before.
+    continued: bool = field(default=False, compare=False)
+
+    kind: ClassVar[str] = "chain"
+
+    @property
+    def name(self) -> str:
+        """The streams, in words."""
+        return ", ".join(part.name for part in self.parts)
+
+    @property
+    def checkpoint(self) -> str:
+        """The streams, for messages."""
+        return f"the streams {self.name}"
+
+    @property
+    def rewinds(self) -> tuple[tuple[ChainPart, RewindPlan], ...]:
+        """The parts that go back, readers before the writers of what they read: the order in which they are changed.
+
+        A reader is behind the rollback of a table before that rollback is committed, so no stream of the chain ever stands
+        before one.
+        """
+        return tuple((part, part.rewind) for part in reversed(self.parts) if part.rewind)
+
+    @property
+    def already_done(self) -> bool:
+        """Whether everything is as the plan wants it."""
+        return not self.continued and all(rewind.already_done for _, rewind in self.rewinds)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the parts."""
+        others = [Verdict.WILL_FAIL] if self.others else []
+        return worst([*(rewind.verdict for _, rewind in self.rewinds), *others])
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why, in words: those of each part, then what concerns all of them."""
+        of_parts = (f"{part.name}: {reason}" for part in self.parts if part.rewind for reason in part.rewind.reasons)
+        undo = (f"undo: {part.name} {part.undo_needs}" for part in self.parts if part.undo_needs)
+        return (*of_parts, *self.others, *undo, *self.notes, self.question)
+
+    @property
+    def question(self) -> str:
+        """What nobody but a person knows."""
+        return (
+            f"a table does not say who reads it. This plan knows of the streams {self.name}. Is this all of it? A stream that "
+            "is not named and reads one of these tables keeps what it has read of the rows that leave it, and a Delta reader "
+            "stops at the rollback"
+        )
+
+    @property
+    def risks(self) -> tuple[Risk, ...]:
+        """What has to be accepted, each word once."""
+        found: dict[str, list[str]] = {}
+        for part in self.parts:
+            for risk in part.rewind.risks if part.rewind else ():
+                found.setdefault(risk.word, []).append(f"{part.name}: {risk.why}")
+        if self.others:
+            found.setdefault("source_failure", []).extend(self.others)
+        return tuple(Risk(word, "; ".join(whys)) for word, whys in found.items())
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What carrying it out does, in order."""
+        if self.already_done:
+            return ()
+        names = ", ".join(part.name for part, _ in self.rewinds)
+        return (
+            f"see that {names} are stopped, and seal their checkpoints",
+            "see that nobody has written into any of their sinks",
+            *(f"{part.name}: {step}" for part, rewind in self.rewinds for step in rewind.steps[1:-1]),
+            "write the audit record, lift all seals",
+        )
+
+    @property
+    def plan_fingerprint(self) -> str:
+        """Changes with the request, any checkpoint or any sink: what an approval is given for."""
+        parts = {part.name: part.rewind.plan_fingerprint if part.rewind else "" for part in self.parts}
+        return fingerprint_of({"target": self.target, "parts": parts})
+
+    @property
+    def arguments(self) -> str:
+        """The streams as a command names them."""
+        return " ".join(f"--stream {part.argument}" for part in self.parts)
+
+    @property
+    def undo_command(self) -> str:
+        """The command that takes it back."""
+        return f"airflow-ckpt chain undo {self.arguments} --plan {self.plan_id}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        return {
+            "plan_id": self.plan_id,
+            "kind": self.kind,
+            "target": self.target,
+            "begins_with": list(self.begins_with),
+            "batches": {part.name: rewind.batch_id for part, rewind in self.rewinds},
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+            "steps": list(self.steps),
+            "parts": [part.to_json() for part in self.parts],
+            "notes": list(self.notes),
+            "others": list(self.others),
+            "accept": [risk.word for risk in self.risks],
+            "fingerprint": self.plan_fingerprint,
+            "already_done": self.already_done,
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The plan with all that carrying it out needs, as it is kept in the repository."""
+        parts = [{**part.to_json(), "rewind": part.rewind.document() if part.rewind else None} for part in self.parts]
+        return {**self.to_json(), "parts": parts}
+
+    @classmethod
+    @reads_document
+    def of_document(cls, value: Mapping[str, Any]) -> ChainPlan:
+        """Read what :meth:`document` wrote, to resume it."""
+        parts = tuple(
+            ChainPart(
+                name=str(part["name"]),
+                checkpoint=str(part["checkpoint"]),
+                argument=str(part["argument"]),
+                reads=dict(part["reads"]),
+                newest=int(part["newest"]),
+                rewind=RewindPlan.of_document(part["rewind"]) if part["rewind"] else None,
+                undo_needs=str(part["undo_needs"]),
+            )
+            for part in value["parts"]
+        )
+        words = {name: tuple(str(word) for word in value[name]) for name in ("begins_with", "notes", "others")}
+        return cls(str(value["plan_id"]), str(value["target"]), parts=parts, continued=True, **words)
+
+    def to_markdown(self) -> str:
+        """The plan for people: the log, an approval form, a terminal."""
+        exact = [part.name for part in self.parts if part.undo_needs]
+        undo = f"**not row-exact** for {', '.join(exact)}, see below" if exact else "possible"
+        rows = [
+            ("streams", self.name),
+            ("asked for", f"{self.target}, of {', '.join(self.begins_with)}"),
+            ("verdict", f"**{self.verdict.value}**"),
+            ("undo", f"{undo}; only until one of the streams is started"),
+        ]
+        nothing = "Nothing to do: all streams stand at these batches." if self.already_done else ""
+        parts = (self._table(), accept_block(self.risks), nothing)
+        return plan_page("Rewind of a chain", self.plan_id, rows, self.reasons, *parts, steps=self.steps)
+
+    def _table(self) -> str:
+        head = "| stream | reads | from batch | to batch | table | from version | to version | verdict |"
+        lines = [head, "|---|---|---|---|---|---|---|---|"]
+        for part in self.parts:
+            reads = ", ".join(f"`{table}`" for table in part.reads.values()) or "-"
+            if part.rewind is None:
+                lines.append(f"| {part.name} | {reads} | {part.newest} | stays | | | | reads nothing that changes |")
+                continue
+            for number, sink in enumerate(part.rewind.sinks):
+                back = sink.report.rollback if sink.rolls_back else None
+                versions = (
+                    (back.from_version, back.to_version) if back and back.to_version is not None else ("", "stays")
+                )
+                if back and back.to_version is None:
+                    versions = ("its log", f"{len(back.paths)} files leave it")
+                first = (part.name, reads, part.rewind.newest, part.rewind.batch_id) if not number else ("", "", "", "")
+                cells = (*first, f"`{sink.report.uri}`", *versions, f"**{part.rewind.verdict.value}**")
+                lines.append(f"| {' | '.join(map(str, cells))} |")
+        return "\n".join(lines)

@@ -1,0 +1,263 @@
+"""Planning a rewind of several streams together. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from airflow_ckpt_provider.backup.repository import new_plan_id
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
+from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards
+from airflow_ckpt_provider.guards.report import Judgement, SourceReport
+from airflow_ckpt_provider.recovery.chains.boundary import Chain, Choice, find_boundary, same_rows
+from airflow_ckpt_provider.recovery.chains.edges import find_edges, in_order
+from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
+from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL, moved_entries
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream, ReadStream, named_streams, read_stream
+from airflow_ckpt_provider.recovery.rewind.asked_sink import batch_of_version
+from airflow_ckpt_provider.recovery.rewind.downstream import downstream_of
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, resolve
+from airflow_ckpt_provider.recovery.rewind.undo_preview import undo_preview
+from airflow_ckpt_provider.sinks.sink import named_sinks
+from airflow_ckpt_provider.storage.location import Location, plain_uri
+from airflow_ckpt_provider.verdict import Verdict
+
+#: Specifiers that mean something else for each stream, so that they are for one stream alone.
+_OF_ONE = ("to_batch", "from_file", "to_table_version")
+
+
+def part_ids(chain_id: str, streams: Sequence[ChainStream]) -> dict[str, str]:
+    """Stream -> the id of its plan, which its seal carries; the same in whatever order the streams are named.
+
+    :param chain_id: the chain's plan.
+    :param streams: all of its streams.
+    """
+    names = sorted(stream.name for stream in streams)
+    return {name: f"{chain_id}-s{number}" for number, name in enumerate(names, 1)}
+
+
+def plan_chain(
+    streams: Sequence[ChainStream],
+    specifier: Specifier,
+    *,
+    begins_with: Sequence[str] = (),
+    exact_replay: bool = True,
+    guards: Sequence[Guard] | None = None,
+    look_in: Iterable[Location] = (),
+    batches: Mapping[str, int] | None = None,
+    chain_id: str | None = None,
+) -> ChainPlan:
+    """Plan a rewind of several streams; reads only.
+
+    :param streams: the streams: those of a chain, and those of one application that read nothing of each other.
+    :param specifier: where to, for the streams that the rewind begins with.
+    :param begins_with: names of these; by default those that read no other of the streams.
+    :param exact_replay: run the next batch again over exactly the same data, where nothing that a stream reads goes back.
+    :param guards: those that judge whether the sources still have the data; by default all that are installed.
+    :param look_in: where to look for streams that read one of the tables and were not named, beside the directories that the
+        named checkpoints are in.
+    :param batches: stream -> the batch that a plan which was shown before has chosen (its ``batches``): go to exactly these.
+        ``None``: choose.
+    :param chain_id: id under which the checkpoints were sealed; ``None``: they were not.
+    :raises RefusedError: a stream cannot go back with the others; the message names it.
+    :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.rewind.planning.plan_rewind` raises.
+    """
+    streams = named_streams(tuple(streams))
+    read = {stream.name: read_stream(stream) for stream in streams}
+    edges = find_edges(list(read.values()))
+    chain = Chain({name: read[name] for name in in_order(list(read), edges)}, edges)
+    first = _begins_with(chain, begins_with, specifier)
+    wanted = {name: _targets(chain, name, _shown(name, specifier, batches)) for name in first}
+    choices = find_boundary(chain, wanted)
+    found = {name: choice.batch_id for name, choice in choices.items()}
+    if batches and found != dict(batches):
+        raise RefusedError(
+            f"the plan that was shown goes to the batches {dict(batches)}, and the newest ones that fit together are {found} "
+            "now; nothing was changed",
+            hint="look at a new plan, and apply that",
+        )
+    made = chain_id or new_plan_id()
+    ids = part_ids(made, streams)
+    parts, arguments = [], [stream.argument for stream in streams]
+    for name, stream in chain.streams.items():
+        reads = {edge.source: edge.table for edge in chain.reads(name)}
+        newest, argument = stream.progress.latest_committed or 0, stream.stream.argument
+        part = ChainPart(name, stream.stream.checkpoint.uri, argument, reads, newest)
+        if name in choices:
+            plan = _part(
+                stream,
+                choices[name],
+                ids[name],
+                is_sealed=chain_id is not None,
+                exact=exact_replay,
+                guards=guards,
+                chain={"plan_id": made, "arguments": " ".join(f"--stream {argument}" for argument in arguments)},
+            )
+            part = replace(part, rewind=plan, undo_needs=_undo_needs(chain, stream, choices, plan))
+        parts.append(part)
+    return ChainPlan(
+        plan_id=made,
+        target=str(specifier),
+        begins_with=tuple(first),
+        parts=tuple(parts),
+        notes=tuple(_notes(choices, wanted)),
+        others=_others(chain, choices, look_in),
+    )
+
+
+def _shown(name: str, specifier: Specifier, batches: Mapping[str, int] | None) -> Specifier:
+    """Where a stream goes: a time or a number of batches means another one once the stream has run on."""
+    return Specifier("to_batch", str(batches[name])) if batches and name in batches else specifier
+
+
+def _begins_with(chain: Chain, names: Sequence[str], specifier: Specifier) -> list[str]:
+    strange = [name for name in names if name not in chain.streams]
+    if strange:
+        raise RefusedError(
+            f"the rewind is to begin with {strange[0]}, which is none of the streams {', '.join(chain.streams)}",
+            hint="give the name of one of them (--from)",
+        )
+    first = [name for name in chain.streams if name in names] or chain.roots()
+    if specifier.kind == "to_current":
+        raise RefusedError("--to-current changes nothing, and is not for several streams", hint="check each one alone")
+    if len(first) > 1 and specifier.kind in _OF_ONE:
+        raise RefusedError(
+            f"{specifier} does not say of which stream: {', '.join(first)} read no other of the streams",
+            hint="give a time (--to-datetime, --by-duration), which is the same for all; or name one (--from)",
+        )
+    return first
+
+
+def _targets(chain: Chain, name: str, specifier: Specifier) -> list[int]:
+    """The batches that a stream may go to, newest first: what was asked for, and all before it where others read its tables."""
+    stream = chain.streams[name]
+    targets = reachable(Checkpoint.at(stream.stream.checkpoint), stream.stream.held)
+    try:
+        wanted = batch_of_version(specifier, stream.asked, stream.ids)
+        found = resolve(wanted, targets, newest=stream.progress.latest_committed or 0).target.batch_id
+    except RefusedError as e:
+        raise RefusedError(f"{name}: {e.message}", hint=e.hint) from e
+    if not any(edge.writer == name for edge in chain.edges):
+        return [found]
+    return [target.batch_id for target in reversed(targets) if target.batch_id <= found]
+
+
+def _part(
+    stream: ReadStream,
+    choice: Choice,
+    plan_id: str,
+    *,
+    is_sealed: bool,
+    exact: bool,
+    guards: Sequence[Guard] | None,
+    chain: Mapping[str, str],
+) -> RewindPlan:
+    """The rewind of one stream, as it is planned alone; then with its positions behind what it reads."""
+    named, sinks = stream.stream, named_sinks(stream.stream.sinks)
+    known = installed_guards(GuardSettings()) if guards is None else guards
+    try:
+        plan = plan_rewind(
+            Checkpoint.at(named.checkpoint),
+            Specifier("to_batch", str(choice.batch_id)),
+            sink=sinks,
+            sink_exit=named.policies,
+            repository=named.repository,
+            exact_replay=exact and not choice.reads_changed,
+            guards=(_ChainGuard(frozenset(choice.reads_changed)), *known),
+            seal_id=plan_id if is_sealed else None,
+        )
+    except RefusedError as e:
+        raise RefusedError(f"{named.name}: {e.message}", hint=e.hint) from e
+    moved = moved_entries(named.checkpoint.read, choice.batch_id, choice.behind) if choice.behind else {}
+    plan = replace(plan, plan_id=plan_id, moved=moved, chain=dict(chain))
+    return replace(plan, undo=undo_preview(plan, sinks))
+
+
+@dataclass(frozen=True, slots=True)
+class _ChainGuard:
+    """Knows that what a stream reads of the chain is there: the plan itself puts it there."""
+
+    sources: frozenset[str]
+    kind: str = "chain"
+
+    def recognises(self, source: GuardedSource) -> bool:
+        """Whether its table goes back in the same plan."""
+        return source.name in self.sources
+
+    def judge(self, source: GuardedSource) -> SourceReport:
+        """It reads on where its table is put back to."""
+        why = "its table goes back in the same plan, to what this batch has read"
+        return SourceReport(source.name, source.start.kind, (Judgement(Verdict.SAFE, why),))
+
+
+def _undo_needs(chain: Chain, stream: ReadStream, choices: Mapping[str, Choice], plan: RewindPlan) -> str:
+    """Why a stream would not be as before after an undo, which adds one more commit to each table that it reads.
+
+    Its position moves behind that commit. That is exact only where it had read all of the table before the rewind.
+    """
+    if plan.undo and not plan.undo["possible"]:
+        return "cannot be taken back: " + "; ".join(plan.undo["reasons"])
+    for edge in chain.reads(stream.name):
+        if edge.source not in choices[stream.name].behind:
+            continue
+        rollback = choices[edge.writer].reports[edge.sink].rollback
+        history = chain.streams[edge.writer].asked[edge.sink].history
+        newest, position = stream.newest, stream.position(stream.newest, edge.source)
+        offset = position.offset if position else None
+        at_end = (
+            isinstance(offset, DeltaOffset)
+            and not offset.initial_snapshot
+            and offset.index in BEFORE_ALL
+            and history is not None
+            and rollback is not None
+            and rollback.from_version is not None
+            and same_rows(history, offset.table_version - 1, rollback.from_version)
+        )
+        if stream.progress.latest_committed == newest and at_end:
+            continue
+        why = f"it had not read all of {edge.table} before"
+        if stream.progress.latest_committed != newest:
+            why = f"its batch {newest} was planned and not committed"
+        return (
+            f"would stop at the rollback of {edge.table}: {why}; let it run to the end of the table before this rewind"
+        )
+    return ""
+
+
+def _notes(choices: Mapping[str, Choice], wanted: Mapping[str, Sequence[int]]) -> Iterable[str]:
+    for name, batches in wanted.items():
+        if choices[name].batch_id != batches[0]:
+            yield (
+                f"{name} goes to batch {choices[name].batch_id} and not to {batches[0]}: it is the newest one at which a batch "
+                "of each stream that reads its tables ends too; what lies between is replayed"
+            )
+    for name, choice in choices.items():
+        if choice.behind:
+            sources = ", ".join(f"source {source} behind version {choice.behind[source]}" for source in choice.behind)
+            yield f"{name} reads on behind the rollback ({sources}); batch {choice.batch_id + 1} is planned anew"
+
+
+def _others(chain: Chain, choices: Mapping[str, Choice], look_in: Iterable[Location]) -> tuple[str, ...]:
+    """Streams that were not named and read a table that goes back, among the neighbours of the named checkpoints."""
+    named = {plain_uri(stream.stream.checkpoint.uri) for stream in chain.streams.values()}
+    places: dict[str, Location] = {place.uri: place for place in look_in}
+    for stream in chain.streams.values():
+        place = stream.stream.checkpoint
+        parent = place.root.rstrip("/").rpartition("/")[0]
+        if parent:
+            beside = Location(place.store, parent)
+            places.setdefault(beside.uri, beside)
+    found: list[str] = []
+    for name, choice in choices.items():
+        for asked, report in zip(chain.streams[name].asked, choice.reports, strict=True):
+            back = report.rollback
+            if asked.history and asked.history.format == "delta" and back and back.to_version != back.from_version:
+                for place in places.values():
+                    with suppress(StorageError, OSError):  # the neighbours may be nobody's business
+                        found += downstream_of(asked.history, back, [place], but=named)
+    return tuple(dict.fromkeys(found))

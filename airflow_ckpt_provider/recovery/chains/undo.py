@@ -1,0 +1,233 @@
+"""Taking a chain back: each stream by its own undo, writers before their readers.
+
+Undoing the rollback of a table adds one more commit to it. A Delta reader that is put back to the letter stands before both, and
+stops at the first. So its position moves behind the second one; everything else in its checkpoint is what it was. That is
+exact where it had read all of the table before. Where it had not, it stops at the rollback: somebody has to accept that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.change.plan import undo_of
+from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.set_aside import SetAside
+from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.change.undo import UndoPlan
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, keeper, record_of
+from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
+from airflow_ckpt_provider.recovery.chains.positions import moved_entries
+from airflow_ckpt_provider.recovery.chains.sealed import RestOf, find_begun, kept_chain, lift_all, seal_all
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.undo import undo, undoing
+from airflow_ckpt_provider.sinks.delta_rollback import committed_by
+from airflow_ckpt_provider.sinks.sink import named_sinks
+from airflow_ckpt_provider.storage.location import plain_uri
+
+KIND = "chain-undo"
+#: What has to be accepted where a stream would not be as before.
+RISK = "source_failure"
+
+
+def undo_chain(
+    streams: Sequence[ChainStream],
+    *,
+    plan_id: str | None = None,
+    accept: Collection[str] = (),
+    rest: RestOf | None = None,
+    made_by: str = "",
+    reason: str = "",
+    workers: int = WORKERS,
+    on_plan: Callable[[ChainPlan], None] | None = None,
+) -> ChainOutcome:
+    """Take a chain back, from wherever it was stopped, or resume that.
+
+    :param streams: the streams, as for the rewind.
+    :param plan_id: the chain; by default the one that is half-way, else the newest.
+    :param accept: ``source_failure`` where a stream is known to stop at the rollback of a table afterwards.
+    :param rest: says of a checkpoint how its query is known to be stopped.
+    :param made_by: the run or user.
+    :param reason: why, for the audit records.
+    :param workers: requests under way at once.
+    :param on_plan: called with the plan that is taken back, before anything is changed.
+    :raises NoSuchBackupError: there was no such chain.
+    :raises RefusedError: one of the streams was started since, or a table was written to; nothing was changed. Or, once it was
+        begun, one refuses: all stay sealed.
+    """
+    began, streams = time.monotonic(), named_streams(tuple(streams))
+    plan = _plan(streams, plan_id)
+    if on_plan:
+        on_plan(plan)
+    by_name = {stream.name: stream for stream in streams}
+    missing = [part.name for part, _ in plan.rewinds if part.name not in by_name]
+    if missing:
+        raise RefusedError(f"chain {plan.plan_id} rewound {missing[0]} too", hint=f"name it: `{plan.undo_command}`")
+    parts = [(part, rewind, by_name[part.name]) for part, rewind in reversed(plan.rewinds)]
+    touched = [each for each in parts if _is_touched(each[1], each[2])]
+    record = _ended(streams, plan)
+    if record:
+        lift_all([stream for _, _, stream in parts], plan.plan_id)
+        return ChainOutcome(plan.plan_id, (), time.monotonic() - began, already_done=True)
+    _check_exact(plan, touched, accept)
+    for part, rewind, stream in touched:
+        if record_of(_held(stream), undo_of(rewind.plan_id)) is None:
+            _check(part, rewind, stream, plan)
+    ids = {part.name: undo_of(rewind.plan_id) for part, rewind, _ in parts}
+    rest = rest or (lambda _: RestRule())
+    seal_all(
+        [stream for _, _, stream in parts],
+        ids,
+        rest=rest,
+        stop_running=False,
+        what=f"undo of chain {plan.plan_id}",
+        made_by=made_by,
+    )
+    outcomes = []
+    try:
+        for part, rewind, stream in touched:
+            if record_of(_held(stream), undo_of(rewind.plan_id)) is not None:
+                continue  # by a run that was killed
+            outcome = undo(
+                stream.checkpoint,
+                _held(stream),
+                plan_id=rewind.plan_id,
+                sink=named_sinks(stream.sinks),
+                rest=rest(stream.checkpoint),
+                made_by=made_by,
+                reason=reason,
+                workers=workers,
+                of_chain=plan.plan_id,
+                moved=lambda made, part=part, stream=stream: _moved(made, part, stream, plan, by_name),  # type: ignore[misc]
+            )
+            outcomes.append({"name": part.name, **outcome.to_json()})
+    except (ChangeRunningError, LeaseLostError):
+        raise
+    except CkptError as e:
+        names = ", ".join(part.name for part, _, _ in parts)
+        e.add_hint(f"{names} stay sealed: run the same undo again: `{plan.undo_command}`")
+        raise
+    keeper(streams).record(
+        undo_of(plan.plan_id), {"kind": KIND, "of": plan.plan_id, "made_by": made_by, "reason": reason}
+    )
+    lift_all([stream for _, _, stream in parts], plan.plan_id)
+    return ChainOutcome(plan.plan_id, tuple(outcomes), time.monotonic() - began, already_done=False)
+
+
+def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
+    """The plan that is taken back.
+
+    :raises NoSuchBackupError: there is none.
+    """
+    begun = find_begun(streams)
+    wanted = plan_id or (begun.chain_id if begun else _newest(streams))
+    found = kept_chain(streams, wanted) if wanted else None
+    if found is None:
+        raise NoSuchBackupError(
+            f"the repositories of these streams keep {f'no chain {wanted}' if wanted else 'no rewind of a chain'}",
+            hint="name the streams as for the rewind, with its repository; where nothing but seals was written, "
+            "`airflow-ckpt unseal CHECKPOINT --for-start` lifts them",
+        )
+    return found
+
+
+def _newest(streams: Sequence[ChainStream]) -> str | None:
+    """The newest chain of these streams that was carried out and not taken back."""
+    newest: dict[str, str] = {}
+    undone = set()
+    for place in {plain_uri(stream.place.uri): stream for stream in streams}.values():
+        held = place.held
+        for record in held.records() if held else ():
+            if record.get("kind") == KIND:
+                undone.add(str(record["of"]))
+            elif record.get("kind") == ChainPlan.kind:
+                newest[str(record["plan_id"])] = str(record["at"])
+    left = {plan_id: at for plan_id, at in newest.items() if plan_id not in undone} or newest
+    return max(left, key=lambda plan_id: left[plan_id]) if left else None
+
+
+def _held(stream: ChainStream) -> Repository:
+    held = stream.held
+    if held is None:
+        raise NoSuchBackupError(f"there is no repository at {stream.place}", hint="name the one of the rewind")
+    return held
+
+
+def _ended(streams: Sequence[ChainStream], plan: ChainPlan) -> bool:
+    return record_of(keeper(streams), undo_of(plan.plan_id)) is not None
+
+
+def _is_touched(rewind: RewindPlan, stream: ChainStream) -> bool:
+    """Whether the rewind of a stream was begun: it took the seal over before it changed anything."""
+    held = stream.held
+    if held is None:
+        return False
+    mark = inspect_target(stream.checkpoint).seal
+    if mark and mark.attempt is not None:
+        return True
+    aside = SetAside(held, rewind.name, rewind.plan_id, "checkpoint")
+    return aside.sizes is not None or record_of(held, rewind.plan_id) is not None
+
+
+def _check_exact(
+    plan: ChainPlan, touched: Sequence[tuple[ChainPart, RewindPlan, ChainStream]], accept: Collection[str]
+) -> None:
+    inexact = [part for part, _, _ in touched if part.undo_needs]
+    if inexact and RISK not in accept:
+        raise RefusedError(
+            f"after an undo of chain {plan.plan_id} {inexact[0].name} {inexact[0].undo_needs}; nothing was changed",
+            hint=f"run the chain on, or accept explicitly that it stops there: --accept {RISK} (accept=['{RISK}'])",
+        )
+
+
+def _check(part: ChainPart, rewind: RewindPlan, stream: ChainStream, plan: ChainPlan) -> None:
+    """See that a part can be taken back, before any of them is."""
+    try:
+        change = undoing(
+            stream.checkpoint,
+            _held(stream),
+            plan_id=rewind.plan_id,
+            sink=named_sinks(stream.sinks),
+            of_chain=plan.plan_id,
+        )
+        if change.sink and not change.plan.already_done:
+            change.sink.check()
+    except RefusedError as e:
+        raise RefusedError(f"{part.name}: {e.message}", hint=e.hint) from e
+
+
+def _moved(
+    undone: UndoPlan, part: ChainPart, stream: ChainStream, plan: ChainPlan, by_name: Mapping[str, ChainStream]
+) -> Mapping[str, str]:
+    """The newest log entries of before, with the positions behind the commits that brought the tables forward again."""
+    behind = _brought_forward(part, plan, by_name)
+    if not behind or part.undo_needs:
+        return {}
+    aside = SetAside(_held(stream), undone.name, undone.undone, "checkpoint")
+
+    def read(path: str) -> bytes:
+        return aside.read(path) if path in undone.kept else stream.checkpoint.read(path)
+
+    offsets = (batch_id_of(path.partition("/")[2]) for path in undone.before if path.startswith("offsets/"))
+    newest = max(batch for batch in offsets if batch is not None)
+    return moved_entries(read, newest, behind)
+
+
+def _brought_forward(part: ChainPart, plan: ChainPlan, by_name: Mapping[str, ChainStream]) -> dict[str, int]:
+    """Source of a stream -> the version that brought the table forward which it reads."""
+    found = {}
+    for source, table in part.reads.items():
+        for writer in plan.parts:
+            for sink in writer.rewind.sinks if writer.rewind else ():
+                if sink.name != table or not sink.rolls_back or sink.report.kind != "delta" or not writer.rewind:
+                    continue
+                place = next(s.place for s in named_sinks(by_name[writer.name].sinks) if s.name == table)
+                version = committed_by(place, undo_of(writer.rewind.plan_id)) if place else None
+                if version is not None:
+                    found[source] = version
+    return found

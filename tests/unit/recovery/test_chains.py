@@ -1,0 +1,602 @@
+"""Rewinding streams that read each other's tables: what one plan says, what it refuses, and what it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.sealing import unseal
+from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, SealedError
+from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, apply_chain
+from airflow_ckpt_provider.recovery.chains.naming import stream_of
+from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
+from airflow_ckpt_provider.recovery.chains.planning import plan_chain
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream
+from airflow_ckpt_provider.recovery.chains.undo import undo_chain
+from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.status import status_of
+from airflow_ckpt_provider.recovery.undo import undo
+from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
+from tests.stopped import STOPPED
+from tests.unit.checkpoint.builders import compact, file_source_log, plant
+from tests.unit.checkpoint.stores import Killed, Life
+from tests.unit.recovery.chained import IDS, NEWEST, Chained, end_of, reader
+from tests.unit.recovery.tables import append
+from tests.unit.sinks.iceberg_tables import Table
+from tests.unit.sinks.test_file_sink import file_sink
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Chained(tmp_path_factory.mktemp("chained")).root
+
+
+@pytest.fixture
+def chained(template: Path, tmp_path: Path) -> Chained:
+    return Chained.copied(template, tmp_path / "0")
+
+
+def plan_of(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> ChainPlan:
+    return plan_chain(streams, Specifier("to_batch", str(batch)), guards=(), **options)
+
+
+def carry_out(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> tuple[ChainPlan, ChainOutcome]:
+    planned = {key: options.pop(key) for key in ("begins_with",) if key in options}
+    return apply_chain(
+        streams,
+        lambda chain_id: plan_of(streams, batch, chain_id=chain_id, **planned),
+        rest=lambda _: STOPPED,
+        **options,
+    )
+
+
+def take_back(streams: Sequence[ChainStream], **options: Any) -> ChainOutcome:
+    return undo_chain(streams, rest=lambda _: STOPPED, **options)
+
+
+def batches_of(plan: ChainPlan) -> dict[str, int | None]:
+    return {part.name: part.rewind.batch_id if part.rewind else None for part in plan.parts}
+
+
+def position(place: Location, batch: int, source: int = 0) -> tuple[int, int]:
+    offset = json.loads(place.read(f"offsets/{batch}").decode().split("\n")[2 + source])
+    return offset["reservoirVersion"], offset["index"]
+
+
+def is_sealed(chained: Chained, name: str) -> bool:
+    return Checkpoint.at(chained.checkpoint(name)).progress().seal is not None
+
+
+class TestThePlan:
+    def test_all_go_to_one_boundary(self, chained: Chained) -> None:
+        plan = plan_of(chained.streams("gold", "bronze", "silver"))
+        assert batches_of(plan) == {"bronze": 4, "silver": 4, "gold": 4}
+        assert [part.name for part, _ in plan.rewinds] == ["gold", "silver", "bronze"]
+        shown = plan.to_markdown()
+        table = chained.table("silver")
+        assert f"| silver | `{chained.table('bronze')}` | 6 | 4 | `{table}` | 6 | 4 | **SAFE** |" in shown
+        assert "This plan knows of the streams bronze, silver, gold. Is this all of it?" in shown
+        silver = plan.parts[1].rewind
+        assert silver is not None
+        assert not silver.exact_replay
+        assert set(silver.moved) == {"offsets/3", "offsets/4"}
+        assert plan.verdict is Verdict.UNKNOWN  # of bronze's files, nobody was asked
+
+    def test_it_is_read_back(self, chained: Chained) -> None:
+        plan = plan_of(chained.streams())
+        again = ChainPlan.of_document(json.loads(json.dumps(plan.document())))
+        assert again == plan
+        assert (again.plan_fingerprint, again.continued) == (plan.plan_fingerprint, True)
+
+    def test_the_fingerprint_changes_with_any_of_them(self, chained: Chained) -> None:
+        first = plan_of(chained.streams())
+        assert plan_of(chained.streams()).plan_fingerprint == first.plan_fingerprint
+        append(chained.table("gold"), 99, app_id=None)
+        assert plan_of(chained.streams()).plan_fingerprint != first.plan_fingerprint
+        with pytest.raises(RefusedError, match="is not the one that would be carried out now"):
+            carry_out(chained.streams(), fingerprint=first.plan_fingerprint)
+
+    def test_only_what_lies_downstream(self, chained: Chained) -> None:
+        """From silver on, bronze stays; what reads nothing that changes is named and not touched."""
+        plan = plan_of(chained.streams(), begins_with=["silver"])
+        assert batches_of(plan) == {"bronze": None, "silver": 4, "gold": 4}
+        assert "| bronze | - | 6 | stays | | | | reads nothing that changes |" in plan.to_markdown()
+        assert plan.parts[1].rewind is not None
+        assert plan.parts[1].rewind.exact_replay
+        assert not plan.parts[1].rewind.moved
+
+    def test_the_newest_common_boundary(self, tmp_path: Path) -> None:
+        """Silver reads two or three versions at once: its batches end at 1, 3 and 6. Bronze goes to 3, though 4 was asked for."""
+        chained = Chained(tmp_path, silver=[1, 3, 6])
+        plan = plan_of(chained.streams())
+        assert batches_of(plan) == {"bronze": 3, "silver": 1, "gold": 1}
+        assert any("bronze goes to batch 3 and not to 4" in note for note in plan.notes)
+
+    def test_a_stream_that_was_not_named(self, chained: Chained) -> None:
+        """Its checkpoint lies beside those that were named: the plan finds it, and asks for its failure to be accepted."""
+        plan = plan_of(chained.streams("bronze", "silver"))
+        assert plan.verdict is Verdict.WILL_FAIL
+        assert any(f"{chained.checkpoint('gold')} reads this table" in reason for reason in plan.reasons)
+        with pytest.raises(RefusedError, match="needs somebody to accept: source_failure"):
+            carry_out(chained.streams("bronze", "silver"))
+        assert not is_sealed(chained, "silver")
+
+    def test_queries_of_one_application(self, chained: Chained) -> None:
+        """They read nothing of each other: each goes to its own batch of that time, and a batch number is for one alone."""
+        both = chained.streams("bronze", "gold")
+        with pytest.raises(RefusedError, match="to-batch 4 does not say of which stream: bronze, gold"):
+            plan_of(both)
+        plan = plan_chain(both, Specifier("shift_by", "-2"), guards=(), look_in=[])
+        assert batches_of(plan) == {"bronze": 4, "gold": 4}
+        assert [part.reads for part in plan.parts] == [{}, {}]
+
+    def test_a_version_with_the_same_rows(self, chained: Chained) -> None:
+        """OPTIMIZE changes no row: silver's batch ends before it or behind it."""
+        DeltaTable(str(chained.table("bronze"))).optimize.compact()
+        assert batches_of(plan_of(chained.streams())) == {"bronze": 4, "silver": 4, "gold": 4}
+
+    def test_a_table_whose_log_was_cleaned(self, chained: Chained) -> None:
+        """The id of the table stands in its log checkpoint only."""
+        table = DeltaTable(str(chained.table("bronze")))
+        table.create_checkpoint()
+        for version in range(2):
+            (chained.table("bronze") / "_delta_log" / f"{version:020d}.json").unlink()
+        assert plan_of(chained.streams()).parts[1].reads == {"0": str(chained.table("bronze"))}
+
+
+class TestRefusals:
+    """The stream that cannot go back is named, before anything is touched."""
+
+    def refused(self, streams: Sequence[ChainStream], match: str, batch: int = 4) -> RefusedError:
+        with pytest.raises(RefusedError, match=match) as refused:
+            carry_out(streams, batch)
+        assert not any(Checkpoint.at(stream.checkpoint).progress().seal for stream in streams)
+        return refused.value
+
+    def test_a_circle(self, chained: Chained) -> None:
+        ends = [end_of(chained.table("gold"), v) for v in range(NEWEST + 1)]
+        plant(chained.checkpoint("bronze"), reader("bronze", ends))
+        self.refused(chained.streams(), "read each other in a circle: (bronze|silver|gold) → ")
+
+    def test_its_own_table(self, chained: Chained) -> None:
+        ends = [end_of(chained.table("bronze"), v) for v in range(NEWEST + 1)]
+        plant(chained.checkpoint("bronze"), reader("bronze", ends))
+        self.refused(chained.streams(), "read each other in a circle: bronze → bronze")
+
+    def test_two_that_write_one_table(self, chained: Chained) -> None:
+        bronze, silver, gold = chained.streams()
+        self.refused([bronze, silver, replace(gold, sinks=silver.sinks)], "silver and gold write to one sink")
+
+    def test_only_a_part_of_a_version_was_read(self, tmp_path: Path) -> None:
+        chained = Chained(tmp_path)
+        half = [end_of(chained.table("bronze"), v, index=0) for v in range(NEWEST + 1)]
+        plant(chained.checkpoint("silver"), reader("silver", half))
+        refused = self.refused(
+            chained.streams(), "silver cannot go back with bronze row-exactly: its batch 6 ends in the middle"
+        )
+        assert "reset it" in str(refused.hint)
+
+    def test_it_began_with_the_wrong_rows(self, chained: Chained) -> None:
+        snapshot = [end_of(chained.table("bronze"), 5, initial=True), end_of(chained.table("bronze"), 6)]
+        for path in list(chained.checkpoint("silver").walk()):
+            chained.checkpoint("silver").delete(path)
+        plant(chained.checkpoint("silver"), reader("silver", snapshot))
+        self.refused(
+            chained.streams("bronze", "silver"), "silver cannot go back with bronze row-exactly: its batch 1 ends at"
+        )
+
+    def test_no_entry_before_it(self, tmp_path: Path) -> None:
+        """Its only batch at the boundary is batch 0, before which there is none that could move too."""
+        chained = Chained(tmp_path, silver=[4, 6])
+        self.refused(chained.streams(), "its batch 0 has no log entry before it")
+
+    def test_far_behind(self, tmp_path: Path) -> None:
+        """It has read one version only, and bronze has no batch that old: the checkpoint begins at batch 2."""
+        chained = Chained(tmp_path, silver=[0, 0, 0])
+        plan = plan_of(chained.streams())
+        assert batches_of(plan) == {"bronze": 0, "silver": 2, "gold": None}  # silver's table keeps all its rows
+        chained.checkpoint("bronze").delete("offsets/0")
+        chained.checkpoint("bronze").delete("commits/0")
+        self.refused(chained.streams(), "silver cannot go back with bronze row-exactly: its batch 2 ends at version 0")
+
+    def test_a_sink_that_is_to_stay(self, chained: Chained) -> None:
+        bronze, *others = chained.streams()
+        kept = replace(bronze, policies=(None,))
+        self.refused([kept, *others], "is to stay .policy keep., and silver reads it")
+
+    def test_forward(self, chained: Chained) -> None:
+        bronze, *others = chained.streams()
+        forward = replace(bronze, policies=(SinkPolicy.FORWARD,))
+        self.refused([forward, *others], "the policy 'forward' is not for the streams of a chain")
+
+    def test_a_stream_that_never_ran(self, chained: Chained) -> None:
+        for batch in range(NEWEST + 1):
+            chained.checkpoint("gold").delete(f"commits/{batch}")
+        self.refused(chained.streams(), "gold .* cannot be rewound: it has no committed batch")
+
+    @pytest.mark.parametrize(
+        ("names", "why"),
+        [(("bronze", "bronze"), "two streams have the name bronze"), ((), "no stream is named")],
+    )
+    def test_names(self, chained: Chained, names: tuple[str, ...], why: str) -> None:
+        streams = [chained.streams(name)[0] for name in names]
+        with pytest.raises(RefusedError, match=why):
+            plan_of(streams)
+
+    def test_somebody_has_written_into_one(self, chained: Chained) -> None:
+        """After it was planned: no seal stays, and no table has changed."""
+        streams = chained.streams()
+
+        def plan(chain_id: str | None) -> ChainPlan:
+            made = plan_of(streams, chain_id=chain_id)
+            if chain_id:
+                append(chained.table("silver"), 99, app_id=None)
+            return made
+
+        with pytest.raises(RefusedError, match="silver is at version 7, and the plan was made at version 6"):
+            apply_chain(streams, plan, rest=lambda _: STOPPED)
+        assert [is_sealed(chained, name) for name in IDS] == [False] * 3
+        assert DeltaTable(str(chained.table("gold"))).version() == NEWEST
+
+
+class TestSources:
+    def test_a_table_that_is_read_twice(self, chained: Chained) -> None:
+        """A self-join: both positions have to end where the table goes to, and both move."""
+        table = chained.table("bronze")
+        both = [(end_of(table, v), end_of(table, min(v, 4))) for v in range(NEWEST + 1)]
+        plant(chained.checkpoint("silver"), reader("silver", both))
+        carry_out(chained.streams())
+        assert [position(chained.checkpoint("silver"), b, s) for b in (3, 4) for s in (0, 1)] == [(8, -1)] * 4
+        take_back(chained.streams(), accept=["source_failure"])
+
+        apart = [(end_of(table, v), end_of(table, max(v - 1, 0))) for v in range(NEWEST + 1)]
+        plant(chained.checkpoint("silver"), reader("silver", apart))
+        with pytest.raises(RefusedError, match="silver cannot go back with bronze row-exactly"):
+            plan_of(chained.streams())
+
+    def test_another_source_stays_where_it_was(self, chained: Chained) -> None:
+        kafka = [compact({"orders": {"0": 10 * (b + 1)}}) for b in range(NEWEST + 1)]
+        ends = [(end_of(chained.table("bronze"), v), kafka[v]) for v in range(NEWEST + 1)]
+        plant(chained.checkpoint("silver"), reader("silver", ends))
+        plan, _ = carry_out(chained.streams())
+        silver = plan.parts[1].rewind
+        assert silver is not None
+        sources = (silver.sources or {})["sources"]
+        assert [(source["kind"], source["verdict"]) for source in sources] == [("delta", "SAFE"), ("kafka", "UNKNOWN")]
+        lines = [chained.checkpoint("silver").read(f"offsets/{b}").decode().split("\n") for b in (3, 4)]
+        assert [line[3] for line in lines] == kafka[3:5]
+        assert position(chained.checkpoint("silver"), 4) == (8, -1)
+
+    def test_a_batch_that_was_planned_and_not_committed(self, chained: Chained) -> None:
+        """It is dropped. After an undo it would run into the rollback, which somebody has to accept."""
+        ends = [end_of(chained.table("bronze"), v) for v in range(NEWEST + 1)]
+        for path in list(chained.checkpoint("silver").walk()):
+            chained.checkpoint("silver").delete(path)
+        plant(chained.checkpoint("silver"), reader("silver", ends, committed=NEWEST - 1))
+        plan, _ = carry_out(chained.streams())
+        assert "its batch 6 was planned and not committed" in plan.parts[1].undo_needs
+        assert "**not row-exact** for silver" in plan.to_markdown()
+        with pytest.raises(RefusedError, match="silver would stop at the rollback") as refused:
+            take_back(chained.streams())
+        assert "--accept source_failure" in str(refused.value.hint)
+        take_back(chained.streams(), accept=["source_failure"])
+        assert position(chained.checkpoint("silver"), 6) == (7, -1)
+
+    def test_version_2_of_the_offset_log(self, chained: Chained) -> None:
+        """Spark 4.2 names its sources."""
+        place = chained.checkpoint("silver")
+        for batch in range(NEWEST + 1):
+            first, about, offset = place.read(f"offsets/{batch}").decode().split("\n")
+            assert first == "v1"
+            place.replace(f"offsets/{batch}", f"v2\n{about}\nbronze:{offset}".encode())
+        plan = plan_of(chained.streams())
+        assert plan.parts[1].reads == {"bronze": str(chained.table("bronze"))}
+        assert plan.parts[1].rewind is not None
+        moved = plan.parts[1].rewind.moved["offsets/3"].split("\n")
+        assert moved[0] == "v2"
+        assert moved[2].startswith('bronze:{"sourceVersion":1')
+        assert '"reservoirVersion":8,"index":-1' in moved[2]
+
+    def test_an_iceberg_table(self, tmp_path: Path, chained: Chained) -> None:
+        """Any batch that has read ancestors of that snapshot will do, and nothing moves: Iceberg reads on from an ancestor."""
+        iceberg = Table(tmp_path / "lake").batch(*range(NEWEST + 1), query=IDS["bronze"])
+        ids = [s.snapshot_id for s in sorted(iceberg.table.snapshots(), key=lambda s: s.sequence_number or 0)]
+        ends = [
+            compact({"version": 1, "snapshot_id": ids[v], "position": 1, "scan_all_files": False}) for v in (0, 2, 3, 5)
+        ]
+        for path in list(chained.checkpoint("silver").walk()):
+            chained.checkpoint("silver").delete(path)
+        plant(chained.checkpoint("silver"), reader("silver", ends))
+        bronze, silver = chained.streams("bronze", "silver")
+        streams = [replace(bronze, sinks=(iceberg.sink,)), replace(silver, sinks=(Sink(),), policies=(None,))]
+        plan = plan_of(streams)
+        assert batches_of(plan) == {"bronze": 4, "silver": 2}
+        assert plan.parts[1].rewind is not None
+        assert not plan.parts[1].rewind.moved
+        before = iceberg.held
+        files = {path: chained.checkpoint("silver").read(path) for path in chained.checkpoint("silver").walk()}
+        carry_out(streams, accept=["sink_unknown"])
+        assert iceberg.held == before[:5]
+        take_back(streams)
+        assert iceberg.held == before
+        assert {p: chained.checkpoint("silver").read(p) for p in chained.checkpoint("silver").walk()} == files
+
+    def test_the_output_of_a_file_sink(self, tmp_path: Path, chained: Chained) -> None:
+        """The newest batch that has read no file that is taken back."""
+        out = file_sink(open_location(str(tmp_path / "out")), NEWEST)
+        place = chained.checkpoint("silver")
+        for path in list(place.walk()):
+            place.delete(path)
+        plant(place, reader("silver", [compact({"logOffset": v}) for v in range(NEWEST + 1)]))
+        for v in range(NEWEST + 1):
+            name = f"file://{out.root}/part%20{v}.json"
+            place.replace(
+                f"sources/0/{v}", file_source_log(v).replace(f"file:///in/f{v:04}.json".encode(), name.encode())
+            )
+        bronze, silver = chained.streams("bronze", "silver")
+        streams = [replace(bronze, sinks=(Sink(place=out),)), replace(silver, sinks=(Sink(),), policies=(None,))]
+        plan = plan_of(streams)
+        assert plan.parts[1].reads == {"0": out.uri}
+        assert batches_of(plan) == {"bronze": 4, "silver": 4}
+        place.delete("sources/0/5")
+        with pytest.raises(RefusedError, match=r"silver: sources/0/5 cannot be read"):
+            plan_of(streams)
+
+
+class TestTogether:
+    def test_there_and_back(self, chained: Chained) -> None:
+        """Everything is as before, but for the positions: the tables have two commits more, and the readers stand behind them."""
+        before = chained.content()
+        plan, outcome = carry_out(chained.streams())
+        assert [stream["name"] for stream in outcome.streams] == ["gold", "silver", "bronze"]
+        after = chained.content()
+        assert [after[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
+        assert [after[f"{name} remembers"] for name in IDS] == [4] * 3
+        assert [position(chained.checkpoint(n), b) for n in ("silver", "gold") for b in (3, 4)] == [(8, -1)] * 4
+        assert not any(is_sealed(chained, name) for name in IDS)
+
+        back = take_back(chained.streams())
+        assert [stream["name"] for stream in back.streams] == ["bronze", "silver", "gold"]
+        self.check_taken_back(chained, before)
+        assert take_back(chained.streams(), plan_id=plan.plan_id).already_done
+
+    def check_taken_back(self, chained: Chained, before: Any, version: int = 9) -> None:
+        now = chained.content()
+        for name in ("silver", "gold"):
+            place = chained.checkpoint(name)
+            assert [position(place, b) for b in (5, 6)] == [(version, -1)] * 2
+            moved = {f"offsets/{b}" for b in (5, 6)}
+            differing = {p for p, data in now[f"{name} files"].items() if data != before[f"{name} files"].get(p)}  # type: ignore[attr-defined]
+            assert differing == moved
+            assert now[f"{name} files"].keys() == before[f"{name} files"].keys()  # type: ignore[attr-defined]
+        rest = [key for key in before if key not in ("silver files", "gold files")]
+        assert {key: now[key] for key in rest} == {key: before[key] for key in rest}
+
+    def test_in_one_repository(self, chained: Chained, tmp_path: Path) -> None:
+        place = open_location(str(tmp_path / "repository"))
+        Repository.open_or_create(place)
+        streams = [replace(stream, repository=place) for stream in chained.streams()]
+        before = chained.content()
+        carry_out(streams)
+        take_back(streams)
+        self.check_taken_back(chained, before)
+
+    def test_again_after_an_undo(self, chained: Chained) -> None:
+        carry_out(chained.streams())
+        take_back(chained.streams())
+        plan, _ = carry_out(chained.streams())
+        assert batches_of(plan) == {"bronze": 4, "silver": 4, "gold": 4}
+        assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
+        assert [position(chained.checkpoint(n), b) for n in ("silver", "gold") for b in (3, 4)] == [(10, -1)] * 4
+
+    def test_a_part_is_not_taken_back_alone(self, chained: Chained) -> None:
+        plan, _ = carry_out(chained.streams())
+        silver = chained.streams("silver")[0]
+        with pytest.raises(RefusedError, match=f"is a part of chain {plan.plan_id}") as refused:
+            undo(silver.checkpoint, repository_of_change(silver.checkpoint), sink=silver.sinks, rest=STOPPED)
+        assert f"`airflow-ckpt chain undo {plan.arguments} --plan {plan.plan_id}`" in str(refused.value.hint)
+
+    def test_the_undo_needs_all_of_them(self, chained: Chained) -> None:
+        carry_out(chained.streams())
+        with pytest.raises(RefusedError, match="rewound gold too"):
+            take_back(chained.streams("bronze", "silver"))
+        with pytest.raises(NoSuchBackupError):
+            take_back(chained.streams("gold"), plan_id="0badc0de")
+
+    def test_no_undo_once_one_has_run(self, chained: Chained) -> None:
+        """Nothing is taken back then, of any of them."""
+        carry_out(chained.streams())
+        place = chained.checkpoint("gold")
+        plant(place, {"offsets/5": place.read("offsets/4"), "commits/5": place.read("commits/4")})
+        with pytest.raises(RefusedError, match=r"gold: .* was written to since rewind"):
+            take_back(chained.streams())
+        assert DeltaTable(str(chained.table("bronze"))).version() == 7
+        assert not any(is_sealed(chained, name) for name in IDS)
+
+    def test_nothing_to_do(self, chained: Chained) -> None:
+        carry_out(chained.streams())
+        plan, outcome = carry_out(chained.streams())
+        assert outcome.already_done
+        assert plan.already_done
+        assert not any(is_sealed(chained, name) for name in IDS)
+
+
+class TestStoppedAnywhere:
+    """After every single write, to a checkpoint or a repository."""
+
+    def died(self, chained: Chained, writes: int) -> bool:
+        try:
+            carry_out(chained.streams(before=Life(writes).before))
+        except Killed:
+            return True
+        return False
+
+    @pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.slow)])
+    def test_it_is_resumed_or_taken_back(self, template: Path, tmp_path: Path, step: int) -> None:
+        half_way = 0
+        for writes in range(0, 600, step):
+            chained = Chained.copied(template, tmp_path / str(writes))
+            before = chained.content()
+            if not self.died(chained, writes):
+                assert writes > 100
+                break
+            now = chained.content()
+            changed = [name for name in IDS if now[name] != before[name]]
+            sealed = [name for name in IDS if is_sealed(chained, name)]
+            ended = len(changed) == 3 and now["bronze files"] != before["bronze files"]
+            assert not changed or ended or sealed == list(IDS), f"after write {writes}"
+            half_way += 0 < len(changed) < 3
+            if writes % 2 and changed:
+                take_back(chained.streams())
+                taken = chained.content()
+                assert {name: taken[name] for name in IDS} == {name: before[name] for name in IDS}
+                forward = "bronze" in changed
+                assert position(chained.checkpoint("silver"), 6) == ((9 if forward else 7), -1)
+                assert position(chained.checkpoint("gold"), 6) == ((9 if "silver" in changed else 7), -1)
+            else:
+                carry_out(chained.streams())
+                assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
+                assert [position(chained.checkpoint(n), 4) for n in ("silver", "gold")] == [(8, -1)] * 2
+            assert not any(is_sealed(chained, name) for name in IDS)
+        else:
+            pytest.fail("it never ended")
+        assert half_way or step > 1
+
+    @pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.slow)])
+    def test_an_undo_is_resumed(self, template: Path, tmp_path: Path, step: int) -> None:
+        for writes in range(0, 600, step):
+            chained = Chained.copied(template, tmp_path / str(writes))
+            before = chained.content()
+            carry_out(chained.streams())
+            try:
+                take_back(chained.streams(before=Life(writes).before))
+                assert writes > 60
+                break
+            except Killed:
+                take_back(chained.streams())
+            TestTogether().check_taken_back(chained, before)
+            assert not any(is_sealed(chained, name) for name in IDS)
+        else:
+            pytest.fail("it never ended")
+
+    def half_way(self, chained: Chained, monkeypatch: pytest.MonkeyPatch, *, before: str, write: bool = False) -> None:
+        """Gold is rewound; the table of another one not yet, for the process is killed, or somebody writes into it."""
+        from airflow_ckpt_provider.sinks import delta_sink
+
+        real = delta_sink.roll_back_table
+
+        def stop(target: Any, **how: Any) -> int:
+            if target.table.root.endswith(f"/{before}"):
+                if not write:
+                    raise Killed(before)
+                append(target.table.uri, 99, app_id=None)
+            return real(target, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(delta_sink, "roll_back_table", stop)
+            carry_out(chained.streams())
+
+    def test_what_is_said_half_way(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(Killed):
+            self.half_way(chained, monkeypatch, before="silver")
+        silver = chained.checkpoint("silver")
+        status = status_of(Checkpoint.at(silver), repository_of_change(silver))
+        assert status.commands[0].startswith("airflow-ckpt chain rewind --stream bronze=")
+        assert status.commands[1].startswith("airflow-ckpt chain undo --stream bronze=")
+        to = Specifier("to_batch", "4")
+        for name in IDS:
+            place, sink = chained.checkpoint(name), Sink(place=open_location(str(chained.table(name))))
+            with pytest.raises(SealedError, match="its part of chain"):
+                plan_rewind(
+                    Checkpoint.at(place),
+                    to,
+                    sink=sink,
+                    sink_exit=SinkPolicy.ROLLBACK,
+                    exact_replay=name == "bronze",
+                    repository=default_repository(place),
+                )
+            with pytest.raises(RefusedError, match="is a part of chain"):
+                undo(place, repository_of_change(place), sink=sink, rest=STOPPED)
+        with pytest.raises(SealedError, match="that was not ended"):
+            carry_out(chained.streams("bronze", "silver"))
+
+    def test_somebody_writes_into_one_after_the_check(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All stay sealed. Resumed it is refused again; the undo takes gold back, and what was written stays."""
+        before = chained.content()
+        with pytest.raises(RefusedError, match=r"silver is at version 7") as refused:
+            self.half_way(chained, monkeypatch, before="silver", write=True)
+        assert "gold, silver, bronze stay sealed" in str(refused.value.hint)
+        assert "chain undo --stream" in str(refused.value.hint)
+        assert [is_sealed(chained, name) for name in IDS] == [True] * 3
+        with pytest.raises(RefusedError, match=r"silver is at version 7"):
+            carry_out(chained.streams())
+        take_back(chained.streams())
+        now = chained.content()
+        assert now["gold"] == before["gold"]
+        assert now["silver"] == sorted([*before["silver"], 99, 99])  # type: ignore[misc]
+        assert now["gold files"] == before["gold files"]  # silver's table was not rolled back: no position has to move
+        assert not any(is_sealed(chained, name) for name in IDS)
+
+    def test_a_seal_that_somebody_has_lifted(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(Killed):
+            self.half_way(chained, monkeypatch, before="silver")
+        checkpoint = Checkpoint.at(chained.checkpoint("bronze"))
+        with pytest.raises(RefusedError, match="has begun to change files"):
+            unseal(checkpoint, for_start=True, begun=lambda _: True)
+        unseal(checkpoint, force=True)
+        with pytest.raises(RefusedError, match=r"the seal of bronze .* was lifted while chain"):
+            carry_out(chained.streams())
+        take_back(chained.streams())
+        assert not any(is_sealed(chained, name) for name in IDS)
+
+
+class TestNaming:
+    def test_as_text_and_back(self) -> None:
+        text = "bronze=/lake/ck/bronze,sink=/lake/a,txn-app-id=x,sink=/lake/b,policy=keep,sink=kafka,policy=keep"
+        stream = named(text)
+        assert [(sink.name, sink.app_id) for sink in stream.sinks] == [
+            ("/lake/a", "x"),
+            ("/lake/b", None),
+            ("kafka", None),
+        ]
+        assert stream.policies == (SinkPolicy.ROLLBACK, None, None)
+        assert stream.argument == text
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("bronze", "is not NAME=CHECKPOINT,sink=SINK"),
+            ("=/ck", "is not NAME=CHECKPOINT"),
+            ("a=/ck,table=/t", "'table=/t' in"),
+            ("a=/ck,policy=keep", "does not follow a sink"),
+            ("a=/ck,sink=/t,policy=forward", "policy=forward"),
+            ("a=/ck,sink=/t,sink=/t", "is named twice"),
+        ],
+    )
+    def test_what_does_not_fit(self, text: str, why: str) -> None:
+        with pytest.raises(RefusedError, match=why):
+            named(text)
+
+
+def named(text: str) -> ChainStream:
+    return stream_of(
+        text,
+        open_checkpoint=open_location,
+        named_sink=lambda name, app_id: Sink.named(name, open_location, app_id=app_id),
+        repository=None,
+    )
