@@ -50,8 +50,8 @@ format: venv ## Write the code in the project's style
 	@$(PY) -m ruff check --fix --exit-zero --quiet .
 	@$(PY) -m ruff format .
 
-airflow: java venv jars ## Start Airflow's web interface with the example DAGs
-	@$(PY) dev/run_airflow.py
+airflow: java venv jars ## Start Airflow's web interface with the example DAGs and a running stream
+	@$(PY) -m dev.run_airflow
 
 contract: ## Ask a real workspace what the tests rely on: HOST=… PIPELINE=<name that it makes and deletes> [SCHEMA=, WAREHOUSE=]
 	@test -n "$(HOST)" -a -n "$(PIPELINE)" || { echo "give HOST=<address of the workspace> PIPELINE=<name of a pipeline that does not exist>"; exit 2; }

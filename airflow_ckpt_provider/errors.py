@@ -34,6 +34,10 @@ class RefusedError(CkptError):
     """A guardrail said no. Nothing was changed; trying again without a change of input will be refused again."""
 
 
+class NoSourceOfKindError(RefusedError):
+    """A query is known to read nothing of the kind that was asked about."""
+
+
 class NotACheckpointError(RefusedError):
     """The place is empty, missing, or holds something that is not a checkpoint."""
 

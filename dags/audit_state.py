@@ -74,9 +74,9 @@ with DAG(
         "checkpoint": Param(None, type=OPTIONAL, title="Checkpoint", description="e.g. s3a://lake/checkpoints/orders"),
         "reports": Param(None, type=OPTIONAL, title="Reports", description="e.g. s3://lake/audits/orders"),
         "reports_conn_id": Param(None, type=OPTIONAL, title="Connection for the reports"),
-        "measure": Param("rows", enum=["rows", "bytes"], title="What may grow"),
+        "measure": Param("rows", type="string", enum=["rows", "bytes"], title="What may grow"),
         "max_growth_percent": Param(50, type="number", minimum=0, title="By how many percent"),
-        "on_growth": Param("fail", enum=["fail", "event"], title="If it grew by more"),
+        "on_growth": Param("fail", type="string", enum=["fail", "event"], title="If it grew by more"),
     },
 ) as dag:
     # [START howto_audit]

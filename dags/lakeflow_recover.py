@@ -126,13 +126,13 @@ with DAG(
     tags=["lakeflow"],
     doc_md=__doc__,
     params={
-        "mode": Param("plan", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
+        "mode": Param("plan", type="string", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
         "databricks_conn_id": Param("databricks_default", type="string", minLength=1, title="Connection"),
         "pipeline": Param("", type="string", minLength=1, title="Pipeline", description="its id"),
         "test_pipeline": Param(
             None, type=OPTIONAL, title="Test pipeline", description="its id; empty: straight to the approval"
         ),
-        "strategy": Param(ADVISE, enum=[ADVISE, *(way.value for way in Way)], title="Way"),
+        "strategy": Param(ADVISE, type="string", enum=[ADVISE, *(way.value for way in Way)], title="Way"),
         "facts": Param(
             {},
             type="object",
@@ -173,7 +173,9 @@ with DAG(
         ),
         "tables": Param([], type="array", title="Tables to refresh", description="bare names, one a line"),
         "guard_report": Param({}, type="object", title="Report of a source guard", description="for a full refresh"),
-        "backfill": Param(None, enum=[None, "merge", "insert", "append_once"], title="Backfill from the copy"),
+        "backfill": Param(
+            None, type=OPTIONAL, enum=[None, "merge", "insert", "append_once"], title="Backfill from the copy"
+        ),
         "warehouse_id": Param(None, type=OPTIONAL, title="SQL warehouse", description="for copies and counts"),
         "checks": Param(
             {},
@@ -182,12 +184,21 @@ with DAG(
             description='full name of a table -> {"keys": […], "expected": "SELECT <keys> FROM <source>"}; empty: as found',
         ),
         "test_checks": Param({}, type="object", title="Counts in the test pipeline", description="the same"),
-        "on_active_update": Param("stop", enum=["stop", "wait", "fail"], title="When an update is active"),
+        "on_active_update": Param(
+            "stop", type="string", enum=["stop", "wait", "fail"], title="When an update is active"
+        ),
         "wait_for": Param(
-            "COMPLETED", enum=["COMPLETED", "RUNNING"], title="Wait for", description="RUNNING if continuous"
+            "COMPLETED",
+            type="string",
+            enum=["COMPLETED", "RUNNING"],
+            title="Wait for",
+            description="RUNNING if continuous",
         ),
         "accept": Param(
-            None, enum=[None, *(v.value for v in Verdict if v is not Verdict.SAFE)], title="Verdict that you accept"
+            None,
+            type=OPTIONAL,
+            enum=[None, *(v.value for v in Verdict if v is not Verdict.SAFE)],
+            title="Verdict that you accept",
         ),
     },
 ) as dag:

@@ -33,21 +33,27 @@ with DAG(
     tags=["checkpoint"],
     doc_md=__doc__,
     params={
-        "mode": Param("plan", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
+        "mode": Param("plan", type="string", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
         "repository": Param(
-            "s3://bucket/backups", type="string", minLength=1, title="Repository", description="where the backups are"
+            "", type="string", minLength=1, title="Repository", description="of the backups, e.g. s3://bucket/backups"
         ),
         "repository_conn_id": Param(None, type=OPTIONAL, title="Connection for the repository"),
         "name": Param(
             None, type=OPTIONAL, title="Name of the stream", description="needed where the repository holds several"
         ),
-        "backup_id": Param("latest", type="string", minLength=1, title="Backup", description="an id, or latest"),
+        "backup_id": Param(
+            "latest",
+            type="string",
+            pattern=r"^(latest|\d{8}T\d{6}Z-b\d{6,})$",
+            title="Backup",
+            description="latest, or an id as `airflow-ckpt backups` lists them, such as 20261121T083000Z-b000223",
+        ),
         "target": Param(
-            "s3://bucket/checkpoints/orders",
+            "",
             type="string",
             minLength=1,
             title="Target",
-            description="the checkpoint's own place, or a new one",
+            description="the checkpoint's own place, or a new one, e.g. s3://bucket/checkpoints/orders",
         ),
         "target_conn_id": Param(None, type=OPTIONAL, title="Connection for the target"),
         "batch": Param(
@@ -69,7 +75,7 @@ with DAG(
             None, type=OPTIONAL, title="Accepted risks", description="words that the plan prints, such as other_query"
         ),
         "approval": Param(False, type="boolean", title="Approval", description="ask before the plan is applied"),
-        "reason": Param("", type="string", title="Reason", description="kept in the repository's audit record"),
+        "reason": Param(None, type=OPTIONAL, title="Reason", description="kept in the repository's audit record"),
     },
 ) as dag:
     # [START howto_restore_plan]

@@ -4,7 +4,7 @@ The task `drill` runs `airflow_ckpt_provider/jobs/rehearse.py --drill` by `spark
 rows, everything at the scratch place deleted afterwards. What worked is recorded in the repository, beside the manifest; the
 task `proven` returns when that was. A drill that fails says what Spark said and what to do.
 
-What to look at comes from the form, and where a field of it is left empty from Airflow Variables: `ckpt_repository`,
+What to look at comes from the form, and where a field of it is left empty from Airflow Variables: `ckpt_repository`, `ckpt_name`,
 `ckpt_scratch` (by a name that Spark and this package both know, `s3a://…`), `ckpt_build` (`package.module:function`, shipped
 with the job), `ckpt_checkpoint` (not written, which the report proves). The connection `spark_default` says where Spark runs.
 """
@@ -26,6 +26,7 @@ from airflow_ckpt_provider.places import open_place
 OPTIONAL = ["null", "string"]
 REPOSITORY = "{{ params.repository or var.value.ckpt_repository }}"
 SCRATCH = "{{ params.scratch or var.value.ckpt_scratch }}"
+NAME = "{{ params.name or var.value.ckpt_name }}"
 BUILD = "{{ params.build or var.value.ckpt_build }}"
 CHECKPOINT = "{{ params.checkpoint or var.value.get('ckpt_checkpoint', '') }}"
 RUN = "{{ dag.dag_id }}/{{ run_id }}"
@@ -33,9 +34,9 @@ RUN = "{{ dag.dag_id }}/{{ run_id }}"
 
 # [START howto_drill_proven]
 @task
-def proven(repository: str, conn_id: str | None, params: dict[str, Any] | None = None) -> dict[str, Any]:
+def proven(repository: str, conn_id: str | None, name: str) -> dict[str, Any]:
     """Return when the stream was last proven restorable, and from which backup."""
-    found = last_drill(Repository.open(open_place(repository, conn_id or None)), (params or {})["name"])
+    found = last_drill(Repository.open(open_place(repository, conn_id or None)), name)
     return found.to_json() if found else {}
 
 
@@ -52,11 +53,11 @@ with DAG(
     params={
         "repository": Param(None, type=OPTIONAL, title="Repository", description="e.g. s3a://lake/backups"),
         "repository_conn_id": Param(None, type=OPTIONAL, title="Connection for the repository"),
-        "name": Param("orders", type="string", minLength=1, title="Name of the stream"),
+        "name": Param(None, type=OPTIONAL, title="Name of the stream", description="e.g. orders"),
         "scratch": Param(None, type=OPTIONAL, title="Scratch place", description="e.g. s3a://lake/scratch"),
         "build": Param(None, type=OPTIONAL, title="Build function", description="e.g. orders.stream:build"),
         "checkpoint": Param(None, type=OPTIONAL, title="Checkpoint in production"),
-        "output_mode": Param("append", enum=["append", "update", "complete"], title="Output mode"),
+        "output_mode": Param("append", type="string", enum=["append", "update", "complete"], title="Output mode"),
         "batches": Param(3, type="integer", minimum=1, title="Batches at most"),
     },
 ) as dag:
@@ -67,7 +68,7 @@ with DAG(
         application_args=[
             REPOSITORY,
             "--drill",
-            *("--name", "{{ params.name }}"),
+            *("--name", NAME),
             *("--build", BUILD),
             *("--scratch", SCRATCH),
             *("--checkpoint", CHECKPOINT),
@@ -80,4 +81,4 @@ with DAG(
     )
     # [END howto_drill]
 
-    drill >> proven(REPOSITORY, "{{ params.repository_conn_id or '' }}")
+    drill >> proven(REPOSITORY, "{{ params.repository_conn_id or '' }}", NAME)

@@ -63,10 +63,12 @@ with DAG(
     tags=["checkpoint"],
     doc_md=__doc__,
     params={
-        "mode": Param("plan", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
-        "checkpoint": Param("s3://bucket/checkpoints/orders", type="string", minLength=1, title="Checkpoint"),
+        "mode": Param("plan", type="string", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
+        "checkpoint": Param(
+            "", type="string", minLength=1, title="Checkpoint", description="e.g. s3://bucket/checkpoints/orders"
+        ),
         "checkpoint_conn_id": Param(None, type=OPTIONAL, title="Connection for the checkpoint"),
-        "to": Param("to_datetime", enum=list(KINDS), title="Where to"),
+        "to": Param("to_datetime", type="string", enum=list(KINDS), title="Where to"),
         "value": Param(
             None,
             type=OPTIONAL,
@@ -79,6 +81,7 @@ with DAG(
         "sink_conn_id": Param(None, type=OPTIONAL, title="Connection for the sink"),
         "sink_policy": Param(
             "rollback",
+            type="string",
             enum=["rollback", "forward", "keep"],
             title="What becomes of the sink",
             description="rollback: it goes back too; forward: the checkpoint goes to it; keep: it stays, see accepted risks",
@@ -103,8 +106,8 @@ with DAG(
             2, type="integer", minimum=1, title="Batches to compare", description="after the replay's first one"
         ),
         "accept": Param(
-            "",
-            type="string",
+            None,
+            type=OPTIONAL,
             title="Accepted risks",
             description="the words that the plan prints, such as source_loss; with commas between",
         ),
@@ -114,7 +117,7 @@ with DAG(
             title="The stream is stopped",
             description="by the task stop_stream, or by hand before you approve; the audit record names the run",
         ),
-        "reason": Param("", type="string", title="Reason", description="kept in the repository's audit record"),
+        "reason": Param(None, type=OPTIONAL, title="Reason", description="kept in the repository's audit record"),
     },
 ) as dag:
     ASKED = {
@@ -163,7 +166,7 @@ with DAG(
         **{**ASKED, "to": "to_batch", "value": "{{ ti.xcom_pull(task_ids='plan')['plan']['batch_id'] }}"},
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
-        accept="{{ params.accept }}",
+        accept="{{ params.accept or '' }}",
         reason="{{ params.reason }}",
         retries=3,
         retry_delay=timedelta(seconds=30),

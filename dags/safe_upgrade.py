@@ -81,9 +81,11 @@ with DAG(
     doc_md=__doc__,
     params={
         "version": Param("", type="string", minLength=1, title="Version", description="what is deployed"),
-        "checkpoint": Param("s3://bucket/checkpoints/orders", type="string", minLength=1, title="Checkpoint"),
+        "checkpoint": Param(
+            "", type="string", minLength=1, title="Checkpoint", description="e.g. s3://bucket/checkpoints/orders"
+        ),
         "checkpoint_conn_id": Param(None, type=OPTIONAL, title="Connection for the checkpoint"),
-        "repository": Param("s3://bucket/backups", type="string", minLength=1, title="Repository"),
+        "repository": Param("", type="string", minLength=1, title="Repository", description="e.g. s3://bucket/backups"),
         "repository_conn_id": Param(None, type=OPTIONAL, title="Connection for the repository"),
         "name": Param(
             None,
@@ -97,6 +99,7 @@ with DAG(
         "sink_conn_id": Param(None, type=OPTIONAL, title="Connection for the sink"),
         "sink_policy": Param(
             "rollback",
+            type="string",
             enum=["rollback", "keep"],
             title="What becomes of the rows of the new code, on the way back",
             description="rollback: they leave the sink too; keep: they stay",
@@ -114,12 +117,13 @@ with DAG(
         ),
         "preflight": Param(
             "fail",
+            type="string",
             enum=["fail", "warn"],
             title="Where the sources do not keep it as long, or that is not known",
         ),
         "new_batches": Param(5, type="integer", minimum=1, title="Batches to compare with those before"),
         "warm_up": Param(2, type="integer", minimum=0, title="Batches before these, which catch up"),
-        "reason": Param("", type="string", title="Reason", description="kept in the repository's audit record"),
+        "reason": Param(None, type=OPTIONAL, title="Reason", description="kept in the repository's audit record"),
     },
 ) as dag:
     # [START howto_safe_upgrade]

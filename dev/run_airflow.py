@@ -1,4 +1,4 @@
-"""Airflow's own web interface with the example DAGs, on this machine only, until Ctrl-C (`make airflow`).
+"""Airflow's own web interface with the example DAGs and a running stream, on this machine only, until Ctrl-C (`make airflow`).
 
 PORT and AIRFLOW_HOME in the environment overrule the free port and .cache/airflow.
 """
@@ -16,7 +16,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = 300
+from dev.example_stream import ExampleStream, running_stream
+
+#: Seconds between two lines that say what is still awaited. There is no limit: a slow machine takes minutes.
+SAY_EVERY = 30.0
+PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -81,25 +85,58 @@ def stop(airflow: subprocess.Popen[bytes]) -> None:
             return
 
 
+def is_up(airflow: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait until every part of Airflow is healthy; ``False`` if it ended before.
+
+    :param airflow: its process.
+    :param url: of its web interface.
+    """
+    begun = said = time.monotonic()
+    while airflow.poll() is None:
+        state = health(url)
+        missing = [part for part in PARTS if (state.get(part) or {}).get("status") != "healthy"]
+        if not missing:
+            return True
+        if (now := time.monotonic()) - said >= SAY_EVERY:
+            said = now
+            what = ", ".join(missing) if state else "the web server"
+            print(f"still starting after {now - begun:.0f} s, waiting for: {what}", flush=True)
+        time.sleep(1)
+    return False
+
+
 def main() -> int:
     """Start, say where it is, stay until told to stop; return the exit code."""
     home = Path(os.environ.get("AIRFLOW_HOME") or ROOT / ".cache" / "airflow").absolute()
     home.mkdir(parents=True, exist_ok=True)
     port = int(os.environ.get("PORT") or free_port())
-    url = f"http://127.0.0.1:{port}"
-    log = home / "standalone.log"
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)
-    print(f"starting Airflow (about a minute); its log is {log}", flush=True)
+    try:
+        with running_stream(home / "example") as stream:
+            return serve(home, port, stream)
+    except KeyboardInterrupt:
+        return 0
+
+
+def serve(home: Path, port: int, stream: ExampleStream) -> int:
+    """Run Airflow until it is told to stop; return the exit code.
+
+    :param home: its AIRFLOW_HOME.
+    :param port: of its web interface.
+    :param stream: the stream that its DAGs back up.
+    """
+    url, log = f"http://127.0.0.1:{port}", home / "standalone.log"
+    print(f"starting Airflow (a minute or more); its log is {log}", flush=True)
     with log.open("wb") as out:
         # A session of its own: Ctrl-C reaches only this process, which then stops them all in order.
         airflow = subprocess.Popen(
             [sys.executable, "-m", "airflow", "standalone"],
-            env=environment(home, port),
+            env=environment(home, port) | stream.variables,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -107,21 +144,18 @@ def main() -> int:
             start_new_session=True,
         )
     try:
-        end = time.monotonic() + START_SECONDS
-        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-        while airflow.poll() is None:
-            state = health(url)
-            if all((state.get(part) or {}).get("status") == "healthy" for part in parts):
-                break
-            if time.monotonic() > end:
-                print(f"Airflow is not healthy after {START_SECONDS} s: {state or 'no answer'}", flush=True)
-                return 1
-            time.sleep(1)
-        else:
+        if not is_up(airflow, url):
             print("".join(log.read_text(errors="replace").splitlines(keepends=True)[-20:]))
             print(f"Airflow ended with {airflow.returncode} while it started; see {log}", flush=True)
             return 1
         print(f"Airflow is up: {url}/dags   (no login; Ctrl-C stops it)", flush=True)
+        print(
+            f"The stream `orders` runs; its checkpoint is {stream.checkpoint}\n"
+            f"  1. {url}/dags/scheduled_backup  Trigger, leave the form empty, unpause: a backup, read again\n"
+            f"  2. {url}/dags/fleet  the same: how every stream stands, in the log of the task `report`\n"
+            f"  3. {url}/dags/restore_checkpoint  Repository {stream.repository}, Target {home / 'restored'}: a plan",
+            flush=True,
+        )
         return airflow.wait()
     except KeyboardInterrupt:
         print("stopping Airflow", flush=True)

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.advisor.pipeline_conditions import EVENTS, NO_FULL_RE
 from airflow_ckpt_provider.advisor.reading import read
 from airflow_ckpt_provider.advisor.registry import WRAPPERS, Match, matches_in, names_in
 from airflow_ckpt_provider.advisor.steps import DIAGNOSE, KEEP_IT, LOOK
+from airflow_ckpt_provider.advisor.surface import for_operators, operator_call
 from airflow_ckpt_provider.lakeflow.strategy import Strategies, StrategyFacts, recovery_strategy
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -131,8 +132,11 @@ class RecoveryAdvice:
             "ways": self.ways.to_json()["ranked"] if self.ways else None,
         }
 
-    def to_text(self) -> str:
-        """The advice in plain lines, for a log."""
+    def to_text(self, *, in_airflow: bool = False) -> str:
+        """The advice in plain lines, for a log.
+
+        :param in_airflow: it is read in Airflow: tasks come before commands, and arguments stand for options.
+        """
         head = self.condition.code if self.condition else Verdict.UNKNOWN.value
         lines = [f"{head}{f' ({self.name})' if self.name else ''}: {self.cause}"]
         if self.evidence:
@@ -142,11 +146,12 @@ class RecoveryAdvice:
         if self.condition:
             lines.append(f"Way out: {self.condition.remedy.value}")
         for number, step in enumerate(self.steps, 1):
-            lines.append(f"{number}. {step.text}")
-            if step.command:
-                lines.append(f"   $ {shlex.join(('airflow-ckpt', *step.command))}")
-            if step.operator:
-                lines.append(f"   in a DAG: {step.operator}")
+            lines.append(f"{number}. {for_operators(step.text) if in_airflow else step.text}")
+            command = [f"   $ {shlex.join(('airflow-ckpt', *step.command))}"] if step.command else []
+            task = [f"   in a DAG: {step.operator}"] if step.operator else []
+            if in_airflow and task and (call := operator_call(step.operator, step.command or ("",))):
+                task = [f"   in a DAG: {call}"]
+            lines += [*task, *command] if in_airflow else [*command, *task]
             if step.call:
                 lines.append(f"   $ {step.call}")
         if self.ways:

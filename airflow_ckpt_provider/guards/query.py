@@ -13,7 +13,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, pars
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset, OpaqueOffset, parse_offset
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
@@ -43,9 +43,14 @@ class GuardedQuery:
 
         :param kind: such as ``kafka``.
         :param source: its position (``"0"``) or name; ``None``: all of the kind.
-        :raises RefusedError: there is no such source.
+        :raises NoSourceOfKindError: every source is known, and is of another kind.
+        :raises RefusedError: there is no such source, as far as is known.
         """
         chosen = [s for s in self.sources if _kind(s) == kind and source in (None, s.name)]
+        kinds = {_kind(s) for s in self.sources}
+        if kinds and not kinds & {kind, OpaqueOffset.kind}:
+            there = ", ".join(f"{s.name} ({_kind(s)})" for s in self.sources)
+            raise NoSourceOfKindError(f"{self.subject} has no {kind} source", hint=f"its sources are: {there}")
         return dataclasses.replace(self._with(chosen, f"{kind} source", source), judgements=())
 
     def one(self, source: str) -> GuardedQuery:

@@ -9,8 +9,6 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import XCom
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from airflow_ckpt_provider.redaction import redacted
-
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
@@ -20,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class BackupManifestLink(BaseOperatorLink):
-    """Opens the manifest where a browser can: in the store's console, by its HTTP endpoint, or as a file."""
+    """Opens the manifest where a browser can; there is no link where it cannot."""
 
     name = "Backup manifest"
 
@@ -38,30 +36,27 @@ class BackupManifestLink(BaseOperatorLink):
 
 
 def manifest_url(repository: Location, path: str) -> str:
-    """Return where a browser can show a file of a repository.
+    """Return where a browser can show a file of a repository to whoever may see it; an empty text where it cannot.
+
+    The consoles of Amazon and Google ask for a login. Any other S3 server refuses an address without a signature, and a browser
+    neither opens files of a worker nor knows the schemes of HDFS and Azure's data lake.
 
     :param repository: the repository's place.
     :param path: the manifest, relative to it.
     """
     place = repository / path
-    scheme = place.store.protocol
     key = quote(place.root.strip("/"))
-    if scheme == "file":
-        return f"file:///{key}"
-    if scheme == "s3":
-        if endpoint := _endpoint(place):
-            return f"{redacted(endpoint).rstrip('/')}/{key}"
+    if place.store.protocol == "s3" and not _own_endpoint(place):
         bucket, _, prefix = key.partition("/")
         return f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={prefix}"
-    if scheme in ("gs", "gcs"):
+    if place.store.protocol in ("gs", "gcs"):
         return f"https://storage.cloud.google.com/{key}"
-    return place.uri
+    return ""
 
 
-def _endpoint(place: Location) -> str | None:
-    """Return the address of an S3 server that is not Amazon's."""
+def _own_endpoint(place: Location) -> bool:
+    """Whether it is an S3 server that is not Amazon's."""
     settings = getattr(place.store, "settings", None)
     fs = getattr(place.store, "fs", None)
     client = getattr(fs, "client_kwargs", None) or {}
-    endpoint = getattr(settings, "endpoint", None) or getattr(fs, "endpoint_url", None) or client.get("endpoint_url")
-    return str(endpoint) if endpoint else None
+    return bool(getattr(settings, "endpoint", None) or getattr(fs, "endpoint_url", None) or client.get("endpoint_url"))

@@ -1,16 +1,20 @@
-"""Says in the log of a failed task what its error means and what to do about it."""
+"""Says what the error of a failed task means and what to do about it: in the task's log, and by any notifier of Airflow."""
 
 from __future__ import annotations
 
+import copy
+import html
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
 from airflow_ckpt_provider.advisor.advice import RecoveryAdvice
 from airflow_ckpt_provider.advisor.advice import recovery_advice as advise
+from airflow_ckpt_provider.redaction import redacted_text
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,46 +23,102 @@ log = logging.getLogger(__name__)
 
 #: Of a longer log the end is read.
 _MOST_BYTES = 4 * 1024 * 1024
+#: What an error of this package has before its next step.
+_HINT = "\nHINT: "
 
 
 class RecoveryAdviceNotifier(BaseNotifier):
-    """Attach the advice for a stream's error to the log of the task that failed with it.
+    """Attach the advice for a stream's error to the log of the task that failed with it, and send it by other notifiers.
 
     The error is the task's exception with all its causes. ``SparkSubmitOperator`` puts the end of Spark's own output into
     its exception; where an operator does not, ``log_file`` names the driver's log. Reads no checkpoint and no network, and
     never fails: a callback that fails would hide the error it is about. ::
 
-        SparkSubmitOperator(task_id="stream", …, on_failure_callback=RecoveryAdviceNotifier())
+        SparkSubmitOperator(
+            task_id="stream", …,
+            on_failure_callback=RecoveryAdviceNotifier(
+                SlackNotifier(channel="#oncall", text="{{ recovery_advice.text }}")
+            ),
+        )
 
-    .. seealso:: :doc:`/howto/explain`
+    The templates of the notifiers find ``recovery_advice`` beside what Airflow gives them: ``code`` (of the condition, or
+    ``UNKNOWN``), ``known``, ``summary`` (one line), ``text``, ``html`` (the text, safe in a mail), ``error``, ``steps``.
 
+    .. seealso:: :doc:`/howto/alerting`
+
+    :param notifiers: are told the advice, in this order. One that fails is logged, and the next is told.
     :param log_file: a local file with the driver's log, looked at when the exception alone says nothing. (templated)
-    :param unknown: say so too where the error is not a known one.
+    :param unknown: say so too, and send it, where the error is not a known one.
     """
 
     template_fields: Sequence[str] = ("log_file",)
 
-    def __init__(self, *, log_file: str | None = None, unknown: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, *notifiers: BaseNotifier, log_file: str | None = None, unknown: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self.notifiers = notifiers
         self.log_file = log_file
         self.unknown = unknown
 
     def notify(self, context: Context) -> None:
-        """Log the advice."""
-        _say(_advice(context, self.log_file), unknown=self.unknown)
+        """Log the advice and send it."""
+        said = _said(context, self.log_file)
+        if not (said["known"] or self.unknown):
+            return
+        if context.get("exception") or said["known"]:
+            log.error("Recovery advice\n%s", said["text"])
+        for notifier in self.notifiers:
+            try:
+                # A copy: what a notifier renders stays in it, and the next failure has another text.
+                copy.copy(notifier)({**context, "recovery_advice": said})
+            except Exception:
+                log.exception("%s could not send the recovery advice", type(notifier).__name__)
 
     async def async_notify(self, context: Context) -> None:
-        """Log the advice; there is nothing to wait for."""
-        self.notify(context)
+        """Log the advice and send it, in a thread: a notifier that can only wait does not hold up the triggerer."""
+        import asyncio
+
+        await asyncio.to_thread(self.notify, context)
 
 
 def recovery_advice(context: Context) -> None:
     """Log the advice, as a plain callback: ``on_failure_callback=recovery_advice``."""
-    _say(_advice(context, None), unknown=True)
+    RecoveryAdviceNotifier().notify(context)
 
 
-def _advice(context: Context, log_file: str | None) -> RecoveryAdvice | None:
+def _said(context: Context, log_file: str | None) -> Mapping[str, Any]:
+    """What is said of a failure, as the templates of notifiers find it."""
     error = context.get("exception")
+    message = redacted_text(str(error or context.get("reason") or "nothing says why"))
+    if _HINT in message:
+        # Refused by this package: it says itself what is wrong and what to do.
+        what, _, hint = message.partition(_HINT)
+        name = type(error.__cause__ or error).__name__ if isinstance(error, BaseException) else Verdict.UNKNOWN.value
+        return _entry(name, True, what, message, message, [{"text": hint}])
+    advice = _advice(error, log_file)
+    if advice is None:
+        return _entry(Verdict.UNKNOWN.value, False, message, message, message, [])
+    found = advice.to_json()
+    return _entry(
+        found["code"], advice.recognised, advice.cause, advice.to_text(in_airflow=True), message, found["steps"]
+    )
+
+
+def _entry(code: str, known: bool, cause: str, text: str, error: str, steps: list[dict[str, Any]]) -> dict[str, Any]:
+    text = redacted_text(text)
+    return {
+        "code": code,
+        "known": known,
+        "summary": " ".join(f"{code}: {redacted_text(cause)}".split()),
+        "text": text,
+        "html": f"<pre>{html.escape(text)}</pre>",
+        "error": error,
+        "steps": steps,
+    }
+
+
+def _advice(error: Any, log_file: str | None) -> RecoveryAdvice | None:
     advice = advise(error) if error is not None else None
     if log_file and not (advice and advice.recognised):
         try:
@@ -73,9 +133,3 @@ def _end_of(path: str) -> str:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - _MOST_BYTES))
         return file.read().decode("utf-8", "replace")
-
-
-def _say(advice: RecoveryAdvice | None, *, unknown: bool) -> None:
-    if advice is None or not (advice.recognised or unknown):
-        return
-    log.error("Recovery advice\n%s", advice.to_text())

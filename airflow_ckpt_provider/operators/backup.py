@@ -318,7 +318,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         """Send the asset events and leave the URL of the manifest for the link."""
         if "outlet_events" not in context:
             return  # not run by Airflow
-        context["ti"].xcom_push(key=BackupManifestLink.XCOM_KEY, value=manifest_url(place, summary["manifest"]))
+        if url := manifest_url(place, summary["manifest"]):
+            context["ti"].xcom_push(key=BackupManifestLink.XCOM_KEY, value=url)
         extra = {key: summary[key] for key in _EVENT_KEYS}
         asset = backup_asset(summary["repository"], summary["name"])
         for outlet in self.outlets:

@@ -9,7 +9,7 @@ from airflow_ckpt_provider.guards.delta import KIND, DeltaGuard
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.operators.fields import mapping, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
-from airflow_ckpt_provider.operators.guard_result import conclude
+from airflow_ckpt_provider.operators.guard_result import conclude, skip_if_absent
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 
@@ -34,6 +34,8 @@ class DeltaRetentionGuardOperator(GuardOperator):
     :param described: what ``jobs/describe_delta.py`` wrote of a table that delta-rs cannot read, as a URI; or source -> URI.
         (templated)
     :param source: position (``"0"``) or name of one source; ``None``: all Delta sources of the query. (templated)
+    :param if_absent: ``"fail"`` where the query has no Delta source, or ``"skip"`` the task: for one guard over streams of
+        several kinds. A source of unknown kind is no reason to skip. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -43,6 +45,7 @@ class DeltaRetentionGuardOperator(GuardOperator):
         "reader_options",
         "described",
         "source",
+        "if_absent",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"tables": "json", "reader_options": "json"}
 
@@ -54,6 +57,7 @@ class DeltaRetentionGuardOperator(GuardOperator):
         reader_options: Mapping[str, Any] | None = None,
         described: str | Mapping[str, str] | None = None,
         source: str | int | None = None,
+        if_absent: str = "fail",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -62,10 +66,11 @@ class DeltaRetentionGuardOperator(GuardOperator):
         self.reader_options = reader_options
         self.described = described
         self.source = source
+        self.if_absent = if_absent
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
-        with no_retry_when_refused():
+        with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = self._reaction()
             query = self._query().of_kind(KIND, text(self.source))
             settings = self._settings({KIND: self._tables([source.name for source in query.sources])})

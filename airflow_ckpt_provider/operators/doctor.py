@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.advisor.surface import for_operators
 from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided
 from airflow_ckpt_provider.checkpoint.findings import Severity
 from airflow_ckpt_provider.errors import CkptError, RefusedError
@@ -160,7 +161,7 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
         if not found and not undecided:
             self.log.info("%s shows no known damage", checkpoint.location)
         for each in undecided:
-            self.log.warning("UNKNOWN %s: %s\nRemedy: %s", each.path, each.message, each.remedy)
+            self.log.warning("UNKNOWN %s: %s\nRemedy: %s", each.path, each.message, for_operators(each.remedy))
         for finding in found:
             json = finding.to_json()
             self.log.warning(
@@ -169,7 +170,7 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 finding.kind.code,
                 finding.message,
                 json["effect"],
-                json["remedy"],
+                for_operators(json["remedy"]),
             )
 
     def _fail(self, context: Context, result: dict[str, Any], found: Sequence[Finding]) -> None:
@@ -180,5 +181,5 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
         worst = found[0].to_json()
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise AirflowFailException(
-            f"{result['checkpoint']}: {worst['code']}, {worst['message']}{more}\nHINT: {worst['remedy']}"
+            f"{result['checkpoint']}: {worst['code']}, {worst['message']}{more}\nHINT: {for_operators(worst['remedy'])}"
         )

@@ -9,7 +9,7 @@ from airflow_ckpt_provider.guards.files import KIND, FileGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.fields import mapping, one_of, text
-from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude
+from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
@@ -34,6 +34,8 @@ class FileSourceGuardOperator(CheckpointOperator):
         source -> options. (templated)
     :param source: position (``"0"``) or name of one source; ``None``: all file sources of the query. (templated)
     :param on_finding: ``"fail"`` the task on a verdict other than ``SAFE``, or ``"warn"``. (templated)
+    :param if_absent: ``"fail"`` where the query has no file source, or ``"skip"`` the task: for one guard over streams of
+        several kinds. A source of unknown kind is no reason to skip. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -42,6 +44,7 @@ class FileSourceGuardOperator(CheckpointOperator):
         "reader_options",
         "source",
         "on_finding",
+        "if_absent",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"reader_options": "json"}
     ui_color = "#fff2cc"
@@ -53,6 +56,7 @@ class FileSourceGuardOperator(CheckpointOperator):
         reader_options: Mapping[str, Any] | None = None,
         source: str | int | None = None,
         on_finding: str = "fail",
+        if_absent: str = "fail",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -60,10 +64,11 @@ class FileSourceGuardOperator(CheckpointOperator):
         self.reader_options = reader_options
         self.source = source
         self.on_finding = on_finding
+        self.if_absent = if_absent
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
-        with no_retry_when_refused():
+        with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
             query = from_checkpoint(self._checkpoint_place()).of_kind(KIND, text(self.source))
             options = mapping(self.reader_options, "reader_options")

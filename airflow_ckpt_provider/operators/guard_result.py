@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.errors import RefusedError
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError
+from airflow_ckpt_provider.operators.fields import one_of
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -15,6 +20,26 @@ if TYPE_CHECKING:
 
 #: What is done about a verdict other than ``SAFE``.
 REACTIONS = ("fail", "warn")
+
+
+#: What is done where a query has no source of the kind that a guard is for.
+WHERE_ABSENT = ("fail", "skip")
+
+
+@contextmanager
+def skip_if_absent(if_absent: Any) -> Iterator[None]:
+    """Skip the task where the query is known to have no source of the guard's kind, if that is what ``if_absent`` says.
+
+    A source whose kind the checkpoint does not tell, and a query that has not run a batch yet, are no reason to skip.
+    """
+    skips = one_of(if_absent, "if_absent", WHERE_ABSENT) == "skip"
+    try:
+        yield
+    except NoSourceOfKindError as e:
+        if not skips:
+            e.add_hint("if_absent='skip' skips the task instead")
+            raise
+        raise AirflowSkipException(e.message) from e
 
 
 def conclude(report: GuardReport, reaction: str, context: Context, log: Logger) -> dict[str, Any]:

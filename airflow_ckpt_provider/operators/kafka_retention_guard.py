@@ -12,7 +12,7 @@ from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
-from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude
+from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 
@@ -53,6 +53,8 @@ class KafkaRetentionGuardOperator(GuardOperator):
     :param on_short_retention: as ``on_finding``, for a retention that is too short for ``max_downtime``. (templated)
     :param raise_retention: raise ``retention.ms`` where it is too short for ``max_downtime``. (templated)
     :param raise_retention_to_at_most: the longest that may be set, such as ``"7d"``; needed for that. (templated)
+    :param if_absent: ``"fail"`` where the query has no Kafka source, or ``"skip"`` the task: for one guard over streams of
+        several kinds. A source of unknown kind is no reason to skip. (templated)
     :param timeout: seconds that one question to the broker may take.
     """
 
@@ -65,6 +67,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
         "on_short_retention",
         "raise_retention",
         "raise_retention_to_at_most",
+        "if_absent",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"offsets": "json"}
 
@@ -78,6 +81,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
         on_short_retention: str = "fail",
         raise_retention: bool | str = False,
         raise_retention_to_at_most: str | None = None,
+        if_absent: str = "fail",
         timeout: float = 10.0,
         **kwargs: Any,
     ) -> None:
@@ -89,15 +93,17 @@ class KafkaRetentionGuardOperator(GuardOperator):
         self.on_short_retention = on_short_retention
         self.raise_retention = raise_retention
         self.raise_retention_to_at_most = raise_retention_to_at_most
+        self.if_absent = if_absent
         self.timeout = timeout
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
-        with no_retry_when_refused():
+        with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction, settings = self._reaction(), self._settings({"kafka": self._options()})
-            cluster = open_kafka(required(self.kafka_config_id, "kafka_config_id"), timeout=self.timeout)
             offsets = self.offsets if isinstance(self.offsets, Mapping) else text(self.offsets)
             query = self._query(offsets).of_kind("kafka", text(self.source))
+            # After the query: a stream without Kafka needs no connection to it.
+            cluster = open_kafka(required(self.kafka_config_id, "kafka_config_id"), timeout=self.timeout)
             report = self._judge(query, settings, cluster)
             raised = self._raise(report, cluster, context) if flag(self.raise_retention, "raise_retention") else []
             if raised:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
 
+from airflow_ckpt_provider.advisor.surface import for_operators
 from airflow_ckpt_provider.errors import BackupRunningError, ChangeRunningError, MissingExtraError, RefusedError
 
 
@@ -16,13 +17,13 @@ def no_retry_when_refused() -> Iterator[None]:
 
     All else is raised as it is and retried by the task's own rule: a store that was out of reach, a log file caught
     while it was being written, a lease that was lost. So is the refusal that passes by itself, another backup or change that is
-    running: it may be the attempt before, on a worker that was lost.
+    running: it may be the attempt before, on a worker that was lost. The hint of what fails names arguments instead of options.
     """
     try:
         yield
     except (BackupRunningError, ChangeRunningError):
         raise
     except RefusedError as e:
-        raise AirflowFailException(str(e)) from e
+        raise AirflowFailException(for_operators(str(e))) from e
     except MissingExtraError as e:
         raise AirflowOptionalProviderFeatureException(str(e)) from e

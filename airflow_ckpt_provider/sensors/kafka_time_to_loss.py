@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.guard_result import skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger, is_due, look
@@ -34,11 +35,20 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     :param kafka_config_id: Airflow connection of type ``kafka``. (templated)
     :param source: position (``"0"``) or name of one source; ``None``: all Kafka sources. (templated)
     :param threshold: fire when less than this is left, such as ``"6h"``. (templated)
+    :param if_absent: ``"fail"`` where the query has no Kafka source, or ``"skip"`` the task: for one guard over streams of
+        several kinds. A source of unknown kind is no reason to skip. (templated)
     :param poll_interval: seconds between two looks.
     :param deferrable: wait in the triggerer, without a worker.
     """
 
-    template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id", "kafka_config_id", "source", "threshold")
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "checkpoint_conn_id",
+        "kafka_config_id",
+        "source",
+        "threshold",
+        "if_absent",
+    )
     ui_color = "#fff2cc"
 
     def __init__(
@@ -49,6 +59,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         kafka_config_id: str = "kafka_default",
         source: str | int | None = None,
         threshold: str = "6h",
+        if_absent: str = "fail",
         poll_interval: float = 60.0,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
@@ -60,6 +71,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         self.kafka_config_id = kafka_config_id
         self.source = source
         self.threshold = threshold
+        self.if_absent = if_absent
         self.poll_interval = poll_interval
         self.deferrable = deferrable
 
@@ -87,7 +99,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
-        with no_retry_when_refused():
+        with no_retry_when_refused(), skip_if_absent(self.if_absent):
             try:
                 report = look(
                     required(self.checkpoint, "checkpoint"),

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, TriggerRule
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
@@ -60,6 +62,42 @@ def test_planned_then_repaired_from_a_backup(run_dag: RunDag, checkpoint: Path, 
     done = result(run, "repair")
     assert (done["outcome"]["batch_id"], done["outcome"]["replayed"], done["outcome"]["fetched"]) == (NEWEST, 0, 1)
     assert place.diagnose() == ()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_runs_after_a_doctor_that_found_something(run_dag: RunDag, checkpoint: Path, damaged: bool) -> None:
+    if damaged:
+        _damage(checkpoint)
+    with DAG("examined_start", schedule=None) as dag:
+        # [START howto_doctor_rules]
+        examine = CheckpointDoctorOperator(task_id="examine", checkpoint=str(checkpoint))
+        start_stream = EmptyOperator(task_id="start_stream")  # only where nothing was found
+        plan_repair = CheckpointDoctorOperator(
+            task_id="plan_repair",
+            checkpoint=str(checkpoint),
+            repair=True,
+            trigger_rule=TriggerRule.ONE_FAILED,  # only where something was found
+        )
+        report = BashOperator(
+            task_id="report",
+            bash_command='echo "$FINDINGS"',
+            env={"FINDINGS": "{{ ti.xcom_pull(task_ids='examine', key='findings') }}"},
+            trigger_rule=TriggerRule.ALL_DONE,  # in any case
+        )
+        examine >> [start_stream, plan_repair, report]
+        # [END howto_doctor_rules]
+    run = run_dag(dag)
+    found, other = ("failed", "upstream_failed") if damaged else ("success", "success")
+    assert states(run) == {
+        "examine": found,
+        "start_stream": other,
+        "plan_repair": "success" if damaged else "skipped",
+        "report": "success",
+    }
+    # A leaf that ran in any case does not hide the failure of another leaf.
+    assert run.state == ("failed" if damaged else "success")
+    if damaged:
+        assert "STATE-INCOMPLETE" in result(run, "report")
 
 
 def test_a_finding_fails_the_task_and_can_be_read_all_the_same(run_dag: RunDag, checkpoint: Path) -> None:

@@ -69,6 +69,7 @@ def test_a_backup_is_proven_restorable(
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     form = {
         "repository": str(tmp_path / "backups"),
+        "name": "orders",
         "scratch": str(tmp_path / "scratch"),
         "build": f"{module}:build",
         "checkpoint": str(production),

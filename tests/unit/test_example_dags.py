@@ -120,6 +120,44 @@ def test_its_form(file: Path) -> None:
                 assert param.resolve() == param.value, where
 
 
+def may_be_left_empty(param: Any) -> bool:
+    """Whether Airflow's form takes the field without a value: one with a type is required unless that allows null."""
+    kinds = param.schema.get("type")
+    return kinds is None or "null" in kinds
+
+
+@every_file
+def test_the_form_can_be_submitted_once_the_fields_with_a_star_are_filled_in(file: Path) -> None:
+    for dag in loaded(file):
+        params = copy.deepcopy(dag.params)
+        for name in params:
+            param = params.get_param(name)
+            where = f"{dag.dag_id}: {name}"
+            if may_be_left_empty(param):
+                assert param.resolve(None) is None, where  # what the form sends for a field that was cleared
+            elif has_to_be_filled_in(param):
+                # A person sees what belongs there, and that nothing is there yet.
+                assert param.schema.get("description") or param.description, where
+                assert param.resolve("x") == "x", where
+            else:
+                # The form counts an empty text as missing: Trigger would stay grey for a field that nobody has to fill in.
+                assert param.value not in ("", None), where
+                param.resolve()
+
+
+@every_file
+def test_no_example_is_preset_as_a_value(file: Path) -> None:
+    for dag in loaded(file):
+        for name in dag.params:
+            param = dag.params.get_param(name)
+            told = f"{param.schema.get('description') or ''} {param.description or ''}"
+            for value in texts(param.value):
+                assert "://" not in value, f"{dag.dag_id}: {name}"
+                assert f"e.g. {value}" not in told or not value, f"{dag.dag_id}: {name}"
+                # A name or an address belongs to one installation; the ids of connections are Airflow's own defaults.
+                assert name not in ("checkpoint", "repository", "target", "name", "sink", "version") or not value
+
+
 @every_file
 def test_a_form_that_is_filled_in_is_taken_and_a_wrong_one_refused(file: Path) -> None:
     for dag in loaded(file):

@@ -59,9 +59,9 @@ def test_the_plan_names_the_words_that_let_it_through(checkpoint: Path, run: Run
     assert sorted(planned["plan"]["accept"]) == sorted(RISKS)
     for word in RISKS:
         assert f"`{word}`" in planned["markdown"]
-    with pytest.raises(AirflowFailException, match=r"accept explicitly: .*--accept source_loss"):
+    with pytest.raises(AirflowFailException, match=r"accept explicitly: accept=\[.*'source_loss'"):
         rewind(checkpoint, run())
-    with pytest.raises(AirflowFailException, match=r"\(accept=\['source_loss'\]\)"):
+    with pytest.raises(AirflowFailException, match=r"accept explicitly: accept=\['source_loss'\]"):
         rewind(checkpoint, run(), accept="sink_duplicates")
     assert contents(checkpoint) == before
     done = rewind(checkpoint, run(), accept=accept, fingerprint=planned["plan"]["fingerprint"])

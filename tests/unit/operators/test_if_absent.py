@@ -1,0 +1,76 @@
+"""One guard over a fleet: a stream without a source of its kind is skipped where that is known, and only there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetentionGuardOperator
+from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
+from airflow_ckpt_provider.operators.kafka_retention_guard import KafkaRetentionGuardOperator
+from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
+
+META = '{"batchWatermarkMs":0,"batchTimestampMs":1795000000000,"conf":{}}'
+FILE, RATE, OF_ANOTHER_KIND = '{"logOffset":3}', "5", '{"shardId-000":"49590"}'
+
+GUARDS = {
+    # None of them has a connection: a stream that is skipped needs none.
+    "kafka": lambda **given: KafkaRetentionGuardOperator(task_id="t", **given),
+    "kafka sensor": lambda **given: KafkaTimeToLossSensor(task_id="t", **given),
+    "delta": lambda **given: DeltaRetentionGuardOperator(task_id="t", tables="/lake/orders", **given),
+    "file": lambda **given: FileSourceGuardOperator(task_id="t", **given),
+}
+
+
+def checkpoint(place: Path, *offsets: str) -> str:
+    for directory in ("offsets", "commits"):
+        (place / directory).mkdir(parents=True)
+    (place / "metadata").write_text(json.dumps({"id": "8cef2d40-976d-488e-846b-c476bdbf188f"}))
+    if offsets:
+        (place / "offsets" / "0").write_text("\n".join(["v1", META, *offsets]))
+        (place / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return str(place)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_a_stream_without_such_a_source_is_skipped_where_that_is_wanted(guard: str, tmp_path: Path) -> None:
+    place = checkpoint(tmp_path / "ck", RATE if guard == "file" else FILE)
+    kind = guard.split()[0]
+    with pytest.raises(AirflowSkipException, match=rf"has no {kind} source"):
+        GUARDS[guard](checkpoint=place, if_absent="skip").execute({})
+    with pytest.raises(
+        AirflowFailException, match=rf"(?s)has no {kind} source.*if_absent='skip' skips the task"
+    ) as refused:
+        GUARDS[guard](checkpoint=place).execute({})
+    assert "its sources are: 0 (" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ((), "a query that has run no batch may read anything"),
+        ((FILE, OF_ANOTHER_KIND), "a source of unknown kind may be one of this kind in a newer format"),
+        ((FILE, "-"), "a source without an offset yet"),
+    ],
+)
+@pytest.mark.parametrize("guard", ["kafka", "delta"])
+def test_what_is_not_known_is_not_skipped(guard: str, offsets: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    with pytest.raises(AirflowFailException):
+        GUARDS[guard](checkpoint=checkpoint(tmp_path / "ck", *offsets), if_absent="skip").execute({})
+
+
+def test_a_source_that_is_asked_for_by_a_wrong_name_is_an_error(tmp_path: Path) -> None:
+    place = checkpoint(tmp_path / "ck", FILE)
+    with pytest.raises(AirflowFailException, match="has no file source '7'"):
+        GUARDS["file"](checkpoint=place, source="7", if_absent="skip").execute({})
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_another_word_is_refused_before_anything_is_read(guard: str) -> None:
+    given: dict[str, Any] = {"checkpoint": "/nowhere", "if_absent": "ignore"}
+    with pytest.raises(AirflowFailException, match=r"if_absent is 'ignore'\n.*fail, skip"):
+        GUARDS[guard](**given).execute({})
