@@ -16,13 +16,14 @@ PACKAGE = "airflow_ckpt_provider"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
 #: What every layer may use; of these, json_text may use errors, and errors redaction.
-BOTTOM = {"errors", "fingerprint", "json_text", "redaction"}
+BOTTOM = {"errors", "fingerprint", "json_text", "redaction", "units"}
 #: Layer of the pure core -> what it may import of this package, beside itself, the bottom and the version.
 MAY_IMPORT: dict[str, set[str]] = {
     "redaction": set(),
     "errors": set(),
     "fingerprint": set(),
     "json_text": set(),
+    "units": set(),
     "storage": set(),
     "verdict": {"storage"},
     "checkpoint": {"storage", "verdict"},
@@ -38,15 +39,17 @@ MAY_IMPORT["advisor"] = {*MAY_IMPORT["fleet"], "lakeflow"}
 MAY_IMPORT["lakeflow"] = {"storage", "verdict", "checkpoint", "guards"}
 MAY_IMPORT["jobs"] = {*MAY_IMPORT["upgrade"], "upgrade", "advisor"}
 MAY_IMPORT["spark"] = {"storage"}
+#: The declaration names things; what reaches them is above.
+MAY_IMPORT["streams"] = {"storage", "verdict", "checkpoint", "backup"}
 #: What lies above the core, and may import Airflow.
 ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
 ABOVE |= {"sensors", "task_groups", "triggers"}
 #: What is loaded when all of the core is: each is small and talks to no network by itself (fsspec loads lz4 where it is there).
-MAY_LOAD = {"cramjam", "fsspec", "lz4"}
+MAY_LOAD = {"_yaml", "cramjam", "cython_runtime", "fsspec", "lz4", "yaml"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.
 PURE = ("redaction", "errors", "fingerprint", "json_text", "storage", "verdict", "checkpoint", "backup")
 PURE += ("sinks", "change", "recovery")
-PURE += ("lakeflow", "upgrade", "fleet", "advisor")
+PURE += ("lakeflow", "upgrade", "fleet", "advisor", "streams", "units")
 #: What talks to a network, or brings a framework along.
 CLIENTS = {
     "adlfs",
@@ -148,7 +151,7 @@ def loaded_by(names: list[str]) -> set[str]:
         "before = set(sys.modules)\n"
         "for name in json.loads(sys.argv[1]): importlib.import_module(name)\n"
         "after = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
-        "own = {m for m in after if m in sys.stdlib_module_names or m.startswith('_sysconfigdata')}\n"
+        "own = {m for m in after if m in sys.stdlib_module_names or m.startswith(('_sysconfigdata', '_cython_'))}\n"
         "print(json.dumps(sorted(after - own)))"
     )
     run = subprocess.run(

@@ -1,0 +1,1 @@
+"""The declaration of streams: one model for Python and for ``streams.yaml``."""

@@ -1,0 +1,116 @@
+"""How a stream is stopped, started and deployed: one way each, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from airflow_ckpt_provider.streams.kinds import ConnId, Declared, Dotted
+
+
+@dataclass(frozen=True, kw_only=True)
+class DagAction(Declared):
+    """A DAG that is triggered, and waited for.
+
+    :param dag_id: its id.
+    :param conf: its configuration; the stream and the action are added to it.
+    """
+
+    shorthand: ClassVar[str | None] = "dag_id"
+    title: ClassVar[str] = "DAG"
+
+    dag_id: str
+    conf: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorAction(Declared):
+    """An operator of Airflow.
+
+    :param operator: its class by its dotted name.
+    :param arguments: what it is made with.
+    """
+
+    shorthand: ClassVar[str | None] = "operator"
+    title: ClassVar[str] = "Operator"
+
+    operator: Dotted
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabricksJob(Declared):
+    """A job of Databricks: it is run, or its active runs are cancelled.
+
+    :param job_id: its id.
+    :param do: what is done with it; the default is `cancel` for `stop`, else `run`.
+    :param conn_id: Airflow connection of type `databricks`; the default is that of the stream.
+    :param parameters: job parameters of the run.
+    """
+
+    shorthand: ClassVar[str | None] = "job_id"
+    title: ClassVar[str] = "Databricks job"
+
+    job_id: str
+    do: Literal["run", "cancel"] | None = None
+    conn_id: ConnId | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkApplication(Declared):
+    """An application of the Spark operator for Kubernetes: it is created from a file, or deleted.
+
+    :param name: its name.
+    :param namespace: its namespace.
+    :param do: what is done with it; the default is `delete` for `stop`, else `create`.
+    :param file: path of its manifest in YAML, for `create`.
+    :param conn_id: Airflow connection of type `kubernetes`.
+    """
+
+    title: ClassVar[str] = "Spark application"
+
+    name: str
+    namespace: str = "default"
+    do: Literal["create", "delete"] | None = None
+    file: str | None = None
+    conn_id: ConnId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action(Declared):
+    """One way to stop, start or deploy a stream: exactly one of the fields. All of them can be repeated.
+
+    :param command: command of the shell, run where the task runs; `CKPT_STREAM`, `CKPT_ACTION` and `VERSION` are in its
+        environment.
+    :param dag: DAG that is triggered.
+    :param operator: operator of Airflow.
+    :param databricks_job: job of Databricks.
+    :param spark_application: application of the Spark operator for Kubernetes.
+    """
+
+    shorthand: ClassVar[str | None] = "command"
+    title: ClassVar[str] = "Action"
+
+    command: str | None = None
+    dag: DagAction | None = None
+    operator: OperatorAction | None = None
+    databricks_job: DatabricksJob | None = None
+    spark_application: SparkApplication | None = None
+
+    @property
+    def way(self) -> str:
+        """The field that is given."""
+        return next(name for name in _WAYS if getattr(self, name) is not None)
+
+    def conflicts(self) -> list[tuple[str, str, str]]:
+        """None of the ways, or several."""
+        given = [name for name in _WAYS if getattr(self, name) is not None]
+        if len(given) == 1:
+            return []
+        said = f"{' and '.join(given)} are given" if given else "it does nothing"
+        return [("", said, f"give one of {', '.join(_WAYS)}")]
+
+
+_WAYS = ("command", "dag", "operator", "databricks_job", "spark_application")

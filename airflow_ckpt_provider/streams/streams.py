@@ -1,0 +1,85 @@
+"""All streams of one declaration: what they share, and which of them is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.streams.problems import DeclarationError, Problem, did_you_mean
+from airflow_ckpt_provider.streams.stream import Stream
+
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+
+
+class UnknownStreamError(RefusedError):
+    """No stream has this name."""
+
+
+class Streams(Mapping[str, Stream]):
+    """Streams by their names, in the order of the file.
+
+    :param streams: the streams.
+    :param source: the file; ``None``: they come from Python.
+    :raises DeclarationError: two have one name, one checkpoint, or one name in one repository.
+    """
+
+    def __init__(self, streams: Iterable[Stream], *, source: str | None = None) -> None:
+        self._streams: dict[str, Stream] = {}
+        self.source = source
+        problems = []
+        for stream in streams:
+            if stream.name in self._streams:
+                problems.append(Problem(("streams", stream.name), "two streams have this name", "give each its own"))
+            self._streams[stream.name] = stream
+        problems += list(_shared(self._streams.values()))
+        if problems:
+            raise DeclarationError(problems, source=source)
+
+    def __getitem__(self, name: str) -> Stream:
+        return self._streams[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def named(self, name: str) -> Stream:
+        """Return the stream of a name.
+
+        :param name: what was asked for.
+        :raises UnknownStreamError: there is none; the hint names the nearest.
+        """
+        if name not in self._streams:
+            where = f"{self.source} declares" if self.source else "there is"
+            raise UnknownStreamError(f"{where} no stream {name!r}", hint=did_you_mean(name, self._streams))
+        return self._streams[name]
+
+
+def _shared(streams: Iterable[Stream]) -> Iterator[Problem]:
+    """What only one stream may have."""
+    checkpoints: dict[str, str] = {}
+    names: dict[tuple[str, str], str] = {}
+    for stream in streams:
+        at = ("streams", stream.name)
+        place = _plain(stream.checkpoint)
+        if place in checkpoints:
+            said = f"it is the checkpoint of {checkpoints[place]!r} too"
+            yield Problem(
+                (*at, "checkpoint"), said, "a checkpoint belongs to one stream: give another one, or remove one stream"
+            )
+        checkpoints.setdefault(place, stream.name)
+        if stream.repository is None:
+            continue
+        kept = (_plain(stream.repository), stream.repository_name)
+        if kept in names:
+            said = f"{names[kept]!r} has the name {stream.repository_name!r} in the same repository"
+            yield Problem((*at, "name_in_repository"), said, "give one of them another name_in_repository")
+        names.setdefault(kept, stream.name)
+
+
+def _plain(uri: str) -> str:
+    scheme, separator, rest = uri.rstrip("/").partition("://")
+    if not separator:
+        return f"file://{scheme}"
+    return f"{_SAME_SCHEME.get(scheme.lower(), scheme.lower())}://{rest}"
