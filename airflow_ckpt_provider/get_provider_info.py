@@ -87,5 +87,27 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_ckpt_provider.links.pipeline_update.PipelineUpdateLink",
         ],
         "notifications": ["airflow_ckpt_provider.notifications.recovery_advice.RecoveryAdviceNotifier"],
+        "config": {"ckpt": _config()},
         "cli": ["airflow_ckpt_provider.cli.definition.get_cli_commands"],
+    }
+
+
+def _config() -> dict[str, Any]:
+    """The section ``[ckpt]``."""
+    options = {
+        "streams": "File that declares the streams, streams.yaml; a relative path begins at the folder of the DAGs.",
+        "repository": "URI of the repository of the streams that declare none.",
+        "storage_conn_id": "Connection to reach the stores of the streams that declare none.",
+        "checkpoint_conn_id": "Connection to reach the checkpoints of the streams that declare none.",
+        "repository_conn_id": "Connection to reach the repositories of the streams that declare none.",
+        "kafka_conn_id": "Connection of type kafka of the streams that declare none.",
+        "spark_conn_id": "Connection of type spark of the streams that declare none.",
+        "databricks_conn_id": "Connection of type databricks of the streams that declare none.",
+    }
+    return {
+        "description": "Recovery of Spark Structured Streaming.",
+        "options": {
+            name: {"description": text, "version_added": "0.2.0", "type": "string", "example": None, "default": None}
+            for name, text in options.items()
+        },
     }

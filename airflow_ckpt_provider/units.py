@@ -91,6 +91,19 @@ def format_duration(value: float | timedelta) -> str:
     return " ".join(parts[:2])
 
 
+def exact_duration(value: timedelta) -> str:
+    """Write a duration in all its units, for whoever reads it again: ``1d2h3min4s``; fractions of a second as ``0.5s``.
+
+    :param value: the duration.
+    """
+    rest = value - timedelta(days=value.days, seconds=value.seconds)
+    hours, seconds = divmod(value.seconds, 3600)
+    minutes, seconds = divmod(seconds, 60)
+    second = f"{seconds + rest.total_seconds():g}"
+    parts = ((value.days, "d"), (hours, "h"), (minutes, "min"), (second, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number not in (0, "0")) or "0s"
+
+
 def parse_size(value: str | int, *, field: str = "the size") -> int:
     """Read a size in bytes: ``200M``, ``1.5 GiB``, ``4 kB``, or a number of bytes. Units are powers of 1024, as in restic.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -56,6 +56,7 @@ class Fleet:
     :param unread: directories that could not be listed: streams may be missing here.
     :param too_deep: addresses of directories below which nobody looked.
     :param others: names of the repository that none of these streams goes by.
+    :param own_limits: address of a stream -> limits that it is judged by instead.
     """
 
     repository: str
@@ -65,10 +66,15 @@ class Fleet:
     unread: tuple[Unread, ...] = ()
     too_deep: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    own_limits: Mapping[str, Limits] = field(default_factory=dict)
+
+    def limits_of(self, stream: Stream) -> Limits:
+        """What a stream is judged by."""
+        return self.own_limits.get(stream.found.place.uri, self.limits)
 
     def problems(self) -> dict[str, tuple[str, ...]]:
         """Address of a stream, or of a directory that could not be listed -> what is wrong with it."""
-        found = {stream.found.place.uri: stream.problems(self.limits) for stream in self.streams}
+        found = {stream.found.place.uri: stream.problems(self.limits_of(stream)) for stream in self.streams}
         found |= {each.uri: (each.message,) for each in self.unread}
         return {uri: problems for uri, problems in found.items() if problems}
 
@@ -78,7 +84,7 @@ class Fleet:
             "repository": self.repository,
             "looked_at": self.looked_at.isoformat(),
             "limits": self.limits.to_json(),
-            "streams": [stream.to_json(self.limits) for stream in self.streams],
+            "streams": [stream.to_json(self.limits_of(stream)) for stream in self.streams],
             "unread": [each.to_json() for each in self.unread],
             "too_deep": list(self.too_deep),
             "others": list(self.others),
@@ -110,6 +116,7 @@ def inspect_fleet(
     repository: Repository,
     *,
     limits: Limits | None = None,
+    own_limits: Mapping[str, Limits] | None = None,
     guards: MakeGuards | None = None,
     settings: GuardSettings | None = None,
     options: Mapping[str, OptionsOfGuards] | None = None,
@@ -125,6 +132,7 @@ def inspect_fleet(
     :param discovery: the streams.
     :param repository: where their backups are.
     :param limits: what is still fine; ``None``: no limits.
+    :param own_limits: address of a stream -> limits that it is judged by instead.
     :param guards: makes the guards that tell the time to loss, once for each worker, for clients are not for several threads;
         ``None``: it is ``UNKNOWN``.
     :param settings: what the guards are told.
@@ -146,6 +154,7 @@ def inspect_fleet(
         limits=limits or Limits(),
         unread=discovery.unread,
         too_deep=discovery.too_deep,
+        own_limits=own_limits or {},
         others=tuple(name for name in look.backups.others if name not in taken),
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.guards.delta import KIND, DeltaGuard
 from airflow_ckpt_provider.guards.query import guard_query
+from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import mapping, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import conclude, skip_if_absent
@@ -52,7 +53,7 @@ class DeltaRetentionGuardOperator(GuardOperator):
     def __init__(
         self,
         *,
-        tables: str | Mapping[str, str],
+        tables: str | Mapping[str, str] | None = UNSET,
         tables_conn_id: str | None = None,
         reader_options: Mapping[str, Any] | None = None,
         described: str | Mapping[str, str] | None = None,
@@ -61,7 +62,7 @@ class DeltaRetentionGuardOperator(GuardOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.tables = tables
+        self.tables: str | Mapping[str, str] | None = self.needed(tables, "tables")
         self.tables_conn_id = tables_conn_id
         self.reader_options = reader_options
         self.described = described

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.operators.change_operator import PLAN, PlannedOperator
+from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, mapping, required, text
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
@@ -68,7 +69,7 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
     def __init__(
         self,
         *,
-        keep: Mapping[str, Any] | str,
+        keep: Mapping[str, Any] | str | None = UNSET,
         prune: bool | str = False,
         max_unused: str | None = None,
         abandoned_after: str = "24h",
@@ -77,7 +78,7 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.keep = keep
+        self.keep: Mapping[str, Any] | str | None = self.needed(keep, "keep")
         self.prune = prune
         self.max_unused = max_unused
         self.abandoned_after = abandoned_after

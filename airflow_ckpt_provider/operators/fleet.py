@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
@@ -13,13 +15,20 @@ from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import to_markdown
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.operators.declared_fleet import (
+    checkpoint_place,
+    guards_of,
+    limits_of,
+    options_of,
+    repository_of,
+)
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, whole_number
 from airflow_ckpt_provider.operators.guard_result import REACTIONS
-from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.streams.stream import Stream as DeclaredStream
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -97,6 +106,8 @@ class FleetReportOperator(RepositoryOperator):
 
     .. seealso:: :doc:`/howto/fleet`
 
+    :param streams: declared streams, all of one repository: their checkpoints, repository, guards, and the limits of each, which
+        are ``rpo`` of its objectives and ``max_gap`` and ``min_time_to_loss`` of its watch. (templated)
     :param directories: URIs below which checkpoints are looked for, as a list or separated by commas. (templated)
     :param checkpoints: checkpoints one by one, besides: a list of URIs, or of ``{"checkpoint": …, "name": …}``. (templated)
     :param checkpoint_conn_id: Airflow connection to reach all of them; ``None``: the environment's own credentials. (templated)
@@ -115,6 +126,7 @@ class FleetReportOperator(RepositoryOperator):
 
     template_fields: Sequence[str] = (
         *RepositoryOperator.template_fields,
+        "streams",
         "directories",
         "checkpoints",
         "checkpoint_conn_id",
@@ -138,6 +150,7 @@ class FleetReportOperator(RepositoryOperator):
     def __init__(
         self,
         *,
+        streams: Sequence[str | DeclaredStream] = (),
         directories: Sequence[str] | str = (),
         checkpoints: Sequence[str | Mapping[str, str]] | str = (),
         checkpoint_conn_id: str | None = None,
@@ -153,7 +166,10 @@ class FleetReportOperator(RepositoryOperator):
         workers: int = WORKERS,
         **kwargs: Any,
     ) -> None:
+        if streams:
+            kwargs.setdefault("repository", None)
         super().__init__(**kwargs)
+        self.streams = streams
         self.directories = directories
         self.checkpoints = checkpoints
         self.checkpoint_conn_id = checkpoint_conn_id
@@ -174,13 +190,15 @@ class FleetReportOperator(RepositoryOperator):
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
             limits = self._limits()
             settings = GuardSettings(options={kind: dict(values) for kind, values in (self.options or {}).items()})
-            own = mapping(self.stream_options, "stream_options")
+            declared = self._declared()
+            own = {**options_of(declared), **mapping(self.stream_options, "stream_options")}
             kafka = text(self.kafka_config_id)
             fleet = inspect_fleet(
-                self._streams(),
-                self._open_repository(),
+                self._streams(declared),
+                self._repository_of(declared),
                 limits=limits,
-                guards=(lambda told: guards_with_kafka(told, kafka)) if kafka or settings.options or own else None,
+                own_limits={checkpoint_place(stream).uri: limits_of(stream) for stream in declared},
+                guards=(lambda told: guards_of(told, kafka)) if kafka or settings.options or own else None,
                 settings=settings,
                 options=own,
                 sizes=flag(self.sizes, "sizes"),
@@ -197,19 +215,34 @@ class FleetReportOperator(RepositoryOperator):
             seconds_of(left, field="min_time_to_loss") if left else None,
         )
 
-    def _streams(self) -> Discovery:
+    def _declared(self) -> list[DeclaredStream]:
+        one = self.declared_stream()
+        names = [each for each in self.streams if isinstance(each, str)]
+        known = configured_streams(self.streams_file) if names else None
+        found = [known.named(each) if known and isinstance(each, str) else each for each in self.streams]
+        return [each for each in (*found, one) if isinstance(each, DeclaredStream)]
+
+    def _repository_of(self, declared: Sequence[DeclaredStream]) -> Repository:
+        if text(self.repository) or not declared:
+            return self._open_repository()
+        return repository_of(declared)
+
+    def _streams(self, declared: Sequence[DeclaredStream] = ()) -> Discovery:
         conn_id = text(self.checkpoint_conn_id)
         roots = _places(self.directories, conn_id)
         given = self.checkpoints.split(",") if isinstance(self.checkpoints, str) else self.checkpoints or ()
         listed = [(c, None) if isinstance(c, str) else (c["checkpoint"], c.get("name")) for c in given]
-        if not (roots or listed):
+        if not (roots or listed or declared):
             raise RefusedError(
                 "no streams were given", hint="give directories or checkpoints, or check their templates"
             )
         found = discover(roots, depth=_depth(self.depth), workers=self.workers)
         return discovered(
             found,
-            [(open_place(uri, conn_id), name) for each, name in listed if (uri := text(each))],
+            [
+                *((open_place(uri, conn_id), name) for each, name in listed if (uri := text(each))),
+                *((checkpoint_place(stream), stream.repository_name) for stream in declared),
+            ],
             workers=self.workers,
         )
 

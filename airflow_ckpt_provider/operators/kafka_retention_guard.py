@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.query import guard_query
@@ -14,6 +12,7 @@ from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
             self.log.info("Put back: %s", restore_retention(cluster.again(), raised))
 
 
-class KafkaRetentionRestoreOperator(BaseOperator):
+class KafkaRetentionRestoreOperator(MaskingOperator):
     """Put ``retention.ms`` back as it was before :class:`KafkaRetentionGuardOperator` raised it.
 
     A setting that was the broker's default becomes that again. What somebody has changed since is left, and said. Running it

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.places import open_place
@@ -26,10 +27,10 @@ class CheckpointOperator(MaskingOperator):
 
     template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id")
 
-    def __init__(self, *, checkpoint: str | None, checkpoint_conn_id: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, checkpoint: str | None = UNSET, checkpoint_conn_id: str | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.checkpoint = checkpoint
+        self.checkpoint: str | None = self.needed(checkpoint, "checkpoint")
         self.checkpoint_conn_id = checkpoint_conn_id
 
     def _checkpoint_place(self) -> Location:
@@ -50,10 +51,10 @@ class RepositoryOperator(MaskingOperator):
 
     template_fields: Sequence[str] = ("repository", "repository_conn_id")
 
-    def __init__(self, *, repository: str | None, repository_conn_id: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, repository: str | None = UNSET, repository_conn_id: str | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.repository = repository
+        self.repository: str | None = self.needed(repository, "repository")
         self.repository_conn_id = repository_conn_id
 
     def _repository_place(self) -> Location:

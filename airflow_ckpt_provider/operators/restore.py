@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
+from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
@@ -57,12 +58,14 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
         "replace",
         "target_uri",
     )
+    #: The checkpoint is restored to its own place.
+    stream_aliases: ClassVar[Mapping[str, str]] = {"target": "checkpoint", "target_conn_id": "checkpoint_conn_id"}
     old_flags = ("accept_sink",)
 
     def __init__(
         self,
         *,
-        target: str,
+        target: str | None = UNSET,
         target_conn_id: str | None = None,
         backup_id: str = LATEST,
         batch: int | str | None = None,
@@ -74,7 +77,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
     ) -> None:
         stop_running = renamed(kwargs, old="seal_running", new="stop_running", value=stop_running, default=False)
         super().__init__(stop_running=stop_running, **kwargs)
-        self.target = target
+        self.target: str | None = self.needed(target, "target")
         self.target_conn_id = target_conn_id
         self.backup_id = backup_id
         self.batch = batch

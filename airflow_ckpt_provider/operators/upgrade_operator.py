@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
@@ -56,8 +57,8 @@ class UpgradeOperator(MaskingOperator):
     def __init__(
         self,
         *,
-        checkpoint: str,
-        repository: str,
+        checkpoint: str | None = UNSET,
+        repository: str | None = UNSET,
         checkpoint_conn_id: str | None = None,
         repository_conn_id: str | None = None,
         name: str | None = None,
@@ -66,8 +67,8 @@ class UpgradeOperator(MaskingOperator):
     ) -> None:
         kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.checkpoint = checkpoint
-        self.repository: str | None = repository
+        self.checkpoint: str | None = self.needed(checkpoint, "checkpoint")
+        self.repository: str | None = self.needed(repository, "repository")
         self.checkpoint_conn_id = checkpoint_conn_id
         self.repository_conn_id = repository_conn_id
         self.name = name

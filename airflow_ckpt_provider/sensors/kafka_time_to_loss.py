@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.durations import seconds_of
+from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.guard_result import skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
@@ -54,7 +55,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     def __init__(
         self,
         *,
-        checkpoint: str,
+        checkpoint: str | None = UNSET,
         checkpoint_conn_id: str | None = None,
         kafka_config_id: str = "kafka_default",
         source: str | int | None = None,
@@ -66,7 +67,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     ) -> None:
         kwargs.setdefault("poke_interval", poll_interval)
         super().__init__(**kwargs)
-        self.checkpoint = checkpoint
+        self.checkpoint: str | None = self.needed(checkpoint, "checkpoint")
         self.checkpoint_conn_id = checkpoint_conn_id
         self.kafka_config_id = kafka_config_id
         self.source = source

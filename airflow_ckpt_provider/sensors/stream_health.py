@@ -250,7 +250,9 @@ class StreamHealthSensor(StreamSensor):
             raise
 
     def _said(self, measured: Pace, checks: list[Any]) -> str:
-        lines = [f"{redacted(self.checkpoint)} does not run as before: batches up to {measured.batch_id}"]
+        lines = [
+            f"{redacted(required(self.checkpoint, 'checkpoint'))} does not run as before: batches up to {measured.batch_id}"
+        ]
         return "\n".join([*lines, *(str(check) for check in checks if check.ok is False)])
 
     def _numbers(self) -> tuple[int, int, int]:

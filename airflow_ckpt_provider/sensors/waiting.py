@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, seconds, text
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -49,7 +50,7 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
     def __init__(
         self,
         *,
-        checkpoint: str,
+        checkpoint: str | None = UNSET,
         checkpoint_conn_id: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: timedelta | float = 60.0,
@@ -57,7 +58,7 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
     ) -> None:
         kwargs.setdefault("poke_interval", poll_interval)
         super().__init__(**kwargs)
-        self.checkpoint = checkpoint
+        self.checkpoint: str | None = self.needed(checkpoint, "checkpoint")
         self.checkpoint_conn_id = checkpoint_conn_id
         self.deferrable = deferrable
         self._memory: Memory | None = None

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.streams.streams import Streams
 
 #: Of the file: far more than thousands of streams need.
 _BYTES_AT_MOST = 8 * 1024**2
-_NODES_AT_MOST = 1_000_000
+_NODES_AT_MOST = 200_000
 _DEEPEST = 40
 _TOP = ("version", "defaults", "streams")
 _VERSION = 1
@@ -172,9 +172,7 @@ class _Yaml:
             said = ", ".join(str(part) for part in (getattr(e, "context", None), getattr(e, "problem", None)) if part)
             problem = redacted_text(said or str(e))
             self.problems.append(
-                Problem(
-                    (), f"it is no YAML: {problem}", "check indentation and quotes", mark.line + 1 if mark else None
-                )
+                Problem((), f"it is no YAML: {problem}", "check indentation and quotes", _line(mark, text))
             )
             return None
         except RecursionError:

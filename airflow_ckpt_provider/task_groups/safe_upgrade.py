@@ -38,6 +38,7 @@ from airflow_ckpt_provider.operators.upgrade_switch import (
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
+from airflow_ckpt_provider.streams.stream import Stream
 
 #: Makes a task of yours, given its id.
 MakeTask = Callable[[str], BaseOperator]
@@ -52,8 +53,10 @@ _STOP_WITHIN = timedelta(minutes=10)
 def safe_upgrade(
     group_id: str = "safe_upgrade",
     *,
-    checkpoint: str,
-    repository: str,
+    checkpoint: str | None = None,
+    repository: str | None = None,
+    stream: str | Stream | None = None,
+    streams_file: str | None = None,
     stop: MakeTask | None,
     deploy: MakeTask,
     start: MakeTask,
@@ -120,6 +123,9 @@ def safe_upgrade(
     :param group_id: id of the group.
     :param checkpoint: URI of the checkpoint. (templated)
     :param repository: URI of the repository for backups and the record of the upgrade. (templated)
+    :param stream: name of a declared stream, for all that is not given here: places, connections, sinks, the driver's logs.
+        (templated)
+    :param streams_file: the file that declares it; ``None``: the one of ``streams`` in the section ``[ckpt]``.
     :param stop: makes the task that stops the stream; ``None`` in the mode ``last-state``.
     :param deploy: makes the task that puts the new code in place.
     :param start: makes the task that starts whatever code is in place; it returns once the driver runs.
@@ -182,6 +188,8 @@ def safe_upgrade(
     :raises RefusedError: the parameters do not go together.
     """
     _check_mode(mode, stop, shadow)
+    if stream is None and not (checkpoint and repository):
+        raise RefusedError("checkpoint or repository is missing", hint="give both, or stream")
     sink_policy = renamed(
         old_names, old="sink_exit", new="sink_policy", value=sink_policy, default="rollback", values=RENAMED_POLICIES
     )
@@ -193,9 +201,10 @@ def safe_upgrade(
     ours = _Ours(
         where={"checkpoint": checkpoint, "checkpoint_conn_id": checkpoint_conn_id},
         kept={"repository": repository, "repository_conn_id": repository_conn_id, "name": name},
-        every={"retries": retries, "retry_delay": retry_delay},
+        every={"retries": retries, "retry_delay": retry_delay, "stream": stream, "streams_file": streams_file},
     )
-    kafka = kafka_config_id or "kafka_default"
+    # The guard's own default would be the connection kafka_default.
+    kafka = {"kafka_config_id": kafka_config_id} if kafka_config_id else {}
     rest = {"condition": "drained", "quiet_for": quiet_for, "poll_interval": quiet_for, "timeout": rest_timeout}
     health = {"timeout": 3600.0, "catching_up": True, **(health or {})}
     logs = {key: health[key] for key in ("progress_log", "error_log", "progress_log_conn_id") if key in health}
@@ -274,7 +283,7 @@ def safe_upgrade(
             approval
             and ApprovalOperator(
                 task_id="approve",
-                subject=f"Upgrade {redacted(checkpoint)}?",
+                subject=f"Upgrade {redacted(str(stream or checkpoint))}?",
                 body=f"{{{{ {result('plan', 'markdown')} }}}}",
                 defaults="Reject",
                 response_timeout=approval_timeout,
@@ -283,7 +292,7 @@ def safe_upgrade(
             and ours.look(
                 KafkaRetentionGuardOperator,
                 "raise_retention",
-                kafka_config_id=kafka,
+                **kafka,
                 max_downtime=planned_downtime,
                 raise_retention=True,
                 raise_retention_to_at_most=raise_retention_to_at_most,
@@ -388,7 +397,7 @@ def safe_upgrade(
             back = KafkaRetentionRestoreOperator(
                 task_id="retention_back",
                 raised=f"{{{{ (ti.xcom_pull(task_ids='{group_id}.raise_retention', key='raised') or []) | tojson }}}}",
-                kafka_config_id=kafka,
+                **kafka,
                 trigger_rule=TriggerRule.ALL_DONE,
                 **ours.every,
             )

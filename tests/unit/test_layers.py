@@ -43,7 +43,7 @@ MAY_IMPORT["spark"] = {"storage"}
 MAY_IMPORT["streams"] = {"storage", "verdict", "checkpoint", "backup"}
 #: What lies above the core, and may import Airflow.
 ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
-ABOVE |= {"sensors", "task_groups", "triggers"}
+ABOVE |= {"configuration", "dag_factory", "sensors", "task_groups", "triggers"}
 #: What is loaded when all of the core is: each is small and talks to no network by itself (fsspec loads lz4 where it is there).
 MAY_LOAD = {"_yaml", "cramjam", "cython_runtime", "fsspec", "lz4", "yaml"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.

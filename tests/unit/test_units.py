@@ -74,6 +74,12 @@ def test_what_is_shown_is_read_again_as_the_same(duration: timedelta) -> None:
     assert units.format_duration(units.parse_duration(shown)) == shown
 
 
+@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3650)))
+def test_a_duration_that_is_written_is_read_again(duration: timedelta) -> None:
+    read = units.parse_duration(units.exact_duration(duration))
+    assert abs(read - duration) < timedelta(milliseconds=1)
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [

@@ -279,7 +279,7 @@ def test_deferral_ends_by_itself(stream: DiskStream) -> None:
 class TestCommonRules:
     NOT_TEMPLATED = {  # noqa: RUF012
         *("quiet_for", "stuck_after", "duration_within", "input_within", "lag_within", "catching_up"),
-        *("deferrable", "poll_interval"),
+        *("deferrable", "poll_interval", "streams_file"),
     }
 
     def _classes(self, made: type[BaseSensorOperator]) -> list[type[BaseSensorOperator]]:
@@ -314,8 +314,8 @@ class TestCommonRules:
             patched.setattr(builtins, "open", refuse)
             patched.setattr(socket, "socket", refuse)
             template = "{{ params.word }}"
-            fields = dict.fromkeys(made.template_fields, template)
+            fields = dict.fromkeys(set(made.template_fields) - {"stream"}, template)
             sensor = made(task_id="t", **fields)
-        assert {f: getattr(sensor, f) for f in made.template_fields} == fields
+        assert {f: getattr(sensor, f) for f in fields} == fields
         sensor.render_template_fields({"params": {"word": "rendered"}})
-        assert {getattr(sensor, f) for f in made.template_fields} == {"rendered"}
+        assert {getattr(sensor, f) for f in fields} == {"rendered"}

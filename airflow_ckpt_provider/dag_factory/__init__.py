@@ -1,0 +1,1 @@
+"""DAGs made from the declaration of streams."""

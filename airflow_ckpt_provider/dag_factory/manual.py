@@ -1,0 +1,309 @@
+"""The DAGs that a person triggers: restore, rewind, reset, undo and upgrade. Each plans first, and asks before it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, BaseOperator, Param, task
+
+from airflow_ckpt_provider.change.plan import RISKS
+from airflow_ckpt_provider.dag_factory.base import OPTIONAL, DagsOfStreams
+from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
+from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
+from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
+from airflow_ckpt_provider.operators.stream_action import StreamActionOperator
+from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
+from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS
+from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.task_groups.safe_upgrade import SAVEPOINT, safe_upgrade
+
+_STREAM = "{{ params.stream }}"
+_PLAN = "ti.xcom_pull(task_ids='plan')['plan']"
+_MODE = Param("plan", type="string", enum=["plan", "apply"], title="Mode", description="plan changes nothing")
+_REASON = Param(None, type=OPTIONAL, title="Reason", description="kept in the audit record of the repository")
+_ACCEPT = Param(
+    [],
+    type="array",
+    items={"type": "string"},
+    examples=list(RISKS),
+    title="Accepted risks",
+    description="the words that the plan prints",
+)
+_STOPPED = Param(
+    False,
+    type="boolean",
+    title="The stream is stopped",
+    description="by hand, and you say so; not needed where the declaration says how it is stopped, or has a probe",
+)
+_START = Param(True, type="boolean", title="Start the stream afterwards", description="as its declaration says")
+_ASK = Param(True, type="boolean", title="Approval", description="ask before the plan is carried out")
+#: What the upgrades need of a declaration.
+OF_UPGRADES = ("repository", "stop", "start", "deploy", "roll_back")
+
+
+class ManualDags(DagsOfStreams):
+    """Makes the DAGs that a person triggers."""
+
+    approval_timeout = timedelta(hours=4)
+
+    def manual(self) -> Iterator[DAG]:
+        """Make them."""
+        kept = [stream for stream in self.streams.values() if stream.repository]
+        every = list(self.streams.values())
+        if kept:
+            yield self.restore(kept)
+        yield self.rewind(every)
+        yield self.reset(every)
+        yield self.undo(every)
+        upgraded = [stream for stream in every if all(getattr(stream, need) for need in OF_UPGRADES)]
+        if upgraded:
+            yield self.upgrade(upgraded)
+
+    def restore(self, streams: Sequence[Stream]) -> DAG:
+        """Put a backup in the place of the checkpoint."""
+        asked = {
+            "backup_id": "{{ params.backup_id }}",
+            "batch": "{{ params.batch }}",
+            "replace": "{{ params.replace }}",
+        }
+        found = {
+            "backup_id": f"{{{{ {_PLAN}['backup_id'] }}}}",
+            "batch": f"{{{{ {_PLAN}['batch_id'] }}}}",
+            "replace": "{{ params.replace }}",
+        }
+        return self._planned(
+            "restore",
+            streams,
+            CheckpointRestoreOperator,
+            asked,
+            found,
+            {
+                "backup_id": Param(
+                    "latest", type="string", minLength=1, title="Backup", description="an id, or latest"
+                ),
+                "batch": Param(
+                    None,
+                    type=["null", "integer"],
+                    minimum=0,
+                    title="Batch",
+                    description="empty: the newest of the backup",
+                ),
+                "replace": Param(
+                    True,
+                    type="boolean",
+                    title="Replace",
+                    description="what is at the checkpoint; it is set aside before",
+                ),
+            },
+        )
+
+    def rewind(self, streams: Sequence[Stream]) -> DAG:
+        """Put checkpoint, state and sinks back to an earlier batch."""
+        common = {"sink_policy": "{{ params.sink_policy }}", "exact_replay": "{{ params.exact_replay }}"}
+        return self._planned(
+            "rewind",
+            streams,
+            CheckpointRewindOperator,
+            {**common, "to": "{{ params.to }}", "value": "{{ params.value }}"},
+            # By the batch that the plan found, not by a time that means another one by now.
+            {**common, "to": "to_batch", "value": f"{{{{ {_PLAN}['batch_id'] }}}}"},
+            {
+                "to": Param("to_datetime", type="string", enum=list(KINDS), title="Where to"),
+                "value": Param(
+                    None,
+                    type=OPTIONAL,
+                    title="Value",
+                    description="a batch, a number of batches, a time with its zone, a duration such as 2h or PT2H, offsets",
+                ),
+                "sink_policy": Param(
+                    "rollback",
+                    type="string",
+                    enum=["rollback", "forward", "keep"],
+                    title="What becomes of the sinks",
+                    description="rollback: they go back too; forward: the checkpoint goes to them; keep: they stay",
+                ),
+                "exact_replay": Param(True, type="boolean", title="Only where the replay is exact"),
+            },
+        )
+
+    def reset(self, streams: Sequence[Stream]) -> DAG:
+        """Put a new checkpoint in the place of the old one."""
+        asked = {"way": "{{ params.way }}", "continue_numbers": "{{ params.continue_numbers }}"}
+        return self._planned(
+            "reset",
+            streams,
+            NewCheckpointOperator,
+            {**asked, "batch": "{{ params.batch }}"},
+            {**asked, "batch": "{{ params.batch }}"},
+            {
+                "way": Param(
+                    "keep-position", type="string", enum=["keep-position", "from-scratch", "new-query-id"], title="Way"
+                ),
+                "batch": Param(
+                    None,
+                    type=["null", "integer"],
+                    minimum=0,
+                    title="Batch",
+                    description="keep-position: after this one",
+                ),
+                "continue_numbers": Param(False, type="boolean", title="Continue the batch numbers"),
+            },
+        )
+
+    def undo(self, streams: Sequence[Stream]) -> DAG:
+        """Take the last change back."""
+        params = {
+            "stream": self.choice(streams),
+            "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: the change that is half-way, else the newest"),
+            "query_is_stopped": _STOPPED,
+            "start": _START,
+            "reason": _REASON,
+        }  # fmt: skip
+
+        def make() -> None:
+            undo = self.task(
+                CheckpointUndoOperator,
+                "undo",
+                stream=_STREAM,
+                plan_id="{{ params.plan_id }}",
+                reason="{{ params.reason }}",
+                query_is_stopped=_stopped("stop"),
+                trigger_rule="none_failed_min_one_success",
+            )
+            ready = self._ready()
+            ready >> self._action("stop") >> undo
+            ready >> undo >> self._action("start", wanted="{{ params.start }}")
+
+        return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
+
+    def upgrade(self, streams: Sequence[Stream]) -> DAG:
+        """Upgrade the code of a stateful stream, and go back by itself where anything fails."""
+        params = {
+            "stream": self.choice(streams),
+            "version": Param(None, type="string", minLength=1, title="Version", examples=["2.7"], description="what is deployed"),
+            "planned_downtime": Param("30m", type="string", minLength=1, title="Planned downtime"),
+            "accept": Param(
+                [],
+                type="array",
+                items={"type": "string"},
+                examples=["no_way_back", "foreign_loss", "sink_unknown"],
+                title="Accept an obstacle on the way back",
+            ),
+            "reason": _REASON,
+        }  # fmt: skip
+
+        def make() -> None:
+            safe_upgrade(
+                "upgrade",
+                stream=_STREAM,
+                **self.of_file,
+                stop=self._maker("stop"),
+                start=self._maker("start"),
+                deploy=self._maker("deploy"),
+                roll_back_code=self._maker("roll_back"),
+                version="{{ params.version }}",
+                reason="{{ params.reason }}",
+                accept="{{ params.accept }}",
+                planned_downtime="{{ params.planned_downtime }}",
+                mode=self.upgrade_mode,
+                **self.upgrade_arguments,
+            )
+
+        return self.dag("upgrade", make, streams=streams, params=params, doc_md=self.upgrade.__doc__)
+
+    #: The mode of the upgrades, and more arguments of :func:`~airflow_ckpt_provider.task_groups.safe_upgrade.safe_upgrade`.
+    upgrade_mode = SAVEPOINT
+    upgrade_arguments: Mapping[str, Any] = {}
+
+    def _planned(
+        self,
+        kind: str,
+        streams: Sequence[Stream],
+        operator: type[Any],
+        asked: Mapping[str, Any],
+        found: Mapping[str, Any],
+        fields: Mapping[str, Param],
+    ) -> DAG:
+        """A DAG that plans, asks, stops the stream, carries the plan out, and starts the stream.
+
+        :param operator: plans and applies.
+        :param asked: its arguments as the form has them.
+        :param found: its arguments as the plan has made them definite.
+        :param fields: the form.
+        """
+        params = {
+            "mode": _MODE,
+            "stream": self.choice(streams),
+            **fields,
+            "accept": _ACCEPT,
+            "approval": _ASK,
+            "query_is_stopped": _STOPPED,
+            "start": _START,
+            "reason": _REASON,
+        }
+
+        def make() -> None:
+            plan = self.task(operator, "plan", stream=_STREAM, mode="plan", **asked)
+            approve = ApprovalOperator(
+                task_id="approve",
+                subject=f"{kind.capitalize()} {_STREAM}?",
+                body="{{ ti.xcom_pull(task_ids='plan')['markdown'] }}",
+                defaults="Reject",
+                response_timeout=self.approval_timeout,
+            )
+            ready = self._ready(trigger_rule="none_failed_min_one_success")
+            change = self.task(
+                operator,
+                kind,
+                stream=_STREAM,
+                mode="apply",
+                fingerprint=f"{{{{ {_PLAN}['fingerprint'] }}}}",
+                accept="{{ params.accept }}",
+                reason="{{ params.reason }}",
+                stop_running=True,
+                query_is_stopped=_stopped("stop"),
+                retries=3,
+                retry_delay=timedelta(seconds=30),
+                trigger_rule="none_failed_min_one_success",
+                **found,
+            )
+            plan >> _what_next() >> [approve, ready]
+            approve >> ready >> self._action("stop") >> change
+            ready >> change >> self._action("start", wanted="{{ params.start }}")
+
+        return self.dag(kind, make, streams=streams, params=params, doc_md=getattr(type(self), kind).__doc__)
+
+    def _ready(self, **settings: Any) -> BaseOperator:
+        """A task that does nothing: the change follows it also where the stop is skipped."""
+        from airflow.providers.standard.operators.empty import EmptyOperator
+
+        return EmptyOperator(task_id="ready", **settings)
+
+    def _action(self, action: str, **arguments: Any) -> BaseOperator:
+        return self.task(StreamActionOperator, action, stream=_STREAM, action=action, if_absent="skip", **arguments)
+
+    def _maker(self, action: str) -> Callable[[str], BaseOperator]:
+        def make(task_id: str) -> BaseOperator:
+            return self.task(
+                StreamActionOperator, task_id, stream=_STREAM, action=action, version="{{ params.version }}"
+            )
+
+        return make
+
+
+def _stopped(task_id: str) -> str:
+    """Whether somebody says that the stream is stopped: the form, or the task that stops it."""
+    states = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
+    return f"{{{{ params.query_is_stopped or {states}.get('{task_id}') == 'success' }}}}"
+
+
+@task.branch(task_id="what_next")
+def _what_next(params: dict[str, Any] | None = None) -> str | None:
+    """Stop here where only a plan was asked for; ask somebody before it is carried out, where that is wanted."""
+    form = params or {}
+    if form["mode"] == "plan":
+        return None
+    return "approve" if form["approval"] else "ready"

@@ -1,0 +1,237 @@
+"""The DAGs that run by themselves: backup with verify, retention, report, watch, incidents, drill."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task, task_group
+
+from airflow_ckpt_provider.dag_factory.base import DagsOfStreams
+from airflow_ckpt_provider.dag_factory.told import tell
+from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
+from airflow_ckpt_provider.operators.fleet import FleetReportOperator
+from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
+from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
+from airflow_ckpt_provider.streams.parameters import parameters_of
+from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger
+from airflow_ckpt_provider.units import exact_duration
+
+#: Streams of one DAG that are worked on at the same time.
+AT_ONCE = 16
+
+
+class ScheduledDags(DagsOfStreams):
+    """Makes the DAGs that run by themselves."""
+
+    #: When the report is made, and how often the brokers are asked.
+    report_every = timedelta(hours=1)
+    drill_schedule = "@weekly"
+    retention_schedule = "30 3 * * *"
+
+    def scheduled(self) -> Iterator[DAG]:
+        """Make them."""
+        yield from self.backups()
+        kept = [stream for stream in self.streams.values() if stream.retention]
+        if kept:
+            yield self.retention(kept)
+        yield self.report()
+        watched = [stream for stream in self.streams.values() if stream.kafka]
+        if watched:
+            yield self.watch(watched)
+        yield self.incidents()
+        drilled = [stream for stream in self.streams.values() if stream.drill]
+        if drilled:
+            yield self.drills(drilled)
+
+    def backups(self) -> Iterator[DAG]:
+        """One DAG for each schedule: backup, then verify, for each stream."""
+        groups: dict[str | timedelta, list[Stream]] = {}
+        for stream in self.streams.values():
+            groups.setdefault(stream.schedule, []).append(stream)
+        for schedule, streams in groups.items():
+            yield self.dag(f"backup_{_word(schedule)}", self._backup(streams), streams=streams, schedule=schedule)
+
+    def _backup(self, streams: Sequence[Stream]) -> Any:
+        def make() -> None:
+            @task_group(group_id="stream")
+            def each(stream: Any) -> None:
+                backup = self.task(
+                    CheckpointBackupOperator,
+                    "back_up",
+                    stream=stream,
+                    reason="scheduled",
+                    tags={"dag": "{{ dag.dag_id }}", "run": "{{ run_id }}"},
+                    skip_if_unchanged=True,
+                    map_index_template="{{ task.stream }}",
+                    max_active_tis_per_dagrun=AT_ONCE,
+                )
+                verify = self.task(
+                    CheckpointVerifyOperator,
+                    "verify",
+                    stream=stream,
+                    backup_id=backup.output["backup_id"],
+                    map_index_template="{{ task.stream }}",
+                    max_active_tis_per_dagrun=AT_ONCE,
+                )
+                backup >> verify
+
+            each.expand(stream=self._given(streams))
+
+        return make
+
+    def retention(self, streams: Sequence[Stream]) -> DAG:
+        """Every night: remove the backups that no rule keeps, and what they needed."""
+
+        def make() -> None:
+            @task_group(group_id="stream")
+            def each(stream: Any) -> None:
+                self.task(
+                    CheckpointExpireOperator,
+                    "expire",
+                    stream=stream,
+                    mode="apply",
+                    prune=True,
+                    max_unused="5%",
+                    reason="scheduled",
+                    map_index_template="{{ task.stream }}",
+                    max_active_tis_per_dagrun=AT_ONCE,
+                )
+
+            each.expand(stream=self._given(streams))
+
+        return self.dag("retention", make, streams=streams, schedule=self.retention_schedule)
+
+    def report(self) -> DAG:
+        """Every hour: how all streams stand, and what is beyond their limits."""
+
+        def make() -> None:
+            stores: dict[tuple[str | None, str | None], list[str]] = {}
+            for stream in self.streams.values():
+                at = (stream.repository, stream.repository_conn_id or stream.storage_conn_id)
+                stores.setdefault(at, []).append(stream.name)
+            for number, names in enumerate(stores.values()):
+                self.task(
+                    FleetReportOperator,
+                    f"report_{number}" if number else "report",
+                    streams=self.named(names),
+                    retries=0,
+                )
+
+        return self.dag("report", make, streams=list(self.streams.values()), schedule=self.report_every)
+
+    def watch(self, streams: Sequence[Stream]) -> DAG:
+        """Every hour, and for that hour: fail as soon as Kafka keeps what is unread for less than the stream may stand still."""
+
+        def make() -> None:
+            @task_group(group_id="stream")
+            def each(stream: Any) -> None:
+                left = self.task(
+                    KafkaTimeToLossSensor,
+                    "time_to_loss",
+                    stream=stream,
+                    timeout=self.report_every.total_seconds() * 0.9,
+                    soft_fail=True,
+                    deferrable=True,
+                    map_index_template="{{ task.stream }}",
+                )
+
+                @task(task_id="alarm", retries=0, map_index_template="{{ task.op_kwargs['stream'] }}")
+                def alarm(stream: Any, report: dict[str, Any]) -> None:
+                    said = f"{stream}: {report['verdict']}: {'; '.join(report['reasons'])}"
+                    tell(stream if isinstance(stream, Stream) else self.streams.named(stream), get_current_context())
+                    raise RuntimeError(said)
+
+                alarm(stream, left.output)
+
+            each.expand(stream=self._given(streams))
+
+        return self.dag("watch", make, streams=streams, schedule=self.report_every)
+
+    def incidents(self) -> DAG:
+        """Started by the triggerer when a stream is stuck, fell behind, went silent, or had its history rewritten."""
+        asset = Asset(
+            f"{self.prefix}_incidents",
+            watchers=[AssetWatcher(name=name, trigger=_watch(stream)) for name, stream in self.streams.items()],
+        )
+        by_place = {stream.checkpoint: stream for stream in self.streams.values()}
+
+        def make() -> None:
+            @task(task_id="tell")
+            def tell_of_incidents() -> list[dict[str, Any]]:
+                context = get_current_context()
+                payloads = [event.extra["payload"] for event in context["triggering_asset_events"][asset]]
+                for payload in payloads:
+                    print(f"{payload['incident']}: {payload['message']}\nHINT: {payload['hint']}")
+                    if payload["checkpoint"] in by_place:
+                        tell(by_place[payload["checkpoint"]], context)
+                return payloads
+
+            tell_of_incidents()
+
+        return self.dag("incidents", make, streams=list(self.streams.values()), schedule=[asset])
+
+    def drills(self, streams: Sequence[Stream]) -> DAG:
+        """Every week: restore the newest backup of each stream to a scratch place and run the code of production on it."""
+        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+        from airflow_ckpt_provider.jobs import rehearse
+
+        def make() -> None:
+            SparkSubmitOperator.partial(
+                task_id="drill",
+                application=rehearse.__file__,
+                name="restore drill",
+                map_index_template="{{ task.application_args[2] }}",
+                max_active_tis_per_dagrun=1,
+            ).expand_kwargs(
+                [
+                    {"conn_id": stream.spark_conn_id or "spark_default", "application_args": _drill(stream)}
+                    for stream in streams
+                ]
+            )
+
+        return self.dag("drill", make, streams=streams, schedule=self.drill_schedule)
+
+    def _given(self, streams: Sequence[Stream]) -> list[Any]:
+        return self.named([stream.name for stream in streams])
+
+
+def _drill(stream: Stream) -> list[str]:
+    drill = stream.drill
+    if drill is None or stream.repository is None:
+        return []
+    return [
+        stream.repository,
+        *("--name", stream.repository_name),
+        "--drill",
+        *("--build", drill.build),
+        *("--scratch", drill.scratch),
+        *("--checkpoint", stream.checkpoint),
+        *("--output-mode", drill.output_mode),
+        *("--batches", str(drill.batches)),
+        *("--made-by", "{{ dag.dag_id }}/{{ run_id }}"),
+    ]
+
+
+def _watch(stream: Stream) -> StreamEventTrigger:
+    watch = stream.watch
+    return StreamEventTrigger(
+        checkpoint=stream.checkpoint,
+        checkpoint_conn_id=parameters_of(stream).get("checkpoint_conn_id"),
+        stuck_after=watch.stuck_after.total_seconds(),
+        behind_after=watch.behind_after and watch.behind_after.total_seconds(),
+        max_gap=watch.max_gap,
+        silent_after=watch.silent_after and watch.silent_after.total_seconds(),
+    )
+
+
+def _word(schedule: str | timedelta) -> str:
+    """A schedule as a part of an id: ``daily``, ``1h``, ``30_2_x_x_x``."""
+    if isinstance(schedule, timedelta):
+        return exact_duration(schedule)
+    return re.sub(r"\W+", "_", schedule.replace("*", "x")).strip("_")

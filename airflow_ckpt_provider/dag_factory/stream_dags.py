@@ -1,0 +1,75 @@
+"""``stream_dags("streams.yaml")``: all DAGs of all streams, from one line in a file of DAGs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_ckpt_provider.configuration import configured_settings, configured_streams
+from airflow_ckpt_provider.dag_factory.manual import ManualDags
+from airflow_ckpt_provider.dag_factory.scheduled import ScheduledDags
+from airflow_ckpt_provider.streams.loading import load_streams
+from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import Streams
+
+
+class StreamDags(ScheduledDags, ManualDags):
+    """All DAGs of all streams. Subclass it to change them, and give the class to :func:`stream_dags`."""
+
+    def dags(self) -> dict[str, DAG]:
+        """Make the DAGs, by their ids."""
+        return {dag.dag_id: dag for dag in (*self.scheduled(), *self.manual())}
+
+
+def stream_dags(
+    streams: str | Streams | Iterable[Stream] | None = None,
+    *,
+    factory: type[StreamDags] = StreamDags,
+    per_stream: bool = False,
+    prefix: str = "ckpt",
+    **settings: Any,
+) -> dict[str, DAG]:
+    """Make the DAGs of declared streams. Reads the file and nothing else: no connection, no store.
+
+    It takes two lines of Python::
+
+        from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags
+
+        stream_dags("streams.yaml")
+
+    Airflow finds the DAGs by itself. Each is about all streams, by tasks that are mapped, and a form where the stream is
+    chosen: the number of DAGs does not grow with that of the streams.
+
+    .. seealso:: :doc:`/howto/declare-streams`
+
+    :param streams: the file, beside the file of DAGs that calls this where it is a relative path; or streams that are declared
+        in Python; ``None``: the file of ``streams`` in the section ``[ckpt]``.
+    :param factory: makes the DAGs.
+    :param per_stream: make DAGs of its own for each stream, whose ids have its name in them.
+    :param prefix: what the ids of the DAGs begin with.
+    :param settings: more for the factory: ``default_args``, ``tags``.
+    :raises RefusedError: the file has problems: Airflow shows all of them as the import error.
+    """
+    found = _streams(streams, sys._getframe(1).f_globals.get("__file__"))
+    groups: Mapping[str, Streams] = {prefix: found}
+    if per_stream:
+        groups = {f"{prefix}_{name}": Streams([stream], source=found.source) for name, stream in found.items()}
+    made: dict[str, DAG] = {}
+    for each, of_group in groups.items():
+        made |= factory(of_group, prefix=each, **settings).dags()
+    return made
+
+
+def _streams(given: str | Streams | Iterable[Stream] | None, caller: str | None) -> Streams:
+    if given is None:
+        return configured_streams()
+    if isinstance(given, Streams):
+        return given
+    if isinstance(given, str):
+        beside = os.path.dirname(os.path.abspath(caller)) if caller else os.getcwd()
+        return load_streams(os.path.join(beside, given), settings=configured_settings())
+    return Streams(given)

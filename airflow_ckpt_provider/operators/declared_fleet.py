@@ -1,0 +1,82 @@
+"""What the report of a fleet takes from the declarations of its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fleet.stream import Limits
+from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
+from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.streams.parameters import guard_options
+from airflow_ckpt_provider.streams.stream import Stream
+
+#: Among the options of the guard of Kafka: the connection of one stream.
+_CONN_ID = "conn_id"
+
+
+def limits_of(stream: Stream) -> Limits:
+    """What a stream is judged by.
+
+    :param stream: the stream.
+    """
+    rpo, left = stream.objectives.rpo, stream.watch.min_time_to_loss or stream.max_downtime
+    # Without a source that a guard can ask, the time to loss is never known.
+    guarded = bool(stream.kafka or guard_options(stream))
+    return Limits(
+        max_age=rpo.total_seconds() if rpo else None,
+        max_gap=stream.watch.max_gap,
+        min_time_to_loss=left.total_seconds() if left and guarded else None,
+    )
+
+
+def options_of(streams: Sequence[Stream]) -> dict[str, dict[str, Any]]:
+    """What the guards need of each stream, by its name in the repository.
+
+    :param streams: the streams.
+    """
+    found = {}
+    for stream in streams:
+        options = guard_options(stream)
+        if stream.kafka:
+            options["kafka"] = {**options.get("kafka", {}), _CONN_ID: stream.kafka}
+        if options:
+            found[stream.repository_name] = options
+    return found
+
+
+def guards_of(settings: GuardSettings, kafka_config_id: str | None) -> tuple[Guard, ...]:
+    """The guards; that of Kafka asks the cluster of the stream.
+
+    :param settings: what the guards are told.
+    :param kafka_config_id: the connection for streams that have none.
+    """
+    return guards_with_kafka(settings, settings.options.get("kafka", {}).get(_CONN_ID) or kafka_config_id)
+
+
+def repository_of(streams: Sequence[Stream]) -> Repository:
+    """Open the repository that all of the streams have.
+
+    :param streams: the streams.
+    :raises RefusedError: they have several, or one has none.
+    """
+    places = {(stream.repository, stream.repository_conn_id or stream.storage_conn_id) for stream in streams}
+    [(uri, conn_id), *others] = sorted(places, key=str)
+    if others or uri is None:
+        raise RefusedError(
+            "the streams have no repository" if uri is None else "the streams have several repositories",
+            hint="declare `repository`; a report is about streams of one repository: make one for each",
+        )
+    return Repository.open(open_place(uri, conn_id))
+
+
+def checkpoint_place(stream: Stream) -> Location:
+    """Open the checkpoint of a stream.
+
+    :param stream: the stream.
+    """
+    return open_place(stream.checkpoint, stream.checkpoint_conn_id or stream.storage_conn_id)

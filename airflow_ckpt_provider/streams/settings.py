@@ -1,0 +1,49 @@
+"""Settings of an installation: the section ``[ckpt]`` of Airflow, and ``AIRFLOW_CKPT_*`` in the environment of a shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.streams.loading import load_streams
+from airflow_ckpt_provider.streams.streams import Streams
+
+SECTION = "ckpt"
+#: The setting that names the file.
+STREAMS = "streams"
+#: Defaults of all streams, below those of the file -> what each is for.
+SETTINGS: Mapping[str, str] = {
+    "repository": "URI of the repository of the streams that declare none.",
+    "storage_conn_id": "Connection to reach the stores of the streams that declare none.",
+    "checkpoint_conn_id": "Connection to reach the checkpoints of the streams that declare none.",
+    "repository_conn_id": "Connection to reach the repositories of the streams that declare none.",
+    "kafka_conn_id": "Connection of type kafka of the streams that declare none.",
+    "spark_conn_id": "Connection of type spark of the streams that declare none.",
+    "databricks_conn_id": "Connection of type databricks of the streams that declare none.",
+}
+
+
+def variable(setting: str) -> str:
+    """The environment variable of a setting, for ``airflow-ckpt``.
+
+    :param setting: such as ``streams``.
+    """
+    return f"AIRFLOW_CKPT_{setting.upper()}"
+
+
+def streams_of_environment(file: str | None = None, environment: Mapping[str, str] = os.environ) -> Streams:
+    """Read the streams that are declared, as ``airflow-ckpt`` knows them.
+
+    :param file: the file; ``None``: that of ``AIRFLOW_CKPT_STREAMS``, else ``streams.yaml`` in the current directory.
+    :param environment: the environment.
+    :raises RefusedError: there is no such file, or it has problems.
+    """
+    path = file or environment.get(variable(STREAMS)) or "streams.yaml"
+    settings = {name: value for name in SETTINGS if (value := environment.get(variable(name)))}
+    if not file and not environment.get(variable(STREAMS)) and not os.path.exists(path):
+        raise RefusedError(
+            "no file declares streams: there is no streams.yaml here",
+            hint=f"give --streams FILE, or set {variable(STREAMS)}; `airflow-ckpt streams init ROOT` writes a first one",
+        )
+    return load_streams(path, settings=settings)
