@@ -9,10 +9,11 @@ import os
 import socket
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from airflow_ckpt_provider.cli.by_stream import fill_in
 from airflow_ckpt_provider.errors import CkptError, StorageError, WorkspaceError
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
@@ -20,6 +21,7 @@ from airflow_ckpt_provider.storage.clocks import Clocks
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from airflow_ckpt_provider.cli.by_stream import LoadStreams
     from airflow_ckpt_provider.cli.verb import Verb
     from airflow_ckpt_provider.storage.location import Location
 
@@ -42,11 +44,12 @@ class UsageError(CkptError):
 class Places(Protocol):
     """Opens the places that arguments name."""
 
-    def __call__(self, uri: str, *, role: str) -> Location:
+    def __call__(self, uri: str, *, role: str, conn_id: str | None = None) -> Location:
         """Open a place.
 
         :param uri: its address.
         :param role: ``checkpoint``, ``repository`` or ``target``; Airflow has a connection for each.
+        :param conn_id: the connection that a stream declares, where the command gives none.
         """
 
 
@@ -58,12 +61,14 @@ class Call:
     :param places: opens the places they name.
     :param screen: where to print for people; ``None`` with ``--json``.
     :param began: since when somebody waits for it.
+    :param streams: reads the streams that are declared.
     """
 
     args: argparse.Namespace
     places: Places
     screen: Console | None
-    began: Clocks = field(default_factory=Clocks)
+    began: Clocks
+    streams: LoadStreams
 
     @property
     def made_by(self) -> str:
@@ -87,17 +92,29 @@ class Answer:
     findings: bool = False
 
 
-def carry_out(verb: Verb, args: argparse.Namespace, places: Places, *, out: TextIO, began: Clocks | None = None) -> int:
+def carry_out(
+    verb: Verb,
+    args: argparse.Namespace,
+    places: Places,
+    streams: LoadStreams,
+    *,
+    out: TextIO,
+    began: Clocks | None = None,
+) -> int:
     """Run a verb and return the exit code.
 
     :param verb: the verb.
     :param args: its arguments, as parsed.
     :param places: opens the places they name.
+    :param streams: reads the streams that are declared.
     :param out: where the answer goes. Errors go to standard error.
     :param began: since when somebody waits for it; by default since now.
     """
     try:
-        answer = verb.load()(Call(args, places, None if args.json else _screen(out), began or Clocks()))
+        if getattr(args, "stream", None):
+            fill_in(verb, args, streams)
+        call = Call(args, places, None if args.json else _screen(out), began or Clocks(), streams)
+        answer = verb.load()(call)
         if args.json:
             print(json.dumps(answer.document, indent=2), file=out)
         out.flush()

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.cli.repository_id import with_repository_id
 from airflow_ckpt_provider.cli.repository_key import with_key
 from airflow_ckpt_provider.cli.signing import with_signing
 from airflow_ckpt_provider.cli.verb import Verb
+from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -22,15 +23,15 @@ def run(verb: Verb, args: argparse.Namespace) -> None:
     # As `airflow connections get` has it: connections are looked up in Airflow's database too.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
 
-    def open_with_connection(uri: str, *, role: str) -> Location:
-        conn_id = getattr(args, f"{role}_conn_id")
+    def open_with_connection(uri: str, *, role: str, conn_id: str | None = None) -> Location:
+        conn_id = getattr(args, f"{role}_conn_id") or conn_id
         if args.storage_option and not conn_id:
             place = open_location(uri, storage_options=dict(args.storage_option))
         else:
             place = open_place(uri, conn_id)
         return with_signing(with_repository_id(with_key(place, args, role=role), args, role=role), args)
 
-    sys.exit(carry_out(verb, args, open_with_connection, out=_standard_output()))
+    sys.exit(carry_out(verb, args, open_with_connection, configured_streams, out=_standard_output()))
 
 
 def _standard_output() -> TextIO:

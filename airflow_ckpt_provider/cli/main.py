@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_ckpt_provider import __version__
+from airflow_ckpt_provider.cli.by_stream import names_stream, without_addresses
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, SUMMARY, VERBS
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
+    from airflow_ckpt_provider.streams.streams import Streams
 
 PROGRAM = "airflow-ckpt"
 
@@ -54,8 +56,11 @@ class _WithoutCredentials(logging.Formatter):
         return redacted_text(super().format(record))
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of ``airflow-ckpt``."""
+def build_parser(*, by_stream: bool = False) -> argparse.ArgumentParser:
+    """Build the parser of ``airflow-ckpt``.
+
+    :param by_stream: the command line names a stream.
+    """
     parser = _Parser(prog=PROGRAM, description=SUMMARY, epilog=EXIT_CODES, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_InAnyOrder)
@@ -63,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
         of_verb = verbs.add_parser(
             verb.name, help=verb.help, description=f"{verb.help}.", epilog=EXIT_CODES, allow_abbrev=False
         )
-        for option in verb.shell_options:
+        for option in without_addresses(verb, verb.shell_options) if by_stream else verb.shell_options:
             flags, settings = option.arguments
             of_verb.add_argument(*flags, **settings)
         of_verb.set_defaults(carries_out=verb)
@@ -77,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :return: the exit code.
     """
     began = Clocks.of_process() if argv is None else Clocks()
-    args = build_parser().parse_args(argv)
+    args = build_parser(by_stream=names_stream(sys.argv[1:] if argv is None else argv)).parse_args(argv)
     # After the parser, for --help and wrong usage need nothing of it.
     from airflow_ckpt_provider.cli.calling import carry_out
 
@@ -87,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.debug:
         logging.getLogger("airflow_ckpt_provider").setLevel(logging.DEBUG)
 
-    def open_place(uri: str, *, role: str) -> Location:
+    def open_place(uri: str, *, role: str, conn_id: str | None = None) -> Location:
         from airflow_ckpt_provider.cli.repository_id import with_repository_id
         from airflow_ckpt_provider.cli.repository_key import with_key
         from airflow_ckpt_provider.cli.signing import with_signing
@@ -96,7 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = with_key(open_location(uri, storage_options=dict(args.storage_option)), args, role=role)
         return with_signing(with_repository_id(place, args, role=role), args)
 
-    return carry_out(args.carries_out, args, open_place, out=sys.stdout, began=began)
+    return carry_out(args.carries_out, args, open_place, _streams, out=sys.stdout, began=began)
+
+
+def _streams(file: str | None) -> Streams:
+    from airflow_ckpt_provider.streams.settings import streams_of_environment
+
+    return streams_of_environment(file)
 
 
 if __name__ == "__main__":

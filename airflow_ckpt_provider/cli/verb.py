@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.cli.by_stream import BY_STREAM, takes_stream
 from airflow_ckpt_provider.cli.options import OF_EVERY_VERB, Option
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Verb:
     @property
     def shell_options(self) -> tuple[Option, ...]:
         """All arguments of ``airflow-ckpt <verb>``."""
-        return (*self.options, *OF_EVERY_VERB, *self.deprecated)
+        return (*self.options, *(BY_STREAM if takes_stream(self) else ()), *OF_EVERY_VERB, *self.deprecated)
 
     @property
     def airflow_options(self) -> tuple[Option, ...]:

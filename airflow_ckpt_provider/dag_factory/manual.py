@@ -157,7 +157,7 @@ class ManualDags(DagsOfStreams):
         """Take the last change back."""
         params = {
             "stream": self.choice(streams),
-            "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: the change that is half-way, else the newest"),
+            "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: a change that is half-way, else the newest"),
             "query_is_stopped": _STOPPED,
             "start": _START,
             "reason": _REASON,

@@ -42,7 +42,11 @@ def streams_schema() -> dict[str, Any]:
         "properties": {
             "version": {"const": 1},
             "defaults": of_defaults,
-            "streams": {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/Stream"}},
+            "streams": {
+                "type": "object",
+                "minProperties": 1,
+                "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Stream"}, {"type": "null"}]},
+            },
         },
         "$defs": {
             "Stream": {**one, "required": []},  # what is missing may be in the defaults

@@ -41,6 +41,7 @@ MAY_IMPORT["jobs"] = {*MAY_IMPORT["upgrade"], "upgrade", "advisor"}
 MAY_IMPORT["spark"] = {"storage"}
 #: The declaration names things; what reaches them is above.
 MAY_IMPORT["streams"] = {"storage", "verdict", "checkpoint", "backup"}
+MAY_IMPORT["fleet"] = {*MAY_IMPORT["fleet"], "streams"}
 #: What lies above the core, and may import Airflow.
 ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
 ABOVE |= {"configuration", "dag_factory", "sensors", "task_groups", "triggers"}

@@ -6,9 +6,11 @@ Every start of ``airflow`` imports this package, and ``airflow-ckpt --help`` lit
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.cli.by_stream import names_stream, without_addresses
 from airflow_ckpt_provider.cli.definition import fleet, keeping, pipelines, reading, recovering, repositories
 from airflow_ckpt_provider.cli.verb import Verb
 
@@ -26,8 +28,11 @@ def get_cli_commands() -> list[CLICommand]:
     """Return the group ``ckpt`` of Airflow's command line; Airflow finds this function by the provider info."""
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
+    by_stream = names_stream(sys.argv[1:])
+
     def args_of(verb: Verb) -> list[Arg]:
-        described = (option.arguments for option in verb.airflow_options)
+        options = without_addresses(verb, verb.airflow_options) if by_stream else verb.airflow_options
+        described = (option.arguments for option in options)
         return [Arg(flags, **settings) for flags, settings in described]
 
     return [

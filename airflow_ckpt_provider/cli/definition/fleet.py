@@ -29,6 +29,23 @@ _LOOKING = (
 
 VERBS = (
     Verb(
+        "streams",
+        "Write a first streams.yaml, check it against the world, list what it declares, or print its JSON Schema",
+        (
+            Option(("ACTION",), "what to do", {"choices": ("init", "check", "list", "schema")}),
+            Option(
+                ("ROOT",), "with init: where checkpoints are looked for: paths or URIs", {"type": filled, "nargs": "*"}
+            ),
+            Option(
+                ("--repository",), "with init: where the backups will go", {"type": filled, "metavar": "REPOSITORY"}
+            ),
+            Option(("--path",), "with schema: print where its file is", FLAG),
+            *_LOOKING,
+        ),
+        ("root", "checkpoint", "repository", "sink", "progress_log"),
+        "streams",
+    ),
+    Verb(
         "discover",
         "Find the checkpoints below a place, and say how each stands",
         (Option(("ROOT",), "where to look: paths or URIs", {"type": filled, "nargs": "+"}), *_LOOKING),

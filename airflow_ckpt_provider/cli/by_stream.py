@@ -1,0 +1,159 @@
+"""``--stream orders``: what a verb is not given, it takes from the declaration of the stream."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_ckpt_provider.cli.options import Option, filled
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.cli.verb import Verb
+    from airflow_ckpt_provider.streams.streams import Streams
+
+    #: Reads the streams that are declared, of a file or of the one that is configured.
+    LoadStreams = Callable[[str | None], Streams]
+
+BY_STREAM = (
+    Option(
+        ("--stream",),
+        "name of a declared stream, in the place of CHECKPOINT, REPOSITORY, name, sinks and logs; what is given besides, as "
+        "--checkpoint, --repository and so on, comes first",
+        {"type": filled, "metavar": "STREAM"},
+    ),
+    Option(
+        ("--streams",),
+        "the file that declares it (default: AIRFLOW_CKPT_STREAMS of the environment, else ./streams.yaml; in Airflow `streams` "
+        "in the section [ckpt])",
+        {"type": filled, "metavar": "FILE"},
+    ),
+)
+#: Places that a stream has.
+_PLACES = ("checkpoint", "repository")
+#: Argument -> what the stream calls it, where that is something else.
+_OTHER_NAMES = {"sink_option": "sink_options", "spark_api": "spark_api_url"}
+#: Verb -> the same for its own arguments.
+_OF_VERB = {"restore": {"target": "checkpoint", "target_conn_id": "checkpoint_conn_id"}}
+_FILLED = (
+    *(
+        "checkpoint",
+        "repository",
+        "name",
+        "sink",
+        "txn_app_id",
+        "sink_option",
+        "progress_log",
+        "spark_api",
+        "max_downtime",
+    ),
+    *("restorable_batches", "immutable_for", "read_data", "checkpoint_conn_id", "repository_conn_id", "sink_conn_id"),
+    "progress_log_conn_id",
+)
+
+
+def takes_stream(verb: Verb) -> bool:
+    """Whether a verb is about a place of a stream."""
+    return any(place in _PLACES for place in verb.places)
+
+
+def names_stream(argv: Sequence[str]) -> bool:
+    """Whether a command line names a stream: then the addresses need not be given.
+
+    :param argv: the arguments.
+    """
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    return any(each == "--stream" or each.startswith("--stream=") for each in options)
+
+
+def without_addresses(verb: Verb, options: Sequence[Option]) -> tuple[Option, ...]:
+    """The arguments of a verb beside ``--stream``: addresses that a stream has are options then.
+
+    :param verb: the verb.
+    :param options: its arguments.
+    """
+    return tuple(
+        replace(option, flags=(f"--{name}",), settings={**_without(option.settings, "nargs"), "metavar": "URI"})
+        if option.is_positional
+        and ((name := option.flags[0].lower()) in _PLACES or name in _OF_VERB.get(verb.name, {}))
+        else option
+        for option in options
+    )
+
+
+def fill_in(verb: Verb, args: argparse.Namespace, load: LoadStreams) -> None:
+    """Set what the stream of a command says and the command does not.
+
+    :param verb: the verb.
+    :param args: its arguments, as parsed.
+    :param load: reads the streams.
+    :raises UsageError: a place is missing that the stream does not have.
+    :raises RefusedError: there is no such stream, or the file has problems.
+    """
+    from airflow_ckpt_provider.cli.calling import UsageError
+    from airflow_ckpt_provider.streams.parameters import COMPANIONS, parameters_of
+
+    stream = load(args.streams).named(args.stream)
+    said = _said(parameters_of(stream))
+    named = {**{name: _OTHER_NAMES.get(name, name) for name in _FILLED}, **_OF_VERB.get(verb.name, {})}
+    here = {name: parameter for name, parameter in named.items() if hasattr(args, name)}
+    defaults = {option.flags[0].lstrip("-").replace("-", "_"): option.settings for option in verb.airflow_options}
+    unset = {name for name in here if getattr(args, name) in (None, [], defaults.get(name, {}).get("default"))}
+    for place, companions in COMPANIONS.items():
+        if place in here and place not in unset:
+            unset -= {name for name, parameter in here.items() if name in companions or parameter in companions}
+    for name in unset:
+        if here[name] in said:
+            setattr(args, name, _typed(said[here[name]], defaults.get(name, {}).get("type")))
+    _keep(verb, args, stream.retention)
+    for option in verb.options:
+        name = option.flags[0].lower()
+        if (
+            option.is_positional
+            and name in here
+            and option.settings.get("nargs") != "?"
+            and getattr(args, name) is None
+        ):
+            raise UsageError(f"{stream} declares no {here[name]}", hint=f"give --{name}, or declare {here[name]}")
+
+
+def _said(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stream says, as the command line has it: lists of sinks, and pairs of options."""
+    found = dict(parameters)
+    for name in ("sink", "txn_app_id"):
+        if name in found:
+            found[name] = [each or "" for each in _list(found[name])]
+    if "sink_options" in found:
+        found["sink_options"] = [pair for each in _list(found["sink_options"]) for pair in each.items()]
+    for name in ("sink_conn_id",):  # Airflow's command takes one for all
+        if name in found and len(set(_list(found[name]))) > 1:
+            del found[name]
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _typed(value: Any, of: Any) -> Any:
+    return of(value) if of is not None and isinstance(value, str) else value
+
+
+def _keep(verb: Verb, args: argparse.Namespace, rules: Mapping[str, Any]) -> None:
+    """The rules of the retention policy, where the command gives none."""
+    names = [
+        option.flags[0].lstrip("-").replace("-", "_")
+        for option in verb.options
+        if option.flags[0].startswith("--keep-")
+    ]
+    if any(getattr(args, name) for name in names):
+        return
+    for rule, value in rules.items():
+        name = f"keep_{rule.replace('-', '_')}"
+        if name in names:
+            setattr(args, name, _list(value) if rule == "tag" else str(value))
+
+
+def _without(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != name}

@@ -1,0 +1,182 @@
+"""``--stream orders`` in every verb about a checkpoint or a repository, and the verb ``streams``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.cli.by_stream import takes_stream
+from airflow_ckpt_provider.cli.definition import VERBS
+from airflow_ckpt_provider.cli.main import build_parser, main
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.streams.loading import parse_streams
+from airflow_ckpt_provider.streams.schema import schema_text
+from tests.one_checkpoint import unpack
+from tests.unit.checkpoint.builders import logs, plant
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a checkpoint, and with a file that declares it."""
+    monkeypatch.chdir(tmp_path)
+    unpack(tmp_path / "checkpoints" / "orders")
+    declare(tmp_path)
+    return tmp_path
+
+
+def declare(place: Path, more: str = "") -> None:
+    text = (
+        f"defaults: {{repository: {place}/backups}}\nstreams:\n  orders:\n    checkpoint: {place}/checkpoints/orders\n"
+    )
+    (place / "streams.yaml").write_text(text + more)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def run(*argv: str, code: int = 0) -> Any:
+        assert main(argv) == code, capsys.readouterr()
+        captured = capsys.readouterr()
+        return json.loads(captured.out) if "--json" in argv and captured.out else captured.out + captured.err
+
+    return run
+
+
+def test_a_stream_is_backed_up_verified_restored_and_expired_by_its_name(here: Path, cli: Cli) -> None:
+    declare(here, "    retention: {last: 1}\n    sinks: [foreachBatch]\n    backup: {verify: all}\n")
+    cli("init", "--stream", "orders")
+    backup = cli("backup", "--stream=orders", "--json")
+    assert (backup["name"], backup["checkpoint"]) == ("orders", str(here / "checkpoints" / "orders"))
+    verified = cli("verify", "--stream", "orders", "latest", "--json")
+    assert verified["read_files"] == backup["files"]
+    (here / "checkpoints" / "orders").rename(here / "lost")
+    cli(
+        "restore",
+        "--stream",
+        "orders",
+        "latest",
+        "--apply",
+        "--query-is-stopped",
+        "--quiet-for",
+        "0",
+        "--accept",
+        "sink_duplicates",
+    )
+    assert cli("inspect", "--stream", "orders", "--json")["latest_committed"] == 5
+    assert "keep-last 1" in cli("expire", "--stream", "orders")
+
+
+def test_what_is_given_comes_first(here: Path, cli: Cli) -> None:
+    cli("init", str(here / "other"))
+    backup = cli("backup", "--stream", "orders", "--repository", str(here / "other"), "--name", "mine", "--json")
+    assert backup["name"] == "mine"
+    assert list((here / "other" / "backups" / "mine").glob("*.json"))
+    assert not (here / "backups").exists()
+
+
+def test_the_file_is_the_given_one_or_that_of_the_environment(
+    here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "streams.yaml").rename(here / "all.yaml")
+    said = cli("inspect", "--stream", "orders", code=1)
+    assert said.splitlines()[-2:] == [
+        "error: no file declares streams: there is no streams.yaml here",
+        "HINT: give --streams FILE, or set AIRFLOW_CKPT_STREAMS; `airflow-ckpt streams init ROOT` writes a first one",
+    ]
+    cli("inspect", "--stream", "orders", "--streams", "all.yaml")
+    monkeypatch.setenv("AIRFLOW_CKPT_STREAMS", str(here / "all.yaml"))
+    cli("inspect", "--stream", "orders")
+    (here / "all.yaml").write_text(f"streams: {{orders: {{checkpoint: {here}/checkpoints/orders}}}}")
+    assert "error: orders declares no repository" in cli("backup", "--stream", "orders", code=2)
+    monkeypatch.setenv("AIRFLOW_CKPT_REPOSITORY", str(here / "configured"))
+    cli("init", "--stream", "orders")
+    assert (here / "configured" / "repository.json").exists()
+
+
+def test_an_unknown_stream_is_told_with_the_nearest(here: Path, cli: Cli) -> None:
+    assert cli("inspect", "--stream", "ordes", code=1).endswith(
+        f"error: {here}/streams.yaml declares no stream 'ordes'\nHINT: did you mean 'orders'?\n"
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_verb_about_a_stream_takes_it(verb: Any) -> None:
+    takes = {option.flags[0] for option in verb.shell_options} >= {"--stream", "--streams"}
+    assert takes is takes_stream(verb) is (verb.name not in ("explain", "new-signing-key", "discover", "pipelines"))
+
+
+def test_addresses_are_options_beside_a_stream_and_arguments_without(capsys: pytest.CaptureFixture[str]) -> None:
+    args = build_parser(by_stream=True).parse_args(["restore", "--stream", "orders", "latest", "--target", "/t"])
+    assert (args.repository, args.backup, args.target) == (None, "latest", "/t")
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["backup", "/c"])
+    assert "REPOSITORY" in capsys.readouterr().err
+
+
+def test_a_first_file_is_written_and_read(here: Path, cli: Cli) -> None:
+    plant(open_location(str(here / "checkpoints" / "pay ments")), logs(range(3)))
+    text = cli("streams", "init", str(here / "checkpoints"))
+    declared = parse_streams(text)
+    assert {name: stream.checkpoint for name, stream in declared.items()} == {
+        "orders": str(here / "checkpoints" / "orders"),
+        "pay_ments": str(here / "checkpoints" / "pay ments"),
+    }
+    plain = cli("streams", "init", str(here / "checkpoints" / "orders"), "--repository", str(here / "backups"))
+    assert f"  checkpoint: {here}/checkpoints/{{stream}}\n  repository: {here}/backups\n" in plain
+    (here / "streams.yaml").write_text(plain)
+    assert cli("streams", "check") == "1 stream as declared\n"
+    uncommented = "\n".join(
+        line.replace("# ", "", 1) if line.startswith("  # ") else line for line in plain.splitlines()
+    )
+    assert parse_streams(uncommented)["orders"].retention == {"hourly": 48, "daily": 30}
+
+
+def test_a_place_without_checkpoints_is_refused(here: Path, cli: Cli) -> None:
+    (here / "empty").mkdir()
+    assert "there is no checkpoint with a committed batch below" in cli("streams", "init", str(here / "empty"), code=1)
+
+
+def test_what_is_not_as_declared_is_found_at_once(here: Path, cli: Cli) -> None:
+    declare(
+        here,
+        "    max_downtime: 3d\n    objectives: {restorable_for: 30d}\n    retention: {daily: 7}\n"
+        f"    sinks: [{here}/no_table]\n    driver: {{progress_log: {here}/none.jsonl}}\n"
+        f"  gone: {{checkpoint: {here}/gone, backup: {{create: true}}}}\n",
+    )
+    found = cli("streams", "check", "--json", code=1)["findings"]
+    assert [(each["stream"], each["field"]) for each in found] == [
+        ("orders", "repository"),
+        ("orders", "sinks[0]"),
+        ("orders", "driver.progress_log"),
+        ("orders", "retention"),
+        ("gone", "checkpoint"),
+    ]
+    assert found[3]["message"] == "objectives.restorable_for is 30 d, and the rules keep backups for 7 d"
+    assert [each["stream"] for each in cli("streams", "check", "--stream", "gone", "--json", code=1)["findings"]] == [
+        "gone"
+    ]
+
+
+def test_a_bad_file_is_told_with_lines(here: Path, cli: Cli) -> None:
+    declare(here, "    max_downtime: soon\n    checkpont: /x\n")
+    document = cli("streams", "check", "--json", code=1)
+    assert [(each["line"], each["field"]) for each in document["problems"]] == [
+        (5, "streams.orders.max_downtime"),
+        (6, "streams.orders.checkpont"),
+    ]
+    said = cli("streams", "check", code=1)
+    assert "line 6, streams.orders.checkpont: there is no such field (did you mean 'checkpoint'?)" in said
+
+
+def test_what_is_declared_is_listed_and_the_schema_printed(here: Path, cli: Cli) -> None:
+    declare(here, "    objectives: {rpo: 1h}\n    owner: team\n")
+    [row] = cli("streams", "list", "--json")["streams"]
+    assert (row["name"], row["schedule"], row["owner"]) == ("orders", "every 1 h", "team")
+    assert "every 1 h" in cli("streams", "list")
+    assert cli("streams", "schema") == schema_text()
+    assert cli("streams", "schema", "--path").endswith("streams.schema.json\n")
