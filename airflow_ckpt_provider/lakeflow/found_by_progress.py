@@ -14,6 +14,7 @@ from airflow_ckpt_provider.lakeflow.found_position import (
     Terms,
     between,
     lost_of_kafka,
+    of_files,
     of_state,
     of_target,
     offsets_json,
@@ -190,7 +191,7 @@ def _kept_versions(source: SourceEvidence, version: int) -> list[Judgement]:
                 "it is committed: reset after the next commit",
             )
         ]
-    return []
+    return [of_files(source.name, commits, version)]
 
 
 def _time_of(commits: Sequence[Commit], version: int) -> datetime:

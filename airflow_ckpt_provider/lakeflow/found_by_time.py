@@ -16,6 +16,7 @@ from airflow_ckpt_provider.lakeflow.found_position import (
     iso,
     late,
     lost_of_kafka,
+    of_files,
     of_state,
     of_target,
     offsets_json,
@@ -105,7 +106,7 @@ def _delta_at(
         )
         return {"startingVersion": str(newest.version + 1)}, {}, [Judgement(Verdict.WILL_FAIL, reason)]
     version = min(commit.version for commit in fresh)
-    more = []
+    more = [of_files(source.name, history.commits, version)]
     if len(fresh) == len(history.commits) and oldest.version > 0:
         more.append(
             Judgement(

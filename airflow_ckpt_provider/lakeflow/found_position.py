@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.delta_start import TABLE_READ
 from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
 from airflow_ckpt_provider.lakeflow.evidence import FlowEvidence, Offsets, SourceEvidence
-from airflow_ckpt_provider.lakeflow.histories import Commit, foreign, written_rows
+from airflow_ckpt_provider.lakeflow.histories import VACUUM, Commit, foreign, removes_files, written_rows
 from airflow_ckpt_provider.verdict import Verdict
 
 APPEND, APPLY_CHANGES, APPLY_CHANGES_SCD2, DEDUP = "append", "apply_changes", "apply_changes_scd2", "dedup"
@@ -108,6 +109,25 @@ def versions(commits: Sequence[Commit]) -> dict[str, int]:
         return {}
     rows = written_rows(commits)
     return {"versions": len(commits)} | ({} if rows is None else {"rows": rows})
+
+
+def of_files(name: str, commits: Sequence[Commit], version: int) -> Judgement:
+    """Say whether a history shows that the files of versions from one on are still there.
+
+    VACUUM removes files that a commit had put out of use. Databricks writes each VACUUM into the history.
+    """
+    since = [commit for commit in commits if commit.version >= version]
+    first = min((c.version for c in since if removes_files(c)), default=None)
+    vacuumed = next((c for c in since if first is not None and c.version > first and c.operation in VACUUM), None)
+    if vacuumed:
+        return Judgement(
+            Verdict.UNKNOWN,
+            f"{name}: files of versions from {version} on were put out of use (version {first}), and VACUUM ran since (version "
+            f"{vacuumed.version}): whether it removed them is not told",
+        )
+    return Judgement(
+        Verdict.SAFE, f"{TABLE_READ}{name} is the one that the flow read, and its history has version {version}"
+    )
 
 
 def of_target(flow: FlowEvidence, since: datetime | None, terms: Terms, *, after: int | None = None) -> list[Judgement]:

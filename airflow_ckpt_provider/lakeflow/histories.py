@@ -32,6 +32,10 @@ WITHOUT_ROWS = frozenset(
         "DLT SETUP",
     }
 )
+#: Removes files that were put out of use.
+VACUUM = frozenset({"VACUUM START", "VACUUM END"})
+#: Operations that put no file out of use, unless they overwrite.
+_KEEPS_FILES = WITHOUT_ROWS - {"OPTIMIZE", "REORG", "FSCK"} | {"STREAMING UPDATE", "WRITE", "CREATE TABLE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,11 @@ def foreign(commits: Iterable[Commit], *, merges: bool) -> tuple[str, ...]:
     """
     known = (WRITES if merges else WRITES - {"MERGE"}) | WITHOUT_ROWS
     return tuple(f"{c.operation} (version {c.version})" for c in commits if c.operation not in known or c.overwrites)
+
+
+def removes_files(commit: Commit) -> bool:
+    """Whether a commit may have put files out of use, which VACUUM removes later."""
+    return commit.overwrites or commit.operation not in _KEEPS_FILES
 
 
 def history_of(rows: Sequence[Mapping[str, Any]], detail: Sequence[Mapping[str, Any]] = ()) -> TableHistory:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.verdict import Verdict
@@ -221,16 +222,26 @@ class _Handed:
 
 
 def _given(position: Position, asked: bool) -> Iterable[Judgement]:
-    """What a position does, as whoever worked it out says. Of Kafka only a broker knows: ``SAFE`` needs a guard's report."""
+    """What a position does, as whoever worked it out says.
+
+    Of Kafka only a broker knows, of Delta only the table: ``SAFE`` needs a guard's report, or a reason that the table was read.
+    """
     verdict, reasons = position.verdict, position.reasons
     of_kafka = any(position.options.get(name, "").lstrip().startswith("{") for name in _OF_KAFKA)
-    if verdict is Verdict.SAFE and not asked and of_kafka:
-        verdict, reasons = Verdict.UNKNOWN, (*reasons, NO_BROKER)
-    if verdict is Verdict.UNKNOWN and asked and NO_BROKER in reasons:
+    table_read = any(reason.startswith(TABLE_READ) for reason in reasons)
+    if verdict is Verdict.SAFE and not asked and (of_kafka or (_of_delta(position) and not table_read)):
+        verdict, reasons = Verdict.UNKNOWN, (*reasons, NO_BROKER if of_kafka else NO_TABLE)
+    if verdict is Verdict.UNKNOWN and asked and (NO_BROKER in reasons or NO_TABLE in reasons):
         return
     if verdict is not Verdict.SAFE:
         why = "; ".join(reasons) or "as whoever worked it out says"
         yield Judgement(verdict, f"{position.label}: {_shown(position)}: {why}")
+
+
+def _of_delta(position: Position) -> bool:
+    """Whether it begins at a version, or at a time as Delta has it; Kafka's ``startingTimestamp`` is a number."""
+    time = position.options.get("startingTimestamp", "").strip()
+    return position.options.get("startingVersion", "").strip().isdigit() or bool(time and not time.isdigit())
 
 
 def _shown(position: Position) -> str:

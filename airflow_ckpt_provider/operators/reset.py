@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.backup.repository import Repository, repository_for_change
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
-from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, whole_number
@@ -52,8 +51,9 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
     :param continue_numbers: the new checkpoint goes on with the old batch numbers, which file sinks want; for queries without
         state. (templated)
     :param kafka_partitions: topic -> how many partitions it has now. (templated)
-    :param tables: source -> URI of the Delta table that it reads, to count rows that are read again; reached by
-        ``sink_conn_id``. (templated)
+    :param tables: source -> URI of the Delta table that it reads, to learn whether it still has the kept position, and to count
+        rows that are read again; reached by ``sink_conn_id``. A table that is not named leaves its position ``UNKNOWN``.
+        (templated)
     :param kafka_config_id: Airflow connection of the Kafka brokers, to learn whether they still have a kept position; ``None``:
         nobody is asked, and the position is ``UNKNOWN``. (templated)
     :param seal_id: plan id of a seal that is there already: it is taken over, and lifted with the reset's end. (templated)
@@ -142,7 +142,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         return {**shown, "outcome": outcome.to_json()}
 
     def _plan(self, checkpoint: Location, place: Location, seal_id: str | None) -> ResetPlan:
-        tables = {s: rows_before(open_place(uri, text(self.sink_conn_id))) for s, uri in (self.tables or {}).items()}
+        tables = {s: open_place(uri, text(self.sink_conn_id)) for s, uri in (self.tables or {}).items()}
         return plan_reset(
             checkpoint,
             ResetWay(one_of(self.way, "way", _WAYS)),
@@ -154,7 +154,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
             repository=place,
             name=text(self.name),
             kafka_partitions=partitions_of(self.kafka_partitions or {}) or None,
-            rows_before=tables or None,
+            tables=tables or None,
             guards=guards_with_kafka(GuardSettings(), kafka) if (kafka := text(self.kafka_config_id)) else None,
             seal_id=seal_id,
         )

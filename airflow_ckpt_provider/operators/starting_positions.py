@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.backup.repository import LATEST
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames
 from airflow_ckpt_provider.operators.fields import mapping, required, text, whole_number
@@ -41,7 +40,8 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     :param to_datetime: instead, after the newest batch planned at or before a time: ISO 8601 with a zone. (templated)
     :param by_duration: the same for a time so long ago, such as ``PT2H``. (templated)
     :param kafka_partitions: topic -> how many partitions it has now, so that added ones are read too. (templated)
-    :param delta_tables: source -> URI of the Delta table that it reads, to count what is read again. (templated)
+    :param delta_tables: source -> URI of the Delta table that it reads, to learn whether it still has the position, and to count
+        what is read again. A table that is not named leaves its position ``UNKNOWN``. (templated)
     :param delta_conn_id: Airflow connection to reach these tables. (templated)
     :param mirrored_from: the Kafka topics moved to another cluster: the alias of the old one in MirrorMaker 2. ``None``: they
         did not. (templated)
@@ -136,7 +136,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
                 self._logs(),
                 question,
                 kafka_partitions=partitions_of(mapping(self.kafka_partitions, "kafka_partitions")) or None,
-                rows_before={s: rows_before(open_place(str(uri), conn_id)) for s, uri in tables.items()},
+                tables={s: open_place(str(uri), conn_id) for s, uri in tables.items()},
                 mirror=self._mirror(),
             )
             place = text(self.new_checkpoint)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask
 from airflow_ckpt_provider.recovery.positions.logs import logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
@@ -145,7 +144,8 @@ def test_delta_at_the_end_of_the_table(spark_host: SparkHost, tmp_path: Path) ->
     table = tmp_path / "table"
     append(spark_host, table, range(0, 10), range(10, 20))
     old = Stream(spark_host, tmp_path / "old", (delta(table),)).run()
-    found = positions(old)
+    assert positions(old).verdict is Verdict.UNKNOWN
+    found = positions(old, tables={"0": open_location(str(table))})
     assert found.options == {"0": {"startingVersion": "2"}}
     assert found.verdict is Verdict.SAFE
     new = restarted(old, found, "new").run()
@@ -173,8 +173,7 @@ def test_delta_in_the_middle(spark_host: SparkHost, tmp_path: Path, options: dic
     old = Stream(spark_host, tmp_path / "old", (delta(table, maxFilesPerTrigger="2", **options),)).run()
     seen = set()
     for batch in range(3):
-        counter = {"0": rows_before(open_location(str(table)))}
-        found = positions(old, Question(batch=batch), rows_before=counter)
+        found = positions(old, Question(batch=batch), tables={"0": open_location(str(table))})
         (source,) = found.sources
         read = [row[0] for row in old.rows(last=batch)]
         start = {key: value for key, value in delta(table).options.items() if key != "startingVersion"}

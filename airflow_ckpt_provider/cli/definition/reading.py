@@ -191,7 +191,7 @@ VERBS = (
             PARTITIONS,
             Option(
                 ("--table",),
-                "the Delta table that a source reads (0, 1, … in plan order), to count the rows that are read again; repeatable",
+                "directory of the Delta table that a source (0, 1, …) reads, to learn whether it has the position; repeatable",
                 {"type": pair, "action": "append", "default": [], "metavar": "SOURCE=URI"},
             ),
             Option(

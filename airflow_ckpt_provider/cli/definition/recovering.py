@@ -287,7 +287,7 @@ VERBS = (
             ),
             Option(
                 ("--table",),
-                "the Delta table that a source reads, to count the rows that are read again; repeatable",
+                "directory of the Delta table that a source reads, to learn whether it still has the kept position; repeatable",
                 {"type": pair, "action": "append", "default": [], "metavar": "SOURCE=URI"},
             ),
             Option(

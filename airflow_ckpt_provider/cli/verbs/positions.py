@@ -11,7 +11,6 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.kafka_config import configuration
-from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
@@ -32,7 +31,7 @@ def positions(call: Call) -> Answer:
         _logs(call),
         question,
         kafka_partitions=partitions_of(dict(args.partitions)) or None,
-        rows_before={source: rows_before(call.places(uri, role="table")) for source, uri in args.table},
+        tables={source: call.places(uri, role="table") for source, uri in args.table},
         mirror=mirror,
     )
     if args.seed is not None:

@@ -10,7 +10,6 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sinks_of
 from airflow_ckpt_provider.cli.verbs.rewind import guards_of
-from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.recovery.positions.asking import partitions_of
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
@@ -24,7 +23,7 @@ def reset(call: Call) -> Answer:
     place = repository_place(call, checkpoint)
     way = _way(call)
     sink = sinks_of(call)
-    tables = {source: rows_before(call.places(uri, role="table")) for source, uri in args.table}
+    tables = {source: call.places(uri, role="table") for source, uri in args.table}
 
     def plan(seal_id: str | None) -> ResetPlan:
         made = plan_reset(
@@ -38,7 +37,7 @@ def reset(call: Call) -> Answer:
             repository=place,
             name=args.name,
             kafka_partitions=partitions_of(dict(args.partitions)) or None,
-            rows_before=tables or None,
+            tables=tables or None,
             guards=guards_of(call) if args.kafka_config else None,
             seal_id=seal_id,
         )

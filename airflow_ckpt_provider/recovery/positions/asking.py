@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest, choose_time
-from airflow_ckpt_provider.recovery.positions.delta import RowsBefore
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs
 from airflow_ckpt_provider.recovery.positions.mirror import Mirror
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
 from airflow_ckpt_provider.recovery.rewind.specifiers import duration, moment
+from airflow_ckpt_provider.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ def ask(
     question: Question,
     *,
     kafka_partitions: Mapping[str, int] | None = None,
-    rows_before: Mapping[str, RowsBefore] | None = None,
+    tables: Mapping[str, Location] | None = None,
     mirror: Mirror | None = None,
 ) -> StartingPositions:
     """Answer a question; see :func:`~.positions.starting_positions` for the rest."""
     return starting_positions(
-        logs, question.choose(logs), kafka_partitions=kafka_partitions, rows_before=rows_before, mirror=mirror
+        logs, question.choose(logs), kafka_partitions=kafka_partitions, tables=tables, mirror=mirror
     )
 
 

@@ -12,11 +12,16 @@ Read in ``DeltaSource.scala`` (Delta 4.4) and measured with Spark 4.0.0 and Delt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
+from airflow_ckpt_provider.guards.delta_rows import rows_before
+from airflow_ckpt_provider.guards.delta_start import NO_TABLE, judge_start, judge_start_by_clock
+from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Without it Spark refuses a startingVersion that does not exist yet (DELTA_VERSION_NOT_FOUND), which is where a query that
@@ -25,18 +30,34 @@ ALLOW_NEXT_VERSION = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.
 #: Index of an offset before all files of a version, as the log has it.
 BEFORE_ALL = -1
 
-#: Rows in the first files of a version (``False``) or of a snapshot (``True``): how often a position repeats them.
-RowsBefore = Callable[[DeltaOffset], int | None]
 
+def delta_position(
+    source: str, offset: DeltaOffset, *, table: Location | None = None, logged_at: datetime | None = None
+) -> SourcePosition:
+    """Start where the batch ended. ``SAFE`` only where the table was read, and has all of it.
 
-def delta_position(source: str, offset: DeltaOffset, *, rows_before: RowsBefore | None = None) -> SourcePosition:
-    """Start where the batch ended.
-
-    :param rows_before: counts the rows that a start at the offset's version repeats, where the table can be looked at.
+    :param table: the table's directory; ``None``: not known.
+    :param logged_at: when the batch was planned, in UTC, where known.
     """
+    position = _within_snapshot(source, offset, table) if offset.initial_snapshot else _at(source, offset, table)
+    if table is None:
+        return _judged(position, [Judgement(Verdict.UNKNOWN, NO_TABLE)])
+    return _judged(position, judge_start(table, source, offset, logged_at=logged_at))
+
+
+def _judged(position: SourcePosition, found: Iterable[Judgement]) -> SourcePosition:
+    """Add what is known of the table, the worst first."""
+    said = [Judgement(position.verdict, reason) for reason in position.reasons]
+    judgements = sorted([*said, *found], key=lambda judgement: WORST_FIRST.index(judgement.verdict))
+    return replace(
+        position,
+        verdict=judgements[0].verdict,
+        reasons=tuple(judgement.reason for judgement in judgements),
+    )
+
+
+def _at(source: str, offset: DeltaOffset, table: Location | None) -> SourcePosition:
     version = offset.table_version
-    if offset.initial_snapshot:
-        return _within_snapshot(source, offset, rows_before)
     options = {"startingVersion": str(version)}
     conf = {ALLOW_NEXT_VERSION: "true"}
     next_version = (
@@ -47,7 +68,7 @@ def delta_position(source: str, offset: DeltaOffset, *, rows_before: RowsBefore 
     if offset.index < 0:  # -20 and -19 stand at a change of the schema, before the files of the version too
         return SourcePosition(source, DeltaOffset.kind, options, Verdict.SAFE, (next_version,), conf=conf)
     files = offset.index + 1
-    rows = rows_before(offset) if rows_before else None
+    rows = rows_before(table)(offset) if table else None
     counted = f"{rows:,} rows of {_files(files)}" if rows is not None else _files(files)
     return SourcePosition(
         source,
@@ -64,13 +85,13 @@ def delta_position(source: str, offset: DeltaOffset, *, rows_before: RowsBefore 
     )
 
 
-def _within_snapshot(source: str, offset: DeltaOffset, rows_before: RowsBefore | None) -> SourcePosition:
+def _within_snapshot(source: str, offset: DeltaOffset, table: Location | None) -> SourcePosition:
     version, files = offset.table_version, max(offset.index + 1, 0)
     if not files:
         return SourcePosition(
             source, DeltaOffset.kind, {}, Verdict.SAFE, ("nothing was read yet: the new query takes the whole table",)
         )
-    rows = rows_before(offset) if rows_before else None
+    rows = rows_before(table)(offset) if table else None
     counted = f"{rows:,} rows of {_files(files)}" if rows is not None else _files(files)
     return SourcePosition(
         source,
@@ -88,22 +109,32 @@ def _within_snapshot(source: str, offset: DeltaOffset, rows_before: RowsBefore |
     )
 
 
-def delta_position_by_clock(source: str, *, time: datetime) -> SourcePosition:
-    """Start with the first version that was committed at or after a time."""
+def delta_position_by_clock(
+    source: str, offset: DeltaOffset, *, time: datetime, table: Location | None = None
+) -> SourcePosition:
+    """Start with the first version that was committed at or after a time; never ``SAFE``.
+
+    :param offset: any offset of the source.
+    :param table: the table's directory; ``None``: not known.
+    """
     text = time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return SourcePosition(
+    position = SourcePosition(
         source,
         DeltaOffset.kind,
         {"startingTimestamp": text},
-        Verdict.SAFE,
+        Verdict.UNKNOWN,
         (
-            "the first version committed at or after the time, by the times of the commits",
+            "the first version committed at or after the time, by the times of the commits: whether the query had read all that "
+            "was committed before is not known",
             f"set {ALLOW_NEXT_VERSION}=true for the first start: without it Spark refuses a time after the newest "
             f"commit",
         ),
         repeats=None,
         conf={ALLOW_NEXT_VERSION: "true"},
     )
+    if table is None:
+        return _judged(position, [Judgement(Verdict.UNKNOWN, NO_TABLE)])
+    return _judged(position, judge_start_by_clock(table, offset, time=time))
 
 
 def _files(count: int) -> str:

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
 from airflow_ckpt_provider.recovery.positions.choice import Choice
-from airflow_ckpt_provider.recovery.positions.delta import RowsBefore, delta_position, delta_position_by_clock
+from airflow_ckpt_provider.recovery.positions.delta import delta_position, delta_position_by_clock
 from airflow_ckpt_provider.recovery.positions.files import (
     auto_loader_position,
     file_position,
@@ -116,7 +116,7 @@ def starting_positions(
     choice: Choice,
     *,
     kafka_partitions: Mapping[str, int] | None = None,
-    rows_before: Mapping[str, RowsBefore] | None = None,
+    tables: Mapping[str, Location] | None = None,
     mirror: Mirror | None = None,
 ) -> StartingPositions:
     """Work out the positions of all sources.
@@ -124,7 +124,7 @@ def starting_positions(
     :param logs: the logs.
     :param choice: the batch.
     :param kafka_partitions: topic -> how many partitions it has now, so that added ones are read too.
-    :param rows_before: source -> counts what a Delta position repeats, where its table can be looked at.
+    :param tables: source -> directory of the Delta table that it reads; a position whose table is not named is ``UNKNOWN``.
     :param mirror: the mirror to the Kafka cluster that the new query reads; ``None``: the same cluster as before.
     :raises RefusedError: the batch has no sources, ``kafka_partitions`` names a topic that no source reads, or no source is
         a Kafka topic of the mirror.
@@ -134,14 +134,14 @@ def starting_positions(
     if not entry.sources:
         raise RefusedError(f"{logs.origin}: batch {entry.batch_id} has no source", hint="choose another batch")
     _check_topics(entry, kafka_partitions)
-    _check_tables(logs, entry, rows_before)
+    _check_tables(logs, entry, tables)
     _check_mirror(logs, entry, kafka_partitions, mirror)
     found, file_logs = [], {}
     for source in entry.sources:
         if isinstance(source.offset, FileOffset):
             file_logs[source.source] = _file_log(logs, source.source, source.offset)
-        counter = (rows_before or {}).get(source.source)
-        found.append(_position(logs, choice, source, file_logs.get(source.source), kafka_partitions, counter, mirror))
+        table = (tables or {}).get(source.source)
+        found.append(_position(logs, choice, source, file_logs.get(source.source), kafka_partitions, table, mirror))
     return StartingPositions(
         origin=logs.origin,
         query_id=logs.query_id,
@@ -193,7 +193,7 @@ def _position(
     source: SourceOffset,
     log: FileSourceLog | None,
     partitions: Mapping[str, int] | None,
-    rows_before: RowsBefore | None,
+    table: Location | None,
     mirror: Mirror | None,
 ) -> SourcePosition:
     name, time, clock = source.source, choice.entry.time, choice.by_clock
@@ -209,9 +209,9 @@ def _position(
         case KafkaOffset():
             return kafka_position(name, offset, time=time, partitions=partitions)
         case DeltaOffset() if clock:
-            return delta_position_by_clock(name, time=clock)
+            return delta_position_by_clock(name, offset, time=clock, table=table)
         case DeltaOffset():
-            return delta_position(name, offset, rows_before=rows_before)
+            return delta_position(name, offset, table=table, logged_at=time)
         case FileOffset() if clock:
             return file_position_by_clock(name, time=clock)
         case FileOffset():
@@ -275,7 +275,7 @@ def _check_topics(entry: OffsetEntry, partitions: Mapping[str, int] | None) -> N
         raise RefusedError(f"the query reads no topic {strange[0]!r}", hint=read)
 
 
-def _check_tables(logs: ReadableLogs, entry: OffsetEntry, tables: Mapping[str, RowsBefore] | None) -> None:
+def _check_tables(logs: ReadableLogs, entry: OffsetEntry, tables: Mapping[str, Location] | None) -> None:
     read = {s.source for s in entry.sources if isinstance(s.offset, DeltaOffset)}
     strange = sorted(set(tables or {}) - read)
     if strange:

@@ -24,7 +24,6 @@ from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
-from airflow_ckpt_provider.recovery.positions.delta import RowsBefore
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
@@ -65,7 +64,7 @@ def plan_reset(
     repository: Location | None = None,
     name: str | None = None,
     kafka_partitions: Mapping[str, int] | None = None,
-    rows_before: Mapping[str, RowsBefore] | None = None,
+    tables: Mapping[str, Location] | None = None,
     guards: Sequence[Guard] | None = None,
     seal_id: str | None = None,
 ) -> ResetPlan:
@@ -85,7 +84,7 @@ def plan_reset(
     :param name: name of the stream in the repository; by default the one that the checkpoint has there, see
         :func:`~airflow_ckpt_provider.backup.stream_names.stream_name`.
     :param kafka_partitions: topic -> how many partitions it has now.
-    :param rows_before: source -> counts what a Delta position repeats.
+    :param tables: source -> directory of the Delta table that it reads; a position whose table is not named is ``UNKNOWN``.
     :param guards: ask the brokers whether Kafka topics still have a kept position, and are the same topics; ``None``: nobody is
         asked, and the position is ``UNKNOWN``.
     :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
@@ -158,7 +157,7 @@ def plan_reset(
     )
     plan = replace(plan, cutovers=cutovers, cautions=(_FROM_SCRATCH,))
     if choice and way is ResetWay.KEEP_POSITION:
-        found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, rows_before=rows_before)
+        found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, tables=tables)
         if guards is not None:
             query_ids = next((each.ids.all for each in known if each.ids), (logs.query_id or "",))
             recorded = recorded_sources(held, name, query_ids, choice.entry.batch_id) if held else {}

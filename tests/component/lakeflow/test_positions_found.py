@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.guards.delta_start import TABLE_READ
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
 from airflow_ckpt_provider.lakeflow.evidence import KafkaState
 from airflow_ckpt_provider.lakeflow.examine import examine
@@ -24,6 +25,7 @@ from tests.component.lakeflow.tasks import Task
 from tests.fake_databricks import DROP_DUPLICATES, WAREHOUSE, Dataset, FakeWorkspace, Flow
 from tests.fake_databricks.pipelines import Pipeline
 from tests.fake_databricks.sources import Kind, Source
+from tests.fake_databricks.tables import Version
 
 NAMES = {"kafka": "orders-events", "delta": "lake.raw.orders", "files": "/landing/orders"}
 OPTIONS = {"kafka": "startingOffsets", "delta": "startingVersion", "files": "modifiedAfter"}
@@ -283,6 +285,28 @@ def test_a_table_that_was_made_again(workspace: FakeWorkspace) -> None:
         position = only(steps(workspace, pipeline, "delta"))
         assert (position.verdict.value, position.options) == ("UNKNOWN", {})
         assert "another table than the one that was read" in " ".join(position.reasons)
+
+
+@pytest.mark.parametrize("vacuum", [True, False])
+def test_files_that_vacuum_may_have_removed(workspace: FakeWorkspace, vacuum: bool) -> None:
+    """A history shows the versions, and not whether the files of those that were rewritten are still there."""
+    pipeline, source = made(workspace, "delta")
+    broken(workspace, pipeline, source)
+    read = workspace.tables.outside
+
+    def maintained(name: str) -> tuple[str, list[Version]] | None:
+        found = read(name)
+        if found is None:
+            return None
+        table_id, versions = found
+        last, more = versions[-1], ["OPTIMIZE", *(["VACUUM START", "VACUUM END"] if vacuum else [])]
+        return table_id, versions + [Version(last.number + 1 + i, last.time, op, []) for i, op in enumerate(more)]
+
+    workspace.tables.outside = maintained
+    position = only(steps(workspace, pipeline, "delta"))
+    unknown = [j.reason for j in position.judgements if j.verdict.value == "UNKNOWN"]
+    assert [("VACUUM ran since" in reason) for reason in unknown] == [True] * vacuum
+    assert any(reason.startswith(TABLE_READ) for reason in position.reasons) is not vacuum
 
 
 @pytest.mark.parametrize("what", ["full refresh", "TRUNCATE", "DELETE", "RESTORE", "overwrite", "no warehouse"])

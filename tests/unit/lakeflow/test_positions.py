@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.lakeflow.positions import judge_positions, positions_of
 from airflow_ckpt_provider.verdict import Verdict
@@ -114,6 +115,21 @@ def test_a_position_of_kafka_is_safe_only_where_a_guard_has_asked(option: str) -
     assert [verdict for verdict, _ in verdicts({"f": other})] == ["UNKNOWN", "SAFE"]
     word = {"options": {"startingOffsets": "earliest"}, "deployed": True}
     assert [verdict for verdict, _ in verdicts({"f": word}, asked=False)] == ["SAFE"]
+
+
+@pytest.mark.parametrize("options", [{"startingVersion": "5"}, {"startingTimestamp": "2026-11-22T08:00:00Z"}])
+def test_a_position_of_delta_is_safe_only_where_the_table_was_read(options: dict[str, str]) -> None:
+    by_hand = {"options": options, "deployed": True}
+    worked_out = {**by_hand, "verdict": "UNKNOWN", "reasons": [NO_TABLE]}
+    for given in (by_hand, {**by_hand, "verdict": "SAFE"}, worked_out):
+        found = verdicts({"f": given}, asked=False)
+        assert [verdict for verdict, _ in found] == ["UNKNOWN", "SAFE"]
+        assert NO_TABLE in found[0][1]
+        assert [verdict for verdict, _ in verdicts({"f": given})] == ["SAFE"]
+    read = {**by_hand, "verdict": "SAFE", "reasons": [f"{TABLE_READ}it has all"]}
+    assert [verdict for verdict, _ in verdicts({"f": read}, asked=False)] == ["SAFE"]
+    of_kafka = {"options": {"startingTimestamp": "1700000000000"}, "deployed": True}
+    assert [verdict for verdict, _ in verdicts({"f": of_kafka}, asked=False)] == ["SAFE"]
 
 
 def test_every_source_of_a_join() -> None:

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.file_source_log import SEEDED
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.guards.delta_start import NO_TABLE
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask, partitions_of
 from airflow_ckpt_provider.recovery.positions.delta import ALLOW_NEXT_VERSION
@@ -134,17 +135,16 @@ def test_delta_before_all_files_of_a_version(place: Location, index: int) -> Non
     (source,) = of(place, stream((delta(5, index),))).sources
     assert source.options == {"startingVersion": "5"}
     assert source.conf == {ALLOW_NEXT_VERSION: "true"}
-    assert (source.verdict, source.repeats) == (Verdict.SAFE, {})
+    assert (source.verdict, source.repeats) == (Verdict.UNKNOWN, {})
+    assert NO_TABLE in source.reasons
 
 
 def test_delta_within_a_version(place: Location) -> None:
     (source,) = of(place, stream((delta(5, 2),))).sources
     assert source.options == {"startingVersion": "5"}
     assert (source.verdict, source.repeats) == (Verdict.WILL_DUPLICATE, {"files": 3})
-    (counted,) = of(place, {}, rows_before={"0": lambda offset: 10 * offset.index}).sources
-    assert counted.repeats == {"files": 3, "rows": 20}
-    (unknown,) = of(place, {}, rows_before={"0": lambda offset: None}).sources
-    assert unknown.repeats == {"files": 3}
+    assert "the batch ended within version 5" in source.reasons[0]
+    assert source.reasons[-1] == NO_TABLE
 
 
 def test_delta_within_the_first_snapshot(place: Location) -> None:
@@ -152,7 +152,7 @@ def test_delta_within_the_first_snapshot(place: Location) -> None:
     assert source.options == {}  # with a startingVersion the rest of the snapshot would never be read
     assert (source.verdict, source.repeats) == (Verdict.WILL_DUPLICATE, {"files": 8})
     plant(place, stream((delta(5, -1, initial=True),)))
-    assert ask(logs_of_checkpoint(place), Question()).verdict is Verdict.SAFE
+    assert ask(logs_of_checkpoint(place), Question()).verdict is Verdict.UNKNOWN
 
 
 # Files
