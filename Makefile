@@ -26,7 +26,7 @@ demo-upgrade: java venv jars ## Upgrade a live stream with the DAG safe_upgrade,
 	@$(PY) -m demo.upgrade.main $(if $(BAD),--bad $(BAD)) $(ARGS)
 
 test-fast: venv ## Run the tests of the core that need no Java, in a minute
-	@$(PY) -m pytest -n auto --dist worksteal -m fast tests/unit $(ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal -m "not (thorough or slow or bench or other_spark)" tests/unit $(ARGS)
 
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -n auto --dist loadfile $(ARGS)

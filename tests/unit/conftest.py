@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,9 +15,27 @@ from tests.unit.checkpoint.stores import forget_all, in_memory
 settings.register_profile("unit", deadline=None, database=None, derandomize=not os.environ.get("EXPLORE"))
 settings.load_profile("unit")
 
+#: Tests that `make test-fast` leaves out, by the beginning of their ids: those that take long, and those that read Spark's jars.
+THOROUGH = tuple(
+    line for line in Path(__file__).with_name("thorough.txt").read_text().splitlines() if not line.startswith("#")
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is thorough."""
+    for item in items:
+        if item.nodeid.partition("[")[0] in THOROUGH or item.nodeid.partition("::")[0] in THOROUGH:
+            item.add_marker(pytest.mark.thorough)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_memory() -> Iterator[None]:
+    """What a test leaves in memory, all listings of later tests would walk over."""
+    yield
+    forget_all()
+
 
 @pytest.fixture
-def place() -> Iterator[Location]:
+def place() -> Location:
     """An empty place in memory."""
-    yield in_memory()
-    forget_all()
+    return in_memory()

@@ -126,6 +126,16 @@ def test_make_alone_explains_every_command() -> None:
     assert targets - set(re.findall(r"^  make (\S+)", shown, re.MULTILINE)) == {"java", "jars-s3a"}
 
 
+def test_what_the_fast_run_leaves_out_exists() -> None:
+    gone = []
+    for line in (ROOT / "tests/unit/thorough.txt").read_text().splitlines()[1:]:
+        file, _, name = line.partition("::")
+        test = name.rpartition("::")[2] or "test_"
+        if not (ROOT / file).exists() or not re.search(rf"def {test}", (ROOT / file).read_text()):
+            gone.append(line)
+    assert gone == []
+
+
 # --- the workflows; `make lint-workflows` checks their grammar ---
 
 WORKFLOWS = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}

@@ -23,6 +23,7 @@ from airflow_ckpt_provider.errors import CkptError, MissingFileError
 from airflow_ckpt_provider.verdict import Verdict
 from tests.samples.archives import VERSIONS, Sample, kinds_of, offset_lines, sample
 from tests.samples.kinds import KINDS
+from tests.unit.checkpoint.stores import forget_all
 
 #: 2024-01-01T00:05:04, the newest event of the sixth file.
 SIXTH_FILE = 1_704_067_504_000
@@ -120,10 +121,8 @@ def checkpoint(version: str, kind: str) -> Iterator[Checkpoint]:
     """The sample in memory."""
     if kind not in kinds_of(version):
         pytest.skip("not in this version")
-    fs = fsspec.filesystem("memory")
-    root = f"/samples/{uuid.uuid4()}"
-    yield in_memory(root, sample(version, kind).files)
-    fs.rm(root, recursive=True)
+    yield in_memory(f"/samples/{uuid.uuid4()}", sample(version, kind).files)
+    forget_all()
 
 
 def in_memory(root: str, files: dict[str, bytes]) -> Checkpoint:
