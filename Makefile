@@ -29,7 +29,7 @@ test-fast: venv ## Run the tests of the core that need no Java, in a minute
 	@$(PY) -m pytest -n auto --dist worksteal -m "not (thorough or slow or bench or other_spark)" tests/unit $(ARGS)
 
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
-	@$(PY) -m pytest -n auto --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: venv ## Check style and types
 	@$(PY) -m ruff check .
