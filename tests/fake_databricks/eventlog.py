@@ -8,6 +8,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from operator import eq, ge, gt, le, lt
 from typing import Any
 
@@ -39,6 +40,10 @@ class EventLog:
         self.metrics: list[Event] = []
         #: Whether the interface returns METRICS events: "stored only in the Delta table" says the schema's page.
         self.metrics_over_rest = False
+        #: Whether pages have fewer events than asked for, or none, though more follow.
+        self.short_pages = False
+        #: How long events are kept; no page of the vendor says it. ``None``: for ever.
+        self.kept_for: timedelta | None = None
 
     def note(
         self,
@@ -79,7 +84,13 @@ class EventLog:
     @property
     def table(self) -> list[Event]:
         """The event log as its table has it."""
-        return sorted([*self.events, *self.metrics], key=_number)
+        return sorted(self._kept([*self.events, *self.metrics]), key=_number)
+
+    def _kept(self, events: list[Event]) -> list[Event]:
+        if self.kept_for is None:
+            return events
+        since = self._clock.now() - self.kept_for
+        return [event for event in events if parse(event["timestamp"]) >= since]
 
     def page(self, filter: str, order_by: str, max_results: int, token: str) -> dict[str, Any]:
         """One page of the answer to ``GET …/events``.
@@ -87,13 +98,18 @@ class EventLog:
         :raises ApiError: 400 for a filter, an order or a token that the API does not know.
         """
         asked: dict[str, Any] = _untoken(token) if token else {"filter": filter, "order": order_by, "from": 0}
-        events = [event for event in self.events if _matches(asked["filter"])(event)]
+        events = [event for event in self._kept(self.events) if _matches(asked["filter"])(event)]
         if not _ascending(asked["order"]):
             # New events come in front: a page token counts from the end.
             events = [event for event in events if not asked["from"] or _number(event) < asked["from"]][::-1]
         else:
             events = [event for event in events if _number(event) > asked["from"]]
         size = min(max_results or _DEFAULT, PAGE)
+        if self.short_pages:
+            size = min(size, 3) if token else 0
+        if not size and events:
+            newest = _number(events[0]) + (-1 if _ascending(asked["order"]) else 1)
+            return {"events": [], "next_page_token": _token({**asked, "from": newest})}
         answer: dict[str, Any] = {"events": events[:size]}
         if not answer["events"]:
             return {}

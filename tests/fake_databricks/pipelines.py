@@ -34,6 +34,7 @@ class Pipeline:
     :param qualified_names: whether events call flows and datasets by all three parts of their names: all, none (older pipelines),
         or ``None``: all but the flows whose code names them.
     :param reset_without_refresh: what becomes of a reset of a flow whose table is in no selection, while others are.
+    :param serverless: otherwise it runs on clusters of its own, which the specification names.
     :param failed_state: state of the pipeline after an update has failed.
     :param progress_as_text: whether ``stream_progress`` has its progress as ``progress_json``, a text.
     :param history_names_batches: whether the history of the tables names the query and the batch that wrote a version.
@@ -55,6 +56,7 @@ class Pipeline:
         parameters: dict[str, str] | None = None,
         continuous: bool = False,
         development: bool = False,
+        serverless: bool = True,
         channel: str = "CURRENT",
         pace: Pace | None = None,
         update_retries: int = 0,
@@ -76,7 +78,7 @@ class Pipeline:
             "channel": channel,
             "continuous": continuous,
             "development": development,
-            "serverless": True,
+            **({"serverless": True} if serverless else {"clusters": [{"label": "default", "num_workers": 2}]}),
             "configuration": dict(configuration or {}),
             "libraries": [{"notebook": {"path": f"/pipelines/{name}"}}],
         }

@@ -119,7 +119,9 @@ def test_sql_reads_parameters(workspace: FakeWorkspace, pipeline: Pipeline) -> N
     assert count(workspace) == (25, 25)
 
 
-def test_python_reads_the_configuration_and_it_is_put_back(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+@pytest.mark.parametrize("serverless", [True, False])
+def test_python_reads_the_configuration_and_it_is_put_back(workspace: FakeWorkspace, serverless: bool) -> None:
+    pipeline = broken(workspace, serverless=serverless)
     spec = dict(pipeline.spec)
     result = Task(lambda: reset(pipeline, configuration=WANTED)).attempt()
     assert result["plan"]["verdict"] == "SAFE"

@@ -152,6 +152,19 @@ def test_the_end_of_the_newest_batch_is_exact(workspace: FakeWorkspace, kind: Ki
     assert rows_of(workspace) == (15, 15)
 
 
+@pytest.mark.parametrize("short_pages", [True, False])
+@pytest.mark.parametrize("kept_for", [None, timedelta(hours=1)])
+def test_events_in_short_pages_and_those_that_are_too_old(
+    workspace: FakeWorkspace, short_pages: bool, kept_for: timedelta | None
+) -> None:
+    pipeline, source = made(workspace, "delta")
+    broken(workspace, pipeline, source)
+    pipeline.events.short_pages, pipeline.events.kept_for = short_pages, kept_for
+    position = only(steps(workspace, pipeline, "delta"))
+    found = ("SAFE", "progress", {"startingVersion": "12"})
+    assert (position.verdict.value, position.how, position.options) == (("UNKNOWN", "", {}) if kept_for else found)
+
+
 @pytest.mark.parametrize("kind", ["kafka", "delta", "files"])
 def test_control_without_a_position_all_is_written_again(workspace: FakeWorkspace, kind: Kind) -> None:
     pipeline, source = made(workspace, kind)

@@ -244,6 +244,14 @@ def test_an_active_update_is_stopped(workspace: FakeWorkspace, broken: Pipeline,
     assert ids(workspace) == ALL
 
 
+@pytest.mark.parametrize("room", ["fail", "wait", "stop"])
+@pytest.mark.parametrize("failed_state", ["IDLE", "FAILED"])
+def test_a_pipeline_whose_update_has_failed_is_at_rest(broken: Pipeline, failed_state: str, room: str) -> None:
+    broken.failed_state = failed_state
+    assert broken.state == failed_state
+    assert Task(lambda: reset(broken, on_active_update=room)).attempt()["state"] == "COMPLETED"
+
+
 def test_conflict_that_comes_between_look_and_start(workspace: FakeWorkspace, broken: Pipeline) -> None:
     workspace.fault("POST", r"/updates$", status=409)
     with pytest.raises(AirflowFailException, match="409"):
