@@ -157,9 +157,9 @@ class _Start:
                 "table holds the "
                 "rows of those batches is not known",
             )
-        last = max(kept)
-        missing = _missing_between(self, min(kept), last)
-        doubts = [*_doubled(kept)]
+        first, last = min(kept), max(kept)
+        missing = _missing_between(self, first, last)
+        doubts = [*_doubled(kept), *self._lost_below(first)]
         if missing:
             doubts.append(
                 f"the table has no commit of {_batches(missing)}, though it has older and newer ones: their rows are missing if "
@@ -172,7 +172,22 @@ class _Start:
                 f"batches {tail[0]} to "
                 f"{tail[-1]} are missing if those batches had any"
             )
-        return (*doubts, *self._strange(min(kept)))
+        return (*doubts, *self._strange(first))
+
+    def _lost_below(self, oldest: int) -> list[str]:
+        """Batches below the oldest one in the table that it had once, and what left it before that one was written."""
+        written = self.batches_of((*self.history.commits, *self.history.left))
+        if lost := sorted({batch for batch in written if batch < oldest}):
+            return [
+                f"{_batches(lost)} were taken out of the table and not written again: their rows are missing if they had any"
+            ]
+        first = next(i for i, c in enumerate(self.before) if self.ids.is_own(c))
+        if oldest > 0 and self.history.gap is not None and self.history.gap <= first:
+            return [
+                f"the table begins with batch {oldest} of the query, and snapshots left it before that one was written: whether "
+                "they had older batches is not known"
+            ]
+        return []
 
     def _strange(self, oldest: int) -> list[str]:
         """Unknown ids that may be the stream's, if the table is not right then.

@@ -89,6 +89,9 @@ class TableHistory:
     :param snapshots: ids of the commits, in an Iceberg table.
     :param references: name of a branch or tag -> its snapshot, in an Iceberg table.
     :param elsewhere: commits of streams that never were in the table's main line, such as those of a branch (Iceberg).
+    :param left: commits that were in the table's main line once, and left it (Iceberg; of Delta they are among the commits).
+    :param gap: version of the first commit before which others were made that are not in the main line, in a log that is whole
+        (Iceberg); ``None``: there is none.
     :param doubt: why something newer than this may be the table's current log; ``None``: it is current.
     :param is_described: the commits that are left say the table's protocol and its properties.
     """
@@ -102,6 +105,8 @@ class TableHistory:
     snapshots: tuple[int, ...] = ()
     references: Mapping[str, int] = field(default_factory=dict)
     elsewhere: tuple[TableCommit, ...] = ()
+    left: tuple[TableCommit, ...] = ()
+    gap: int | None = None
     doubt: str | None = None
     is_described: bool = True
 

@@ -275,18 +275,25 @@ def beyond_the_log(sink: Sink, history: TableHistory, ids: QueryIds) -> dict[str
 
 
 def _with_whole_version(place: Location, history: TableHistory, report: SinkReport) -> SinkReport:
-    """Choose, among the versions with the same rows, one whose files are all there: ``VACUUM`` deletes what left the table."""
+    """Choose, among the versions with the same rows, one that the log still tells and whose files are all there.
+
+    ``VACUUM`` deletes what left the table. Log clean-up may leave commits below the oldest checkpoint of the log.
+    """
     rollback = report.rollback
     if rollback is None or rollback.to_version is None:
         return report
-    gone: dict[int, str] = {}
+    commits = read_delta_log(place)
+    obstacles: list[str] = []
     for version in equal_versions(history, rollback.to_version):
-        missing = missing_for_version(place, history, version)
-        if missing is None:
+        if not commits.can_rebuild(version):
+            obstacles.append(
+                f"version {version} cannot be put together any more: the log lacks commits before it, and has no checkpoint that "
+                "is old enough"
+            )
+        elif missing := missing_for_version(place, history, version):
+            obstacles.append(
+                f"version {version} needs the data file {missing}, which is gone (VACUUM): no version with these rows is whole"
+            )
+        else:
             return replace(report, rollback=replace(rollback, to_version=version))
-        gone[version] = missing
-    version, path = next(iter(gone.items()))
-    obstacle = (
-        f"version {version} needs the data file {path}, which is gone (VACUUM): no version with these rows is whole"
-    )
-    return replace(report, rollback=None, obstacle=obstacle)
+    return replace(report, rollback=None, obstacle=obstacles[0])

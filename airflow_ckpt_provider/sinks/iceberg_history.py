@@ -63,6 +63,11 @@ def history_of_metadata(metadata: Mapping[str, Any], uri: str, *, path: str, dou
         first = 0 if is_whole else 1
         commits = tuple(_commit(number, snapshots[id_]) for number, id_ in enumerate(line, start=first))
         elsewhere = tuple(_commit(0, snapshots[id_]) for id_ in sorted(outside_main(metadata)))
+        out = snapshots.keys() - {*line, *outside_main(metadata)}
+        left = tuple(_commit(0, snapshots[id_]) for id_ in sorted(out))
+        numbers = (int(snapshots[id_].get("sequence-number") or 0) for id_ in line)
+        # Each snapshot of the table takes the next number, those of other branches and those that left main too.
+        gap = next((place for place, number in enumerate(numbers) if number > place + 1), None) if is_whole else None
         properties = {str(key): str(value) for key, value in (metadata.get("properties") or {}).items()}
         references = {str(name): int(ref["snapshot-id"]) for name, ref in (metadata.get("refs") or {}).items()}
         table_id = str(metadata["table-uuid"])
@@ -81,6 +86,8 @@ def history_of_metadata(metadata: Mapping[str, Any], uri: str, *, path: str, dou
         snapshots=tuple(line),
         references=references,
         elsewhere=_of_streams(elsewhere),
+        left=_of_streams(left),
+        gap=gap,
         doubt=doubt,
     )
 

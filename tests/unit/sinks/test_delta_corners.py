@@ -264,6 +264,22 @@ class TestACleanedLog:
         assert report.rollback is None
         assert "the table is append-only" in (report.obstacle or "")
 
+    def test_a_version_whose_commit_is_left_without_those_before_it(self, table: Table) -> None:
+        """Nobody can put it together: the plan promised a rollback that deltalake and Spark then refused."""
+        table.batch(0, 1, 2, 3).clean_log(1)
+        report = look(table, 1)
+        assert (report.verdict, report.rollback) == (Verdict.WILL_SKIP, None)
+        assert (report.obstacle or "").startswith(
+            "version 1 cannot be put together any more: the log lacks commits before it"
+        )
+        with pytest.raises(Exception, match="No table metadata or protocol found"):
+            DeltaTable(table.path).restore(1)
+        table.batch(4)
+        assert (rollback := look(table, 3).rollback)
+        assert rollback.to_version == 3
+        table.roll_back(3)
+        assert look(table, 3).verdict is Verdict.SAFE
+
     def test_a_feature_that_only_the_checkpoint_names(self, table: Table) -> None:
         table.batch(0)
         features = {"readerFeatures": [], "writerFeatures": ["appendOnly", "domainMetadata", "rowTracking"]}
@@ -275,8 +291,8 @@ class TestACleanedLog:
         before = read_table_history(table.place)
         assert before.features - RESTORED_WITHOUT_SPARK == {"domainMetadata", "rowTracking"}
         self.batch_by_spark(table, 1)
-        self.batch_by_spark(table, 2)
         DeltaTable(table.path).create_checkpoint()
+        self.batch_by_spark(table, 2)
         for version in range(3):
             table.place.delete(commit_path(version))
         report = look(table, 1)

@@ -163,6 +163,16 @@ def test_rolled_back_and_replayed_it_is_exact(name: str, target: int, tmp_path: 
     assert table.held - mine <= strangers
 
 
+def test_everything_was_restored_away_before_the_stream_went_on(tmp_path: Path) -> None:
+    """It was SAFE: the oldest batch in the table is the first that anything was compared with."""
+    table = Table(tmp_path / "table").rows("a").batch(0, 1).restore(0).batch(2, 3)
+    assert table.held == {"a", f"{QUERY}/2", f"{QUERY}/3"}
+    report = table.look(3)
+    lost = "batches 0 to 1 were taken out of the table and not written again: their rows are missing if they had any"
+    assert (report.verdict, report.reasons) == (Verdict.UNKNOWN, (lost,))
+    assert table.look(2).doubts == (lost,)
+
+
 def test_what_others_wrote_is_named(tmp_path: Path) -> None:
     table = Table(tmp_path / "table").batch(0, 1).rows("a").batch(2).rows("b")
     rollback = table.look(1).rollback

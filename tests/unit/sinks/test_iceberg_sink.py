@@ -209,6 +209,25 @@ def test_a_gap_below_the_target_is_not_safe(table: Table) -> None:
     assert "rows of batches 3 to 4 are missing if those batches had any" in report.reasons[0]
 
 
+def test_everything_was_rolled_back_before_the_stream_went_on(table: Table) -> None:
+    """It was SAFE. While the snapshots are there they say what is missing, then only their numbers say that there were some."""
+    first = table.rows("a").head
+    table.batch(0, 1)
+    table.table.manage_snapshots().set_current_snapshot(first).commit()
+    table.batch(2, 3)
+    assert table.held == ["a", f"{QUERY}/2", f"{QUERY}/3"]
+    report = table.look(3, newest=3)
+    lost = "batches 0 to 1 were taken out of the table and not written again: their rows are missing if they had any"
+    assert (report.verdict, report.reasons) == (Verdict.UNKNOWN, (lost,))
+    for snapshot in table.table.snapshots()[1:3]:
+        table.table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+    report = table.look(3, newest=3)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons[0].startswith(
+        "the table begins with batch 2 of the query, and snapshots left it before that one"
+    )
+
+
 class TestBranches:
     """Iceberg looks at main alone."""
 
