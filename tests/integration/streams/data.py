@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 #: What every input row is, in Spark's words.
@@ -26,6 +27,16 @@ def put_files(directory: Path, count: int, *, start: int = 0) -> None:
         _put(directory / "a", number, events + again)
         answers = [_event(n, r) for n in (number - 2, number, number + 1) if n >= 0 for r in range(n % 3, _ROWS, 3)]
         _put(directory / "b", number, answers)
+
+
+def stateless_rows(file: int, *, faulty: bool = False) -> Counter[tuple[str, int]]:
+    """Id and value of the rows that the stateless streams of ``kinds.py`` make of a file.
+
+    :param faulty: by the code with a bug.
+    """
+    events = [_event(file, r) for r in range(_ROWS)] + ([_event(file - 2, r) for r in range(3)] if file >= 2 else [])
+    values = [(str(e["id"]), int(str(e["v"])) * 10 + 1 if faulty else int(str(e["v"]))) for e in events]
+    return Counter((id_, v * 2) for id_, v in values if v % 7 != 3)
 
 
 def _event(file: int, row: int) -> dict[str, object]:

@@ -222,6 +222,8 @@ KINDS = {
     "described_to_files": Kind(_described, sink="json"),
     **REWOUND,
     "kafka": Kind(_kafka),
+    "stateless_to_iceberg": Kind(_stateless, conf=_SPARKS_OWN_RETENTION, sink="iceberg"),
+    "stateless_merged_into_iceberg": Kind(_stateless, conf=_SPARKS_OWN_RETENTION, sink="iceberg merge"),
     "delta_sink": Kind(_stateless, sink="delta"),
     "dedup_to_two_tables": Kind(_deduplicated, conf=_CHANGELOG | _SOME_BATCHES, sink="two tables"),
     "async_progress": Kind(

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tests.integration.streams.kinds import FAULT, KINDS
 from tests.integration.streams.session import start_session
-from tests.integration.streams.sink import merger, splitter, writer
+from tests.integration.streams.sink import merger, merger_into_iceberg, splitter, writer
 
 
 def start_query(
@@ -48,7 +48,11 @@ def start_query(
         return stream.foreachBatch(merger(out)).start()
     if chosen.sink == "two tables":
         return stream.foreachBatch(splitter(out)).start()
+    if chosen.sink == "iceberg merge":
+        return stream.foreachBatch(merger_into_iceberg(out)).start()
     stream = stream.format(chosen.sink)
+    if chosen.sink == "iceberg":
+        return stream.toTable(out)
     return stream.start() if chosen.sink == "noop" else stream.start(out)
 
 

@@ -50,6 +50,19 @@ def merger(out: str) -> Callable[[DataFrame, int], None]:
     return merge
 
 
+def merger_into_iceberg(table: str) -> Callable[[DataFrame, int], None]:
+    """A ``foreachBatch`` function that merges rows by id into an Iceberg table: it leaves no query id in the table."""
+
+    def merge(frame: DataFrame, batch_id: int) -> None:
+        frame.dropDuplicates(["id"]).createOrReplaceTempView("arrived")
+        frame.sparkSession.sql(
+            f"MERGE INTO {table} t USING arrived s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.v = s.v "
+            "WHEN NOT MATCHED THEN INSERT (id, k, v, ts) VALUES (s.id, s.k, s.v, s.ts)"
+        )
+
+    return merge
+
+
 def splitter(out: str) -> Callable[[DataFrame, int], None]:
     """A ``foreachBatch`` function that writes into two Delta tables: all rows, and those with an even value."""
 

@@ -277,7 +277,7 @@ class TestACleanedLog:
         table.batch(4)
         assert (rollback := look(table, 3).rollback)
         assert rollback.to_version == 3
-        table.roll_back(3)
+        roll_back_table(TableTarget(table.place, 3, QUERY, 3, "7f3a", {}), expected=4)
         assert look(table, 3).verdict is Verdict.SAFE
 
     def test_a_feature_that_only_the_checkpoint_names(self, table: Table) -> None:
