@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,15 +25,22 @@ class Table:
 
     :param root: directory for the catalog and the table.
     :param rest: URI of a REST catalog; by default it is one of SQL.
+    :param columns: of the table.
     """
 
-    def __init__(self, root: Path, *, rest: str | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        rest: str | None = None,
+        columns: Sequence[tuple[str, pa.DataType]] = (("row", pa.string()),),
+    ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         sql = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/wh"}
         self.properties = {"type": "rest", "uri": rest} if rest else sql
         self._catalog = load_catalog("lake", **self.properties)
         self._catalog.create_namespace("sales")
-        self._catalog.create_table("sales.orders", pa.schema([("row", pa.string())]))
+        self._catalog.create_table("sales.orders", pa.schema(list(columns)))
 
     @property
     def table(self) -> PyIcebergTable:
@@ -48,7 +56,7 @@ class Table:
 
     def batch(self, *batches: int, query: str = QUERY) -> Table:
         for batch in batches:
-            memory = self._remembered(query)
+            memory = self.remembered(query)
             if memory is None or memory < batch:
                 self._write([f"{query}/{batch}"], {QUERY_ID: query, EPOCH_ID: str(batch)})
         return self
@@ -119,7 +127,7 @@ class Table:
         (metadata / "version-hint.text").write_text("1")
         return directory
 
-    def _remembered(self, query: str) -> int | None:
+    def remembered(self, query: str) -> int | None:
         """``SparkWrite.findLastCommittedEpochId``."""
         table = self.table
         at = table.current_snapshot()
