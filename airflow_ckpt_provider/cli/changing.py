@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Any
 
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Call, UsageError
-from airflow_ckpt_provider.cli.spark_submit import restore_by_command
+from airflow_ckpt_provider.cli.spark_submit import restore_by_command, run_by_command
 from airflow_ckpt_provider.cli.stop_probes import probes_of
+from airflow_ckpt_provider.sinks.named_tables import UNITY, TableEngine
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
+from airflow_ckpt_provider.sinks.spark_tables import SparkTables
+from airflow_ckpt_provider.sinks.unity_catalog import UnityCatalog
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -23,6 +27,7 @@ def sinks_of(call: Call) -> tuple[Sink, ...]:
         raise UsageError(
             "--spark-sink names one of several sinks", hint="name the sinks as Spark does, and leave it out"
         )
+    engines = engines_of(call)
     ids = args.txn_app_id or [None]
     if len(ids) not in (1, len(names)) or (len(ids) == 1 and ids[0] == ""):
         raise UsageError(
@@ -39,9 +44,40 @@ def sinks_of(call: Call) -> tuple[Sink, ...]:
                 app_id=app_id,
                 storage_options=dict(args.sink_option),
                 by_spark=restore_by_command(command, uri=args.spark_sink) if command else None,
+                engines=engines,
             )
             for name, app_id in zip(names, ids * len(names) if len(ids) == 1 else ids, strict=True)
         ]
+    )
+
+
+def engines_of(call: Call) -> tuple[TableEngine, ...]:
+    """What knows tables by their names, as the arguments say; nothing is connected to yet."""
+    args = call.args
+    found: list[TableEngine] = []
+    warehouse, profile = getattr(args, "warehouse", None), getattr(args, "profile", None)
+    if warehouse or profile or any(name.startswith(f"{UNITY}:") for name in args.sink or ()):
+        found.append(_unity_catalog(profile, warehouse))
+    if command := getattr(args, "spark_submit", None):
+        found.append(SparkTables(run_by_command(command)))
+    return tuple(found)
+
+
+def _unity_catalog(profile: str | None, warehouse: str | None) -> UnityCatalog:
+    from airflow_ckpt_provider.cli.databricks_client import DatabricksClient, open_client
+    from airflow_ckpt_provider.lakeflow.queries import warehouse_queries
+
+    @cache
+    def client() -> DatabricksClient:
+        return open_client(profile)
+
+    def statement(text: str, *, once: bool) -> list[dict[str, Any]]:
+        return warehouse_queries(client(), str(warehouse), once=once)(text)
+
+    return UnityCatalog(
+        lambda name: client().find_table(name),
+        partial(statement, once=False) if warehouse else None,
+        partial(statement, once=True) if warehouse else None,
     )
 
 

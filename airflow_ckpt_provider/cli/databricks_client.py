@@ -96,9 +96,16 @@ class DatabricksClient:
     def get_table(self, name: str) -> dict[str, Any] | None:
         """Return a table of Unity Catalog; ``None`` where it is not there or may not be seen."""
         try:
-            return self._read(f"{_TABLES}/{quote(name, safe='')}", {}, f"table {name}")
+            return self.find_table(name)
         except (NoSuchPipelineError, WorkspaceForbiddenError, RefusedError):
             return None
+
+    def find_table(self, name: str) -> dict[str, Any]:
+        """Return a table of Unity Catalog.
+
+        :raises CkptError: it is not there, or may not be seen.
+        """
+        return self._read(f"{_TABLES}/{quote(name, safe='')}", {}, f"table {name}")
 
     def get_statement(self, statement_id: str) -> dict[str, Any]:
         """Return a statement."""
@@ -132,10 +139,14 @@ class DatabricksClient:
         """Put other settings in place of all that a pipeline has; the request is sent once."""
         self._send("PUT", _endpoint(pipeline_id, ""), {}, dict(body), f"pipeline {pipeline_id}")
 
-    def send_statement(self, statement: str, warehouse_id: str) -> str:
-        """Send a statement that may be sent again; return its id."""
+    def send_statement(self, statement: str, warehouse_id: str, *, once: bool = False) -> str:
+        """Send a statement; return its id.
+
+        :param once: never send it a second time: for statements that must not run twice.
+        """
         body = {"statement": statement, "warehouse_id": warehouse_id, "wait_timeout": "0s"}
-        answer = self._repeated("POST", _STATEMENTS, {}, body, f"warehouse {warehouse_id}")
+        send = self._send if once else self._repeated
+        answer = send("POST", _STATEMENTS, {}, body, f"warehouse {warehouse_id}")
         return str(answer["statement_id"])
 
     # -----------------------------------------------------------------------------------------------------------------

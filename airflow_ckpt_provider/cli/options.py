@@ -235,8 +235,9 @@ SINK_OPTION = Option(
 SINK = (
     Option(
         ("--sink",),
-        "what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, "
-        "iceberg:CATALOG.NAMESPACE.TABLE, or foreachBatch, foreach or kafka; repeatable, where the query writes to several",
+        "what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, a table by its name "
+        "(CATALOG.SCHEMA.TABLE, or with unity:, iceberg: or spark: in front), or foreachBatch, foreach, kafka; repeatable, for a "
+        "query that writes to several",
         {"type": filled, "action": "append", "default": [], "metavar": "SINK"},
     ),
     Option(
@@ -246,6 +247,16 @@ SINK = (
         {"type": str, "action": "append", "default": [], "metavar": "ID"},
     ),
     SINK_OPTION,
+    Option(
+        ("--warehouse",),
+        "SQL warehouse of Databricks, which describes and restores a table of Unity Catalog whose log cannot be read from here",
+        {"type": filled, "metavar": "ID"},
+    ),
+    Option(
+        ("--profile",),
+        "profile of ~/.databrickscfg to look tables of Unity Catalog up (default: as the Databricks SDK finds a login)",
+        {"type": filled, "metavar": "NAME"},
+    ),
 )
 
 ACCEPT = Option(

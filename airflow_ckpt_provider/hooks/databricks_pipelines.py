@@ -121,11 +121,18 @@ class DatabricksPipelinesHook(DatabricksHook):
     def get_table(self, name: str) -> dict[str, Any] | None:
         """Return a table of Unity Catalog (``TableInfo``); ``None`` where it is not there or may not be seen."""
         try:
-            with _translated(f"table {name}"):
-                return _answer(self._do_api_call(("GET", f"{_TABLES}/{quote(name, safe='')}")))
+            return self.find_table(name)
         except (NoSuchPipelineError, WorkspaceForbiddenError, RefusedError) as e:
             self.log.info("Table %s is not seen in Unity Catalog: %s", name, e.message)
             return None
+
+    def find_table(self, name: str) -> dict[str, Any]:
+        """Return a table of Unity Catalog.
+
+        :raises CkptError: it is not there, or may not be seen.
+        """
+        with _translated(f"table {name}"):
+            return _answer(self._do_api_call(("GET", f"{_TABLES}/{quote(name, safe='')}")))
 
     def pipeline_id(self, *, pipeline_id: str | None = None, pipeline_name: str | None = None) -> str:
         """Return the id of a pipeline that is given by id or by name.

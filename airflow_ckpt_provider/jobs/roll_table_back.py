@@ -22,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     :return: the exit code: 0 done, 1 refused because somebody wrote into the table since.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--table", required=True, help="the table's directory, as Spark names it")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--table", help="the table's directory, as Spark names it")
+    which.add_argument("--name", help="the table's name in a catalog of Spark, in backticks where it needs them")
     parser.add_argument("--version", required=True, type=int, help="the version to go back to")
     parser.add_argument("--expected", type=int, help="the version the table has to have before (default: any)")
     parser.add_argument("--plan", help="the plan it is done for: kept with the commit, so that a second run finds it")
@@ -31,23 +33,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName("roll table back").getOrCreate()
-    quoted = args.table.replace("`", "``")
-    newest = spark.sql(f"DESCRIBE HISTORY delta.`{quoted}` LIMIT 1").collect()[0]
+    named = args.name or args.table
+    table = args.name or "delta.`" + args.table.replace("`", "``") + "`"
+    newest = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
     words = f"airflowCkptPlan={args.plan}" if args.plan else None
     to_version = str(newest["operationParameters"].get("version")) == str(args.version)
     restored = newest["operation"] == "RESTORE" and to_version and newest["userMetadata"] == words
     if not restored and args.expected is not None and newest["version"] != args.expected:
         print(
-            f"{args.table} is at version {newest['version']}, not {args.expected}: somebody wrote into it; nothing was changed",
+            f"{named} is at version {newest['version']}, not {args.expected}: somebody wrote into it; nothing was changed",
             file=sys.stderr,
         )
         return 1
     if not restored:
         if words:
             spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", words)
-        spark.sql(f"RESTORE TABLE delta.`{quoted}` TO VERSION AS OF {args.version}")
-        newest = spark.sql(f"DESCRIBE HISTORY delta.`{quoted}` LIMIT 1").collect()[0]
-    print(json.dumps({"table": args.table, "restored": args.version, "version": newest["version"]}))
+        spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {args.version}")
+        newest = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]
+    print(json.dumps({"table": named, "restored": args.version, "version": newest["version"]}))
     return 0
 
 

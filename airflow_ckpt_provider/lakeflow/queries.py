@@ -1,4 +1,4 @@
-"""Statements on a SQL warehouse that only read, with their rows by column name."""
+"""Statements on a SQL warehouse, with their rows by column name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ Rows = list[dict[str, Any]]
 _ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
 #: Seconds between two looks at a statement, and for one statement altogether.
 _INTERVAL, _TIMEOUT = 2.0, 900.0
+#: The first look comes after this; each one waits twice as long as the one before, up to the interval.
+_FIRST = 0.1
 
 
 class Queries(Protocol):
@@ -29,8 +31,8 @@ class Queries(Protocol):
 class Statements(Protocol):
     """The statements interface, as the hook and the command line's client have it."""
 
-    def send_statement(self, statement: str, warehouse_id: str) -> str:
-        """Send a statement that may be sent again; return its id."""
+    def send_statement(self, statement: str, warehouse_id: str, *, once: bool = False) -> str:
+        """Send a statement, a second time only where it may be; return its id."""
         ...
 
     def get_statement(self, statement_id: str) -> dict[str, Any]:
@@ -48,18 +50,20 @@ def warehouse_queries(
     *,
     sleep: Callable[[float], None] = time.sleep,
     interval: float = _INTERVAL,
+    once: bool = False,
 ) -> Queries:
     """Make queries on a warehouse.
 
     :param statements: sends them.
     :param warehouse_id: the warehouse.
     :param sleep: waits between two looks.
-    :param interval: seconds between two looks.
+    :param interval: seconds between two looks at most.
+    :param once: a statement is sent once, for one that changes something. A ``WorkspaceError`` says that its end is not known.
     """
 
     def run(statement: str) -> Rows:
-        statement_id = statements.send_statement(statement, warehouse_id)
-        waited = 0.0
+        statement_id = statements.send_statement(statement, warehouse_id, once=once)
+        waited, pause = 0.0, min(_FIRST, interval)
         while True:
             found = statements.get_statement(statement_id)
             status = found.get("status") or {}
@@ -74,8 +78,8 @@ def warehouse_queries(
                 )
             if waited >= _TIMEOUT:
                 raise WorkspaceError(f"a statement has not ended after {waited:g} s: {statement}", hint="try again")
-            sleep(interval)
-            waited += interval
+            sleep(pause)
+            waited, pause = waited + pause, min(2 * pause, interval)
 
     return run
 
@@ -88,4 +92,7 @@ def _rows(statements: Statements, statement_id: str, found: dict[str, Any]) -> R
     while (index := data.get("next_chunk_index")) is not None:
         data = statements.get_statement_chunk(statement_id, int(index))
         rows += data.get("data_array") or ()
+    total = (found.get("manifest") or {}).get("total_row_count")
+    if total is not None and int(total) != len(rows):
+        raise WorkspaceError(f"a statement has {total} rows, and {len(rows)} of them came back", hint="try again")
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -7,11 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.lakeflow.queries import warehouse_queries
+from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import for_each, text, texts
 from airflow_ckpt_provider.operators.masking import MaskingOperator
-from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
+from airflow_ckpt_provider.operators.spark_restore import restore_by_connection, run_by_connection
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.sinks.named_tables import TableEngine
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
+from airflow_ckpt_provider.sinks.spark_tables import SparkTables
+from airflow_ckpt_provider.sinks.unity_catalog import UnityCatalog
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
@@ -20,17 +25,28 @@ if TYPE_CHECKING:
 class SinkOperator(MaskingOperator):
     """Base of the operators that ask the sink of a query.
 
-    :param sink: what the query writes to: the directory of a Delta table, an Iceberg table or a file sink,
-        ``iceberg:CATALOG.NAMESPACE.TABLE``, or ``foreachBatch``, ``foreach``, ``kafka``; a list where it writes to several.
-        ``None``: not known, and not asked. (templated)
+    :param sink: what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, a table by its name
+        (``CATALOG.SCHEMA.TABLE``, or with ``unity:``, ``iceberg:`` or ``spark:`` in front), or ``foreachBatch``, ``foreach``,
+        ``kafka``; a list where it writes to several. ``None``: not known, and not asked. (templated)
     :param sink_conn_id: Airflow connection to read the sink's log; ``None``: the environment's own credentials. Of several sinks
         one for all, or a list with one for each; so are the next two. (templated)
     :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table; ``None``: the query id. (templated)
     :param sink_options: settings of the table's store as ``deltalake`` names them, or of an Iceberg catalog as ``pyiceberg``
         names them. (templated)
+    :param databricks_conn_id: Airflow connection of type ``databricks``, to look tables of Unity Catalog up; ``None``:
+        they are not. (templated)
+    :param warehouse_id: SQL warehouse that describes and restores a table of Unity Catalog whose log cannot be read from here.
+        (templated)
     """
 
-    template_fields: Sequence[str] = ("sink", "sink_conn_id", "txn_app_id", "sink_options")
+    template_fields: Sequence[str] = (
+        "sink",
+        "sink_conn_id",
+        "txn_app_id",
+        "sink_options",
+        "databricks_conn_id",
+        "warehouse_id",
+    )
     spark_conn_id: str | None = None
     spark_settings: dict[str, Any] | None = None
 
@@ -41,6 +57,8 @@ class SinkOperator(MaskingOperator):
         sink_conn_id: str | Sequence[str | None] | None = None,
         txn_app_id: str | Sequence[str | None] | None = None,
         sink_options: dict[str, str] | Sequence[dict[str, str]] | None = None,
+        databricks_conn_id: str | None = None,
+        warehouse_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -48,6 +66,8 @@ class SinkOperator(MaskingOperator):
         self.sink_conn_id = sink_conn_id
         self.txn_app_id = txn_app_id
         self.sink_options = sink_options
+        self.databricks_conn_id = databricks_conn_id
+        self.warehouse_id = warehouse_id
 
     def _sinks(self) -> tuple[Sink, ...]:
         spark, names = text(self.spark_conn_id), texts(self.sink, "sink") or [""]
@@ -55,6 +75,7 @@ class SinkOperator(MaskingOperator):
         app_ids = for_each(self.txn_app_id, len(names), "txn_app_id")
         options = for_each(self.sink_options, len(names), "sink_options")
         by_spark = restore_by_connection(spark, **(self.spark_settings or {})) if spark else None
+        engines = self._engines(spark)
         return named_sinks(
             [
                 Sink.named(
@@ -63,10 +84,21 @@ class SinkOperator(MaskingOperator):
                     app_id=text(app_id),
                     storage_options=settings or {},
                     by_spark=by_spark,
+                    engines=engines,
                 )
                 for name, conn_id, app_id, settings in zip(names, conn_ids, app_ids, options, strict=True)
             ]
         )
+
+    def _engines(self, spark: str | None) -> tuple[TableEngine, ...]:
+        """What knows tables by their names; nothing is connected to yet."""
+        found: list[TableEngine] = []
+        if unity := text(self.databricks_conn_id):
+            found.append(_unity_catalog(unity, text(self.warehouse_id), caller=type(self).__name__))
+        if spark:
+            settings = {key: value for key, value in (self.spark_settings or {}).items() if key != "uri"}
+            found.append(SparkTables(run_by_connection(spark, **settings)))
+        return tuple(found)
 
     def _sink(self) -> Sink:
         """The only sink.
@@ -77,6 +109,17 @@ class SinkOperator(MaskingOperator):
         if len(sinks) > 1:
             raise RefusedError(f"sink has {len(sinks)} entries, and this task takes one", hint="give one sink")
         return sinks[0]
+
+
+def _unity_catalog(conn_id: str, warehouse: str | None, *, caller: str) -> UnityCatalog:
+    workspace = open_workspace(conn_id, caller=caller)
+    if warehouse is None:
+        return UnityCatalog(workspace.find_table)
+    return UnityCatalog(
+        workspace.find_table,
+        warehouse_queries(workspace, warehouse),
+        warehouse_queries(workspace, warehouse, once=True),
+    )
 
 
 def _open(uri: str, *, conn_id: str | None) -> Location:

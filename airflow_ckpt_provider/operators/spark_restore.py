@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -10,13 +11,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
 from airflow_ckpt_provider.sinks.spark_restore import APPLICATION, arguments_for
+from airflow_ckpt_provider.sinks.spark_tables import RunApplication
 
 
-def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: Any) -> RestoreBySpark:
-    """Run the application by ``spark-submit`` as a connection says.
+def run_by_connection(conn_id: str, **settings: Any) -> RunApplication:
+    """Run applications by ``spark-submit`` as a connection says.
 
     :param conn_id: id of a connection of type ``spark``.
-    :param uri: the table as Spark names it, where that differs from its address here, such as ``s3a://…``.
     :param settings: what else ``SparkSubmitHook`` is given: ``packages``, ``conf``, ….
     :raises MissingExtraError: Airflow's Spark provider is not installed; said before anything is changed.
     :raises RefusedError: there is no such connection; said before anything is changed.
@@ -36,15 +37,32 @@ def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: A
             hint=f"create it (airflow connections add {conn_id} …), or correct spark_conn_id",
         ) from e
 
-    def restore(target: TableTarget, expected: int) -> None:
-        arguments = arguments_for(target, expected, uri=uri)
-        hook = SparkSubmitHook(conn_id=conn_id, application_args=arguments, name="roll table back", **settings)
+    def run(application: str, arguments: list[str]) -> None:
+        hook = SparkSubmitHook(conn_id=conn_id, application_args=arguments, name=Path(application).stem, **settings)
         try:
-            hook.submit(APPLICATION)
+            hook.submit(application)
         except (AirflowException, OSError) as e:
             raise StorageError(
-                f"Spark did not restore {target.table} to version {target.version}: {e}",
-                hint="the task's log has what Spark said; the next attempt goes on from here",
+                f"Spark failed: {e}", hint="the task's log has what Spark said; the next attempt goes on from here"
             ) from e
+
+    return run
+
+
+def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: Any) -> RestoreBySpark:
+    """Restore a table by ``spark-submit`` as a connection says.
+
+    :param conn_id: id of a connection of type ``spark``.
+    :param uri: the table as Spark names it, where that differs from its address here, such as ``s3a://…``.
+    :param settings: see :func:`run_by_connection`, which also says what is raised before anything is changed.
+    """
+    run = run_by_connection(conn_id, **settings)
+
+    def restore(target: TableTarget, expected: int) -> None:
+        try:
+            run(APPLICATION, arguments_for(target, expected, uri=uri))
+        except StorageError as e:
+            message = f"Spark did not restore {target.table} to version {target.version}: {e.message}"
+            raise StorageError(message, hint=e.hint) from e
 
     return restore

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.sinks.named_tables import UNITY
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 
 UNTOUCHED = "untouched"
@@ -160,7 +161,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
     what = f"{kind} {plan_id}"
     if kind == RewindPlan.kind:
         plan = RewindPlan.of_document(document)
-        by_spark = " (both need --spark-submit, for Spark rolls the table back)" if plan.by_spark else ""
+        by_spark = _needs(plan)
         doing = f"rewound to batch {plan.batch_id} by plan {plan_id}"
         commands: tuple[str, ...] = (_again(place, plan), _undo(place, plan_id, [s.sink for s in plan.request.sinks]))
         if plan.chain:
@@ -185,6 +186,14 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         commands,
         plan_id,
     )
+
+
+def _needs(plan: RewindPlan) -> str:
+    """What the commands need besides, in words."""
+    kinds = {sink.report.kind for sink in plan.sinks if sink.by_spark}
+    if UNITY in kinds:
+        return " (both need --warehouse, for Unity Catalog rolls the table back)"
+    return " (both need --spark-submit, for Spark rolls the table back)" if kinds else ""
 
 
 def _same_command(place: str, repository: Repository | None, document: dict[str, Any]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import beyond_the_log
 from airflow_ckpt_provider.sinks.file_sink import FileSink, inspect_file_sink
 from airflow_ckpt_provider.sinks.kinds import Recognised, SinkStart
+from airflow_ckpt_provider.sinks.named_tables import BY_NAME
 from airflow_ckpt_provider.sinks.other_tables import doubt_of, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import without_memory
@@ -112,7 +113,7 @@ class Known:
     @property
     def is_of_another_package(self) -> bool:
         """Whether another package has its kind: what it does with a new query id, or with batch 0, is not known here."""
-        return self.found is not None and self.found.kind.kind not in ("delta", "iceberg", "file")
+        return self.found is not None and self.found.kind.kind not in ("delta", "iceberg", "file", *BY_NAME)
 
     @property
     def is_file_sink(self) -> bool:

@@ -33,8 +33,10 @@ from airflow_ckpt_provider.storage.location import Location
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
 PLAN_KEY = "airflowCkptPlan"
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+#: Table features under which the newest commits may not be in the table's log.
+CATALOG_MANAGED = frozenset({"catalogManaged", "catalogOwned-preview"})
 #: No version at all; -1 is the emptiness before version 0.
-_NO_VERSION = -2
+NO_VERSION = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +218,25 @@ def read_table_history(table: Location) -> TableHistory:
             metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
         settings = _settings(metadata or {}, protocol or {}) if changes else settings
         commits.append(_commit(version, actions, files, settings))
+    features = features_of(metadata or {}, protocol or {})
     return TableHistory(
         table.uri,
         tuple(commits),
         (metadata or {}).get("id"),
-        features_of(metadata or {}, protocol or {}),
+        features,
         (metadata or {}).get("configuration") or {},
+        doubt=_doubt_of(features),
         is_described=metadata is not None and protocol is not None,
+    )
+
+
+def _doubt_of(features: frozenset[str]) -> str | None:
+    """Why the newest versions may be elsewhere: the catalog of such a table keeps commits that are not in its log yet."""
+    managed = sorted(features & CATALOG_MANAGED)
+    return (
+        f"the table has the feature {managed[0]}: its newest versions may not be in its log; name the table, not its directory"
+        if managed
+        else None
     )
 
 
@@ -319,7 +333,7 @@ def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings
     changes = [a.get("add") or a.get("remove") for a in actions if "add" in a or "remove" in a]
     operation = str(info.get("operation", "unknown"))
     same = files.add(version, actions)
-    plan_id = info.get(PLAN_KEY) or _plan_in(info.get("userMetadata"))
+    plan_id = info.get(PLAN_KEY) or plan_in(info.get("userMetadata"))
     restored = _restored(info.get("operationParameters") or {}, same) if operation == "RESTORE" else None
     if plan_id and not changes and restored is None:
         restored = version - 1  # a rollback that changes only what the table remembers
@@ -368,14 +382,14 @@ def vector_path(vector: Mapping[str, Any]) -> str | None:
     return f"{directory}/{name}" if directory else name
 
 
-def _plan_in(words: Any) -> str | None:
+def plan_in(words: Any) -> str | None:
     """The plan that Spark's ``RESTORE`` was run for: Spark keeps one text of the user with a commit."""
     key, _, plan_id = words.partition("=") if isinstance(words, str) else ("", "", "")
     return plan_id if key == PLAN_KEY else None
 
 
 def _restored(parameters: Mapping[str, Any], same: int | None) -> int:
-    """The version a RESTORE went back to; ``_NO_VERSION`` where it cannot be told.
+    """The version a RESTORE went back to; ``NO_VERSION`` where it cannot be told.
 
     ``RESTORE … TO TIMESTAMP`` writes the local time of its driver, without a zone. The files tell the version then.
 
@@ -384,7 +398,7 @@ def _restored(parameters: Mapping[str, Any], same: int | None) -> int:
     version = parameters.get("version")
     if version not in (None, "", "null"):
         return int(str(version))
-    return _NO_VERSION if same is None else same
+    return NO_VERSION if same is None else same
 
 
 def _rows(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> int | None:

@@ -85,9 +85,25 @@ def roll_back_table(target: TableTarget, *, expected: int, by_spark: RestoreBySp
             f"{target.table}: the restore to version {target.version} left no commit of plan {target.plan_id}",
             hint="look at the table's history before anything else; the checkpoint stays sealed",
         )
+    if by_spark and done > expected + 1:
+        _name_lost(target, expected, done)
     how = "by Spark" if by_spark else f"it remembers batch {target.batch_id}"
     log.info("%s rolled back to version %d in version %d; %s", target.table, target.version, done, how)
     return done
+
+
+def _name_lost(target: TableTarget, expected: int, done: int) -> None:
+    """Spark's ``RESTORE`` takes no condition: see whether it took out what somebody wrote after the version was compared.
+
+    :raises StorageError: it did.
+    """
+    between = [c for c in read_table_history(target.table).commits if expected < c.version < done]
+    if lost := ", ".join(c.describe() for c in between if c.changes_data):
+        raise StorageError(
+            f"{target.table}: somebody wrote {lost} at the moment of the restore, which took their rows out in version {done}",
+            hint=f"stop whoever writes, and write those rows again, or give them back by hand: RESTORE TABLE "
+            f"delta.`{target.table.uri}` TO VERSION AS OF {done - 1}; the checkpoint stays sealed",
+        )
 
 
 def committed_by(table: Location, plan_id: str) -> int | None:

@@ -29,6 +29,13 @@ def is_this_all(sinks: Sequence[tuple[Sink, TableHistory | None]], ids: QueryIds
     )
 
 
+def notes_on(sinks: Sequence[tuple[Sink, TableHistory | None]], ids: QueryIds | None) -> tuple[str, ...]:
+    """What a plan says of its sinks besides: what became of names, and the question whether these are all."""
+    resolved = tuple(sink.resolved for sink, _ in sinks if sink.resolved)
+    question = is_this_all(sinks, ids)
+    return (*resolved, question) if question else resolved
+
+
 def _is_of_code(sink: Sink, history: TableHistory | None, ids: QueryIds | None) -> bool:
     if sink.kind in _CODE:
         return True

@@ -236,10 +236,12 @@ def installed_kinds() -> tuple[SinkKind, ...]:
 
 def _own_kinds() -> tuple[SinkKind, ...]:
     from airflow_ckpt_provider.sinks.delta_sink import DeltaSink
+    from airflow_ckpt_provider.sinks.described_sink import DescribedSink
     from airflow_ckpt_provider.sinks.file_sink import FileSink
     from airflow_ckpt_provider.sinks.iceberg_sink import IcebergSink
+    from airflow_ckpt_provider.sinks.named_tables import SPARK, UNITY
 
-    return (DeltaSink(), IcebergSink(), FileSink())
+    return (DeltaSink(), DescribedSink(UNITY), DescribedSink(SPARK), IcebergSink(), FileSink())
 
 
 def kind_named(name: str) -> SinkKind:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.iceberg_metadata import SCHEME
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark
+from airflow_ckpt_provider.sinks.named_tables import TableEngine, engine_for, engine_named, place_of, prefixed
 from airflow_ckpt_provider.sinks.other_tables import inspect_other_table, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, without_memory
@@ -32,6 +33,8 @@ class Sink:
     :param table: name of a sink that is given by its kind and name, such as ``CATALOG.NAMESPACE.TABLE`` of an Iceberg table;
         else empty.
     :param by_spark: restores a table that ``deltalake`` cannot restore; ``None``: there is no Spark to do it.
+    :param engines: know tables by their names.
+    :param resolved: what became of a name: where the table lies, or why its engine is asked; else empty.
     """
 
     place: Location | None = None
@@ -40,6 +43,8 @@ class Sink:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     by_spark: RestoreBySpark | None = None
     table: str = ""
+    engines: tuple[TableEngine, ...] = ()
+    resolved: str = ""
 
     @classmethod
     def named(
@@ -50,23 +55,31 @@ class Sink:
         app_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         by_spark: RestoreBySpark | None = None,
+        engines: Sequence[TableEngine] = (),
     ) -> Sink:
-        """The sink that a person names: a place, or the kind of one without a place.
+        """The sink that a person names: a place, a table by its name, or the kind of one without a place.
 
-        :param text: a path or URI; ``iceberg:CATALOG.NAMESPACE.TABLE``, or ``KIND:NAME`` of a kind of another package; or one of
-            ``foreachBatch``, ``foreach``, ``kafka``. Empty or ``None``: unknown.
+        :param text: a path or URI; ``CATALOG.SCHEMA.TABLE``, with ``unity:``, ``spark:`` or ``iceberg:`` in front where several
+            may know it; ``KIND:NAME`` of a kind of another package; or one of ``foreachBatch``, ``foreach``, ``kafka``. Empty
+            or ``None``: unknown.
         :param open_place: opens a place.
+        :param engines: know tables by their names.
+        :raises RefusedError: it looks like a name, and is none of a Delta table that a query writes to.
         """
         if not text:
             return cls()
         if text in WITHOUT_MEMORY:
             return cls(kind=text)
+        text = engine_for(text, engines, lambda: is_there(open_place(text))) or text
         if text.startswith(SCHEME):  # it compares query ids alone
             return cls(None, "iceberg", storage_options=storage_options or {}, table=text.removeprefix(SCHEME))
+        if by_name := prefixed(text):
+            found = cls(None, by_name[0], app_id or None, storage_options or {}, by_spark, by_name[1], tuple(engines))
+            return _resolved(found, open_place)
         kind, _, table = text.partition(":")
         if table and not table.startswith("/") and kind in _kinds():
             return cls(None, kind, app_id or None, storage_options or {}, by_spark, table)
-        return cls(open_place(text), "", app_id or None, storage_options or {}, by_spark)
+        return cls(open_place(text), "", app_id or None, storage_options or {}, by_spark, engines=tuple(engines))
 
     @property
     def name(self) -> str:
@@ -74,6 +87,24 @@ class Sink:
         if self.table:
             return f"{self.kind}:{self.table}"
         return self.place.uri if self.place else "" if self.kind == "unknown" else self.kind
+
+
+def _resolved(sink: Sink, open_place: Callable[[str], Location]) -> Sink:
+    """A table by its name: at its location where its log can be read there, else as its engine describes it."""
+    engine = engine_named(sink.kind, sink.engines)
+    found = engine.resolve(sink.table)
+    place, why = place_of(found, open_place)
+    if place is not None:
+        return replace(
+            sink, place=place, kind="", table="", resolved=f"{found.name} lies at {place.uri} ({engine.words})"
+        )
+    how = f"{found.name}: {why}. It is judged by DESCRIBE HISTORY, and rolled back by RESTORE TABLE of {engine.words}"
+    return replace(sink, table=found.name, resolved=how)
+
+
+def is_there(place: Location) -> bool:
+    """Whether a place has any files."""
+    return next(iter(place.walk()), None) is not None
 
 
 def _kinds() -> frozenset[str]:
@@ -173,6 +204,6 @@ def no_sink(place: Location) -> RefusedError:
     return RefusedError(
         f"{place} is neither a Delta table nor the output of a file sink nor an Iceberg table (no _delta_log/, no "
         "_spark_metadata/, no metadata/*.metadata.json)",
-        hint=f"give the sink's directory, an Iceberg table by its name (iceberg:CATALOG.NAMESPACE.TABLE), or one of "
+        hint=f"give the sink's directory, a table by its name (iceberg:CATALOG.NAMESPACE.TABLE, unity:…, spark:…), or one of "
         f"{', '.join(WITHOUT_MEMORY)} where it has none",
     )

@@ -125,6 +125,12 @@ def _edit(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: di
 
 def _table(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: dict[str, Any]) -> dict[str, Any]:
     name = unquote(match["id"])
+    if len(name.split(".")) != 3:
+        raise invalid(f"Invalid full name: {name}")
+    if name in workspace.hidden:
+        raise ApiError(
+            403, "PERMISSION_DENIED", f"User does not have USE SCHEMA on Schema '{name.rpartition('.')[0]}'."
+        )
     if not workspace.tables.exists(name):
         raise ApiError(404, "TABLE_DOES_NOT_EXIST", f"Table '{name}' does not exist.")
     catalog, schema, table = name.split(".")
@@ -139,6 +145,8 @@ def _table(workspace: FakeWorkspace, match: re.Match[str], query: Query, body: d
         "table_type": kind,
         "data_source_format": "DELTA",
         "columns": columns,
+        "table_id": workspace.tables.id_of(name),
+        **workspace.tables.catalog.get(name, {}),
     }
     if properties := workspace.tables.properties.get(name):
         answer["properties"] = dict(properties)

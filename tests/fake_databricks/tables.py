@@ -42,6 +42,7 @@ class Version:
     parameters: Mapping[str, str] = field(default_factory=dict)
     #: Rows that it wrote.
     written: int | None = None
+    user: str = "etl@example.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,12 @@ class Tables:
         self.history: dict[str, list[Version]] = {}
         #: Table properties, by the table's name.
         self.properties: dict[str, dict[str, str]] = {}
+        #: What Unity Catalog says of a table besides, by its name: ``table_type``, ``storage_location``, ….
+        self.catalog: dict[str, dict[str, Any]] = {}
+        #: Features that a table's protocol names.
+        self.features: dict[str, list[str]] = {}
+        #: Is called with the name of a table just before a statement changes it.
+        self.before_change: Callable[[str], None] = lambda name: None
         #: Gives the rows that lie in a directory, for ``read_files``.
         self.files: Callable[[str], list[dict[str, Any]]] = lambda path: []
         #: Delta tables that no pipeline writes: name -> id and versions; ``None`` where there is no such table.
@@ -225,7 +232,22 @@ class Tables:
             if version is None:
                 raise SqlFailed(f"[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table to version {number}.")
             self._fill(name, version.rows)
-            self._note(name, operation)
+            self._note(name, operation, {"version": str(number)})
+
+    def drop(self, name: str) -> None:
+        """Remove a table, its history and its id."""
+        with self._lock:
+            self._duckdb.execute(f"DROP TABLE {_quoted(name)}")
+            self.history.pop(name, None)
+            self.ids.pop(name, None)
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a table another name; history and id go along."""
+        with self._lock:
+            self._duckdb.execute(f"CREATE TABLE {_quoted(to)} AS SELECT * FROM {_quoted(name)}")
+            history, table_id = self.history[name], self.id_of(name)
+            self.drop(name)
+            self.history[to], self.ids[to] = history, table_id
 
     def version(self, name: str) -> int:
         """Newest version of a table."""
@@ -262,8 +284,13 @@ class Tables:
             return self._clone(match, names)
         if match := _RESTORE.fullmatch(sql):
             table = names.table(match[1])
+            if not self.exists(table):
+                raise SqlFailed(_missing(table))
+            self.before_change(table)
             self.restore(table, self._at(table, match[2], match[3]).number)
-            return Result()
+            columns = ["table_size_after_restore", "num_of_files_after_restore", "num_removed_files"]
+            columns += ["num_restored_files", "removed_files_size", "restored_files_size"]
+            return Result([(column, "LONG") for column in columns], [(len(self.rows(table)), 1, 1, 1, 0, 0)])
         if match := _DESCRIBE.fullmatch(sql):
             return self._describe(match[1].upper(), names.table(match[2]), int(match[3] or 1000))
         if match := _PROPERTIES.fullmatch(sql):
@@ -352,18 +379,23 @@ class Tables:
         table_id, history = outside or (self.id_of(table), self.history.get(table, []))
         if what == "DETAIL":
             size = 0 if outside else 100 * len(self.rows(table))
-            rows: list[tuple[Any, ...]] = [("delta", table_id, table, 1, size)]
-            kinds = [("format", "STRING"), ("id", "STRING"), ("name", "STRING"), ("numFiles", "LONG")]
-            return Result([*kinds, ("sizeInBytes", "LONG")], rows)
-        columns = [("version", "LONG"), ("timestamp", "TIMESTAMP"), ("operation", "STRING")]
-        columns += [("operationParameters", "MAP"), ("operationMetrics", "MAP")]
+            location = self.catalog.get(table, {}).get("storage_location", "")
+            about = (json.dumps(self.properties.get(table, {})), json.dumps(self.features.get(table, ["appendOnly"])))
+            rows: list[tuple[Any, ...]] = [("delta", table_id, table, location, 1, size, *about)]
+            kinds = [("format", "STRING"), ("id", "STRING"), ("name", "STRING"), ("location", "STRING")]
+            kinds += [("numFiles", "LONG"), ("sizeInBytes", "LONG"), ("properties", "MAP"), ("tableFeatures", "ARRAY")]
+            return Result(kinds, rows)
+        columns = [("version", "LONG"), ("timestamp", "TIMESTAMP"), ("userName", "STRING"), ("operation", "STRING")]
+        columns += [("operationParameters", "MAP"), ("operationMetrics", "MAP"), ("userMetadata", "STRING")]
         rows = [
             (
                 v.number,
                 v.time,
+                v.user,
                 v.operation,
                 json.dumps(dict(v.parameters)),
                 json.dumps({} if v.written is None else {"numOutputRows": str(v.written)}),
+                None,
             )
             for v in reversed(history)
         ]

@@ -64,6 +64,8 @@ class FakeWorkspace:
         self.expired: set[str] = set()
         #: Pipelines that the caller may look at and not run.
         self.read_only: set[str] = set()
+        #: Tables that the caller may not see.
+        self.hidden: set[str] = set()
         #: Pipelines that the caller may run and not edit.
         self.run_only: set[str] = set()
         self._exit = ExitStack()

@@ -38,7 +38,7 @@ from airflow_ckpt_provider.sinks.cutover import (
     cutover_to_new_checkpoint,
     cutover_to_new_query_id,
 )
-from airflow_ckpt_provider.sinks.is_this_all import is_this_all
+from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location
@@ -242,8 +242,7 @@ class _OfQuery:
 
 
 def _is_all(known: Sequence[_OfQuery]) -> tuple[str, ...]:
-    question = is_this_all([(each.known.sink, each.known.history) for each in known], known[0].ids)
-    return (question,) if question else ()
+    return notes_on([(each.known.sink, each.known.history) for each in known], known[0].ids)
 
 
 def _ids(

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.plan import SinkAnswer
-from airflow_ckpt_provider.sinks.is_this_all import is_this_all
+from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
@@ -63,9 +63,9 @@ def sink_says(
     )
     alone = len(reports) == 1
     reasons = [f"sink{'' if alone else ' ' + r.uri}: {reason}" for r in reports for reason in r.reasons]
-    question = is_this_all(list(zip(sinks, histories, strict=True)), ids)
+    notes = notes_on(list(zip(sinks, histories, strict=True)), ids)
     return SinkAnswer(
         worst(report.verdict for report in reports),
-        (*reasons, *([question] if question else [])),
+        (*reasons, *notes),
         tuple((report.uri, report.kind, report.verdict) for report in reports),
     )

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget, span
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
-from airflow_ckpt_provider.sinks.is_this_all import is_this_all
+from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.kinds import Recognised
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
@@ -66,9 +66,8 @@ def downstream_of_sinks(
 
 
 def question_of(asked: Sequence[AskedSink], ids: QueryIds) -> tuple[str, ...]:
-    """The question whether the sinks that were named are all; nothing where Spark's own sink writes."""
-    question = is_this_all([(each.sink, each.history) for each in asked], ids)
-    return (question,) if question else ()
+    """What became of names, and the question whether the sinks are all; nothing where Spark's own sink writes."""
+    return notes_on([(each.sink, each.history) for each in asked], ids)
 
 
 def batch_of_version(specifier: Specifier, asked: Sequence[AskedSink], ids: QueryIds) -> Specifier:

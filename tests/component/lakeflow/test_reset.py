@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_ckpt_provider.guards.delta_start import TABLE_READ
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from tests.component.lakeflow.tasks import Killed, Task
@@ -294,11 +295,12 @@ def test_not_waited_for(workspace: FakeWorkspace, broken: Pipeline) -> None:
 def test_failure_has_the_event_log_and_the_way_out(workspace: FakeWorkspace, deferrable: bool) -> None:
     pipeline = samples.customers(workspace)
     samples.remove_drop_duplicates(pipeline)
+    position = {"options": {"startingVersion": "3"}, "deployed": True}
     task = Task(
         lambda: reset(
             pipeline,
             flows=[samples.INITIAL],
-            starting_positions={samples.INITIAL: {"options": {"startingVersion": "3"}, "deployed": True}},
+            starting_positions={samples.INITIAL: {**position, "reasons": [f"{TABLE_READ}it has version 3"]}},
             deferrable=deferrable,
         )
     )
