@@ -149,6 +149,10 @@ class DatabricksClient:
         answer = send("POST", _STATEMENTS, {}, body, f"warehouse {warehouse_id}")
         return str(answer["statement_id"])
 
+    def cancel_statement(self, statement_id: str) -> None:
+        """Cancel a statement; may be repeated."""
+        self._repeated("POST", f"{_STATEMENTS}/{statement_id}/cancel", {}, {}, f"statement {statement_id}")
+
     # -----------------------------------------------------------------------------------------------------------------
 
     def _pages(self, path: str, key: str, asked: Mapping[str, Any], subject: str) -> Iterator[dict[str, Any]]:

@@ -267,6 +267,11 @@ class DatabricksPipelinesHook(DatabricksHook):
         with _translated(f"statement {statement_id}"):
             return _answer(self._do_api_call(("GET", f"{_STATEMENTS}/{statement_id}/result/chunks/{index}")))
 
+    def cancel_statement(self, statement_id: str) -> None:
+        """Cancel a statement; may be repeated."""
+        with _translated(f"statement {statement_id}"):
+            self._do_api_call(("POST", f"{_STATEMENTS}/{statement_id}/cancel"), {})
+
     # -----------------------------------------------------------------------------------------------------------------
 
     def _pages(self, pipeline_id: str, path: str, key: str, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

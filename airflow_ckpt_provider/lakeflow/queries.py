@@ -43,6 +43,10 @@ class Statements(Protocol):
         """Return a further part of its rows."""
         ...
 
+    def cancel_statement(self, statement_id: str) -> None:
+        """Cancel a statement; one that has ended stays as it is."""
+        ...
+
 
 def warehouse_queries(
     statements: Statements,
@@ -63,7 +67,7 @@ def warehouse_queries(
 
     def run(statement: str) -> Rows:
         statement_id = statements.send_statement(statement, warehouse_id, once=once)
-        waited, pause = 0.0, min(_FIRST, interval)
+        waited, pause, cancelled = 0.0, min(_FIRST, interval), False
         while True:
             found = statements.get_statement(statement_id)
             status = found.get("status") or {}
@@ -76,7 +80,10 @@ def warehouse_queries(
                     f"the warehouse says {status['state']}: {said}: {statement}",
                     hint="see that the connection's user may read what it names",
                 )
-            if waited >= _TIMEOUT:
+            if waited >= _TIMEOUT and once and not cancelled:  # it must not run at any later time
+                statements.cancel_statement(statement_id)
+                waited, cancelled = 0.0, True
+            elif waited >= _TIMEOUT:
                 raise WorkspaceError(f"a statement has not ended after {waited:g} s: {statement}", hint="try again")
             sleep(pause)
             waited, pause = waited + pause, min(2 * pause, interval)

@@ -117,8 +117,11 @@ class DescribedSink(SinkKind):
 
     def is_rolled_back(self, change: SinkChange) -> bool | None:
         """Whether the plan's ``RESTORE`` is in the history."""
-        done = self._rolled_back_in(change, self._history(change)) is not None
-        return None if not done and change.plan_id in _under_way else done
+        history, rollback = self._history(change), change.rollback
+        if self._rolled_back_in(change, history) is not None:
+            return True
+        over = _restored_over(history, rollback.to_version, after=rollback.from_version)
+        return None if over is not None or change.plan_id in _under_way else False
 
     def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
         """The engine, and files that VACUUM leaves for a while."""
@@ -145,8 +148,11 @@ class DescribedSink(SinkKind):
 
     def is_undone(self, change: SinkChange) -> bool | None:
         """Whether the undo's ``RESTORE`` is in the history."""
-        done = self._undone_in(change, self._history(change)) is not None
-        return None if not done and change.undo_id in _under_way else done
+        history = self._history(change)
+        if self._undone_in(change, history) is not None:
+            return True
+        over = _restored_over(history, change.rollback.from_version, after=self._rolled_back_in(change, history))
+        return None if over is not None or change.undo_id in _under_way else False
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -182,6 +188,14 @@ class DescribedSink(SinkKind):
         history = self._history(change)
         rolled_back, former = self._rolled_back_in(change, history), change.rollback.from_version
         if rolled_back is None:
+            lost = _restored_over(history, change.rollback.to_version, after=former)
+            if lost is not None:
+                raise RefusedError(
+                    f"the roll-back of {change.report.uri} in version {lost} took out rows that somebody wrote just before; "
+                    "nothing was changed",
+                    hint=f"give the rows back by hand (RESTORE TABLE {_name(change)} TO VERSION AS OF {lost - 1}), then run "
+                    "this again",
+                )
             if former is not None and history.first > former + 1:
                 raise RefusedError(
                     f"the history of {change.report.uri} begins at version {history.first}, so nobody knows whether rewind "
@@ -240,7 +254,8 @@ class DescribedSink(SinkKind):
             raise StorageError(
                 f"{uri}: somebody wrote {theirs} at the moment of the roll-back, which took their rows out in version {lost}, "
                 f"and they could not be put back ({failed or f'the table is at version {now.newest}'})",
-                hint=f"stop whoever writes, then give the rows back by hand: {by_hand}",
+                hint=f"stop whoever writes, give the rows back by hand ({by_hand}), then take the plan back: `airflow-ckpt undo "
+                f"{change.checkpoint} --plan {change.plan_id} --sink {uri}`",
             )
         raise RefusedError(
             f"{uri}: somebody wrote {theirs} at the moment of the roll-back (version {lost}); the table was put back to what "
@@ -267,6 +282,10 @@ def _sent(engine: TableEngine, name: str, version: int, plan_id: str) -> CkptErr
         _under_way.discard(plan_id)
         return e
     except CkptError as e:
+        e.add_hint(
+            f"whether the RESTORE of {name} was sent is not known: see among the statements of {engine.words} that none waits or "
+            "runs, then run the same command again"
+        )
         return e
     _under_way.discard(plan_id)
     return None
@@ -313,7 +332,9 @@ def _restored_in(history: TableHistory, version: int | None, *, after: int | Non
     return None
 
 
-def _restored_over(history: TableHistory, version: int, *, after: int) -> int | None:
+def _restored_over(history: TableHistory, version: int | None, *, after: int | None) -> int | None:
     """The newest commit, where it is a ``RESTORE`` to a version, with commits of others before it."""
     newest = history.at(history.newest)
-    return newest.version if newest and newest.version > after and newest.restored == version else None
+    if newest is None or version is None or after is None:
+        return None
+    return newest.version if newest.version > after and newest.restored == version else None

@@ -70,7 +70,8 @@ class Sink:
             return cls()
         if text in WITHOUT_MEMORY:
             return cls(kind=text)
-        text = engine_for(text, engines, lambda: is_there(open_place(text))) or text
+        given = text
+        text = engine_for(given, engines, lambda: is_there(open_place(given))) or given
         if text.startswith(SCHEME):  # it compares query ids alone
             return cls(None, "iceberg", storage_options=storage_options or {}, table=text.removeprefix(SCHEME))
         if by_name := prefixed(text):

@@ -146,7 +146,8 @@ def safe_upgrade(
     :param sink_policy: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"keep"`` leaves
         them; of several sinks one for all, or a list with one for each. Where the way back would fail ``begin`` fails, and names
         the reason and the word that accepts it. (templated)
-    :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``.
+    :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``,
+        ``databricks_conn_id``, ``warehouse_id``.
     :param accept: words that accept an obstacle on the way back, as ``begin`` prints them: ``"no_way_back"``, ``"foreign_loss"``,
         ``"sink_unknown"``. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: whether Kafka keeps the data is not known. (templated)

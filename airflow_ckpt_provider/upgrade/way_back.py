@@ -22,6 +22,7 @@ from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, inspect_de
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import DeltaTableContent
 from airflow_ckpt_provider.sinks.file_sink import obstacle_to_rollback
+from airflow_ckpt_provider.sinks.named_tables import BY_NAME
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkPolicy, SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
@@ -269,8 +270,8 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
     report = judge(sink, looked, ids, committed, newest, unwritten=unwritten)
     if not takes_back:
         return []
-    if history and history.format == "iceberg":
-        return list(_of_iceberg(history, ids, app_id, report, newest))
+    if history and (history.format == "iceberg" or report.kind in BY_NAME):
+        return list(_of_history(history, ids, app_id, report, newest))
     if history is None or sink.place is None or history.format != "delta":
         found = [_blocked(report, report)] if _is_blocked(report) or report.obstacle else []
         if sink.place and report.kind == "file" and (why := obstacle_to_rollback(sink.place, unwritten=unwritten)):
@@ -317,7 +318,7 @@ def _of_table(
         yield Obstacle("data_file_missing", reason, "see who deletes files of the table (VACUUM), and repair the table")
 
 
-def _of_iceberg(
+def _of_history(
     history: TableHistory, ids: QueryIds, app_id: str, report: SinkReport, newest: int
 ) -> Iterator[Obstacle]:
     ahead = max(newest, report.batch_id or -1, report.remembered or -1)

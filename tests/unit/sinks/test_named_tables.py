@@ -119,6 +119,29 @@ class HalfAnAnswer:
     def get_statement_chunk(self, statement_id: str, index: int) -> dict[str, Any]:
         raise AssertionError
 
+    def cancel_statement(self, statement_id: str) -> None:
+        raise AssertionError
+
+
+class NeverEnds(HalfAnAnswer):
+    """A warehouse that does not start: a statement waits until it is cancelled."""
+
+    state = "PENDING"
+
+    def get_statement(self, statement_id: str) -> dict[str, Any]:
+        return {"status": {"state": self.state}}
+
+    def cancel_statement(self, statement_id: str) -> None:
+        self.state = "CANCELED"
+
+
+def test_a_restore_that_does_not_end_is_cancelled() -> None:
+    """Else it would run at a later time, when the query has written again."""
+    with pytest.raises(WorkspaceError, match="has not ended"):
+        warehouse_queries(NeverEnds(), "w", sleep=lambda _: None)("DESCRIBE HISTORY a.b.c")
+    with pytest.raises(RefusedError, match="the warehouse says CANCELED"):
+        warehouse_queries(NeverEnds(), "w", sleep=lambda _: None, once=True)("RESTORE TABLE a.b.c TO VERSION AS OF 1")
+
 
 def test_rows_that_did_not_come_back_are_no_history() -> None:
     with pytest.raises(WorkspaceError, match="2 rows, and 1 of them came back"):
