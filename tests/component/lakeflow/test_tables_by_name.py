@@ -20,6 +20,7 @@ from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.command_line import Finished, run
 from tests.component.lakeflow.test_pipelines_from_a_shell import shell as shell
+from tests.every_run import of_these
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace
 from tests.fake_databricks.errors import ApiError
 from tests.fake_databricks.tables import SqlFailed
@@ -124,6 +125,7 @@ def test_back_forward_and_back_again_row_exact(story: Story) -> None:
     assert story.rows() == FIXED
 
 
+@pytest.mark.slow
 def test_by_an_airflow_connection(story: Story) -> None:
     about: dict[str, Any] = {
         "checkpoint": str(story.checkpoint),
@@ -160,6 +162,7 @@ def test_a_log_that_can_be_read_is_read(story: Story) -> None:
     assert story.workspace.statements.all == {}
 
 
+@pytest.mark.slow
 def test_a_table_whose_catalog_keeps_its_commits_is_never_judged_by_its_log(story: Story) -> None:
     table = delta_table(story.place / "table", range(NEWEST + 1), app_id=story.query_id)
     story.at(table.uri)
@@ -171,17 +174,20 @@ def test_a_table_whose_catalog_keeps_its_commits_is_never_judged_by_its_log(stor
 
 @pytest.mark.parametrize(
     ("what", "said", "next_step"),
-    [
+    of_these(
+        [
+            ({"table_type": "VIEW"}, "is a view", "name the table that the query writes to"),
+            ({"table_type": "METRIC_VIEW"}, "is a metric view", "name the table"),
+            ({"table_type": "MATERIALIZED_VIEW"}, "is a materialized view", "pipelines"),
+            ({"table_type": "STREAMING_TABLE"}, "is a streaming table", "airflow-ckpt pipelines"),
+            ({"table_type": "FOREIGN"}, "is a foreign table", "in the system that keeps it"),
+            ({"table_type": "SOMETHING"}, "of the type SOMETHING", "name a Delta table"),
+            ({"data_source_format": "ICEBERG"}, "of the format ICEBERG", f"iceberg:{NAME}"),
+            ({"data_source_format": "PARQUET"}, "of the format PARQUET", "name a Delta table"),
+            ({"pipeline_id": "p-1"}, "is written by pipeline p-1", "airflow-ckpt pipelines"),
+        ],
         ({"table_type": "VIEW"}, "is a view", "name the table that the query writes to"),
-        ({"table_type": "METRIC_VIEW"}, "is a metric view", "name the table"),
-        ({"table_type": "MATERIALIZED_VIEW"}, "is a materialized view", "pipelines"),
-        ({"table_type": "STREAMING_TABLE"}, "is a streaming table", "airflow-ckpt pipelines"),
-        ({"table_type": "FOREIGN"}, "is a foreign table", "in the system that keeps it"),
-        ({"table_type": "SOMETHING"}, "of the type SOMETHING", "name a Delta table"),
-        ({"data_source_format": "ICEBERG"}, "of the format ICEBERG", f"iceberg:{NAME}"),
-        ({"data_source_format": "PARQUET"}, "of the format PARQUET", "name a Delta table"),
-        ({"pipeline_id": "p-1"}, "is written by pipeline p-1", "airflow-ckpt pipelines"),
-    ],
+    ),
 )
 def test_what_is_no_table_of_a_query(story: Story, what: dict[str, str], said: str, next_step: str) -> None:
     story.at("/nowhere", **what)
@@ -194,13 +200,16 @@ def test_what_is_no_table_of_a_query(story: Story, what: dict[str, str], said: s
 
 @pytest.mark.parametrize(
     ("sink", "said", "next_step"),
-    [
-        ("main.sales.nothing", "Table 'main.sales.nothing' does not exist", "UNDROP"),
-        ("sales.orders", "has 2 parts", "CATALOG.SCHEMA.TABLE"),
-        ("unity:sales", "does not name a table", "unity:main.sales.orders"),
+    of_these(
+        [
+            ("main.sales.nothing", "Table 'main.sales.nothing' does not exist", "UNDROP"),
+            ("sales.orders", "has 2 parts", "CATALOG.SCHEMA.TABLE"),
+            ("unity:sales", "does not name a table", "unity:main.sales.orders"),
+            ("main.secret.orders", "User does not have USE SCHEMA", "grant the login USE CATALOG"),
+            ("spark:sales.orders", "nothing is configured that knows tables by spark:", "--spark-submit"),
+        ],
         ("main.secret.orders", "User does not have USE SCHEMA", "grant the login USE CATALOG"),
-        ("spark:sales.orders", "nothing is configured that knows tables by spark:", "--spark-submit"),
-    ],
+    ),
 )
 def test_names_that_are_not_found(story: Story, sink: str, said: str, next_step: str) -> None:
     story.workspace.hidden.add("main.secret.orders")
@@ -210,6 +219,7 @@ def test_names_that_are_not_found(story: Story, sink: str, said: str, next_step:
     assert next_step in finished.err
 
 
+@pytest.mark.slow
 def test_a_name_that_is_a_directory_too(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(story.place)
     (story.place / NAME).mkdir()
@@ -220,18 +230,21 @@ def test_a_name_that_is_a_directory_too(story: Story, monkeypatch: pytest.Monkey
     assert story.rewind(sink=f"unity:{NAME}", apply=False).code == 0
 
 
+@pytest.mark.slow
 def test_several_catalogs_may_know_it(story: Story) -> None:
     finished = story.rewind("--spark-submit", "spark-submit")
     assert "may be a table of several catalogs" in finished.err
     assert f"unity:{NAME} or spark:{NAME}" in finished.err
 
 
+@pytest.mark.slow
 def test_a_name_that_nothing_is_configured_for(story: Story) -> None:
     finished = run("rewind", story.checkpoint, "--to-batch", 3, "--sink", NAME, "--sink-policy", "rollback")
     assert "looks like the name of a table, and nothing is configured that knows it" in finished.err
     assert "--warehouse" in finished.err
 
 
+@pytest.mark.slow
 def test_no_warehouse(story: Story) -> None:
     finished = run("rewind", story.checkpoint, "--to-batch", 3, "--sink", f"unity:{NAME}", "--sink-policy", "rollback")
     assert "no SQL warehouse is named" in finished.err
@@ -267,7 +280,7 @@ def test_a_txn_app_id_is_not_told(story: Story) -> None:
     assert story.restores == []
 
 
-@pytest.mark.parametrize("kept", [3, 6])
+@pytest.mark.parametrize("kept", of_these([3, 6], 6))
 def test_a_history_that_retention_has_cut_off(story: Story, kept: int) -> None:
     """Batch 3 is in version 4: with versions 3 on its rows are told, with versions 6 on nothing of it is."""
     story.tables.history[NAME] = [v for v in story.tables.history[NAME] if v.number >= kept]
@@ -281,6 +294,7 @@ def test_a_history_that_retention_has_cut_off(story: Story, kept: int) -> None:
     assert story.restores == []
 
 
+@pytest.mark.slow
 def test_a_batch_without_a_query_id(story: Story) -> None:
     """Whether Databricks names query and batch of every STREAMING UPDATE is not established."""
     story.tables.append(NAME, [{"batch": 7, "value": 1}], "STREAMING UPDATE", {"outputMode": "Append"})
@@ -289,12 +303,14 @@ def test_a_batch_without_a_query_id(story: Story) -> None:
     assert story.restores == []
 
 
+@pytest.mark.slow
 def test_an_append_only_table(story: Story) -> None:
     story.tables.properties[NAME] = {"delta.appendOnly": "true"}
     assert "append-only" in story.rewind().err
     assert story.restores == []
 
 
+@pytest.mark.slow
 def test_settings_that_a_restore_takes_back_have_to_be_accepted(story: Story) -> None:
     story.tables.replace(NAME, story.tables.rows(NAME), "SET TBLPROPERTIES")
     refused = story.rewind()
@@ -325,7 +341,7 @@ def after_plan(story: Story, do: Any) -> None:
     story.tables.execute = watched  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("what", ["renamed", "made again", "written"])
+@pytest.mark.parametrize("what", of_these(["renamed", "made again", "written"], "made again"))
 def test_the_table_of_the_plan_is_not_there_any_more(story: Story, what: str) -> None:
     def other() -> None:
         if what == "written":
@@ -349,7 +365,7 @@ def test_the_table_of_the_plan_is_not_there_any_more(story: Story, what: str) ->
     assert story.query_id == story.first_id
 
 
-@pytest.mark.parametrize("puts_back", [True, False])
+@pytest.mark.parametrize("puts_back", of_these([True, False], True))
 def test_somebody_writes_at_the_moment_of_the_restore(story: Story, puts_back: bool) -> None:
     """RESTORE takes no condition: the lost rows are given back, and the writer is named."""
     times = []
@@ -385,6 +401,7 @@ def test_somebody_writes_at_the_moment_of_the_restore(story: Story, puts_back: b
     assert "sealed" not in run("status", story.checkpoint).out
 
 
+@pytest.mark.slow
 def test_maintenance_in_between_is_no_writer(story: Story) -> None:
     def optimize(name: str) -> None:
         story.tables.before_change = lambda name: None
@@ -397,6 +414,7 @@ def test_maintenance_in_between_is_no_writer(story: Story) -> None:
     assert story.rows() == exactly(range(NEWEST + 1), 1)
 
 
+@pytest.mark.slow
 def test_an_undo_refuses_where_somebody_wrote_since(story: Story) -> None:
     assert story.rewind().code == 0
     story.others()
@@ -406,6 +424,7 @@ def test_an_undo_refuses_where_somebody_wrote_since(story: Story) -> None:
     assert story.restores == [story.restores[0]]
 
 
+@pytest.mark.slow
 def test_a_clone_is_another_table(story: Story) -> None:
     """A clone has a history of its own, without the query: what it holds is not known."""
     story.tables.execute(f"CREATE TABLE main.sales.copy CLONE {NAME}")
@@ -416,6 +435,7 @@ def test_a_clone_is_another_table(story: Story) -> None:
     assert story.restores == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carried_out", [True, False])
 def test_a_lost_answer_to_the_restore(story: Story, carried_out: bool) -> None:
     """The statement was sent, and its answer was lost. The history tells whether it was carried out; if not, it may still be."""
