@@ -7,7 +7,7 @@ from pathlib import Path
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget
 
 #: The application, as a file: it runs alone.
-APPLICATION = str(Path(__file__).parents[2] / "jobs" / "roll_table_back.py")
+APPLICATION = str(Path(__file__).parents[1] / "jobs" / "roll_table_back.py")
 
 
 def arguments_for(target: TableTarget, expected: int, *, uri: str | None = None) -> list[str]:

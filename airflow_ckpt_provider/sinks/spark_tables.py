@@ -13,7 +13,7 @@ from airflow_ckpt_provider.sinks.named_tables import SPARK, Described, NamedTabl
 from airflow_ckpt_provider.sinks.spark_restore import APPLICATION
 
 #: The application that describes a table, as a file: it runs alone.
-DESCRIBE = str(Path(__file__).parents[2] / "jobs" / "describe_table.py")
+DESCRIBE = str(Path(__file__).parents[1] / "jobs" / "describe_table.py")
 
 #: Runs an application with its arguments. Raises ``RefusedError`` where it refused, ``StorageError`` where it failed.
 RunApplication = Callable[[str, list[str]], None]

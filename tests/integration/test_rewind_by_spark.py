@@ -154,7 +154,8 @@ def test_by_an_airflow_connection(story: Story, monkeypatch: pytest.MonkeyPatch)
             spark_conn_id=conn_id,
             spark_settings={"packages": ",".join(coordinates("spark-jars.txt")), "conf": SETTINGS},
             mode="apply",
-            rest=STOPPED,
+            query_is_stopped=True,
+            quiet_for=0,
         )
         return operator.execute({})
 

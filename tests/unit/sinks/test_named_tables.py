@@ -14,6 +14,8 @@ from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_ta
 from airflow_ckpt_provider.sinks.described_history import described_history
 from airflow_ckpt_provider.sinks.named_tables import Described, engine_for, parts_of, prefixed, quoted
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.spark_restore import APPLICATION
+from airflow_ckpt_provider.sinks.spark_tables import DESCRIBE
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.checkpoint.builders import QUERY_ID
 from tests.unit.recovery.tables import append, delta_table
@@ -162,3 +164,9 @@ def test_spark_takes_out_what_somebody_wrote_at_the_same_moment(tmp_path: Path) 
     target = TableTarget(table, 1, QUERY_ID, 1, "plan", {})
     with pytest.raises(StorageError, match=r"(?s)somebody wrote version 4 \(WRITE.*RESTORE TABLE.*VERSION AS OF 4"):
         roll_back_table(target, expected=3, by_spark=by_spark)
+
+
+@pytest.mark.parametrize("application", [APPLICATION, DESCRIBE])
+def test_the_applications_are_there(application: str) -> None:
+    """Spark is given their paths: a module that is moved must not leave them behind."""
+    assert Path(application).is_file()
