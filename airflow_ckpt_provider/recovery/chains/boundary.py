@@ -197,9 +197,17 @@ def _delta_obstacle(
 
 
 def same_rows(history: TableHistory, version: int, other: int) -> bool:
-    """Whether two versions of a table have the same rows by the same commits; not where the log does not reach back."""
-    heads = history.heads()
-    return version in heads and heads[version] is not None and heads[version] == heads.get(other)
+    """Whether two versions of a table have the same rows by the same commits; not where the log does not reach back.
+
+    A batch without rows leaves a commit without files, of which a reader sees nothing.
+    """
+    heads, found = history.heads(), []
+    for each in (version, other):
+        lineage = history.lineage(each) if each in heads else None
+        if lineage is None:
+            return False
+        found.append(next((commit.version for commit in reversed(lineage) if commit.changes_data), None))
+    return found[0] == found[1]
 
 
 def _iceberg_obstacle(

@@ -178,7 +178,7 @@ def _part(
     return replace(plan, undo=undo_preview(plan, sinks))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ChainGuard:
     """Knows that what a stream reads of the chain is there: the plan itself puts it there."""
 

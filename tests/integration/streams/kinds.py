@@ -163,6 +163,21 @@ def _rate(spark: SparkSession, source: Path) -> DataFrame:
     return spark.readStream.format("rate").option("rowsPerSecond", 5).load()
 
 
+def _of_a_table(spark: SparkSession, table: Path, **options: str) -> DataFrame:
+    """The rows of a Delta table, one of its files in each batch, each row once."""
+    rows = spark.readStream.format("delta").options(maxFilesPerTrigger=1, **options).load(str(table))
+    return rows.withWatermark("ts", "1 minute").dropDuplicates(["id", "ts"])
+
+
+def _of_a_table_without_changes(spark: SparkSession, table: Path) -> DataFrame:
+    return _of_a_table(spark, table, skipChangeCommits="true")
+
+
+def _totals_of_a_table(spark: SparkSession, table: Path) -> DataFrame:
+    rows = spark.readStream.format("delta").load(str(table))
+    return rows.groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+
+
 def _described(spark: SparkSession, description: Path) -> DataFrame:
     """A query as a JSON file describes it, see :func:`tests.integration.streams.described.describe`."""
     told = json.loads(description.read_text())
@@ -225,6 +240,9 @@ KINDS = {
     "stateless_to_iceberg": Kind(_stateless, conf=_SPARKS_OWN_RETENTION, sink="iceberg"),
     "stateless_merged_into_iceberg": Kind(_stateless, conf=_SPARKS_OWN_RETENTION, sink="iceberg merge"),
     "delta_sink": Kind(_stateless, sink="delta"),
+    "silver": Kind(_of_a_table, conf=_CHANGELOG | _SPARKS_OWN_RETENTION, sink="delta"),
+    "silver_skipping": Kind(_of_a_table_without_changes, conf=_CHANGELOG | _SPARKS_OWN_RETENTION, sink="delta"),
+    "gold": Kind(_totals_of_a_table, "complete", _HDFS | _SPARKS_OWN_RETENTION, sink="delta"),
     "dedup_to_two_tables": Kind(_deduplicated, conf=_CHANGELOG | _SOME_BATCHES, sink="two tables"),
     "async_progress": Kind(
         _rate,

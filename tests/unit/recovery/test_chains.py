@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import unseal
@@ -33,6 +33,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.stopped import STOPPED
+from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import compact, file_source_log, plant
 from tests.unit.checkpoint.stores import Killed, Life
 from tests.unit.recovery.chained import IDS, NEWEST, Chained, end_of, reader
@@ -103,6 +104,19 @@ class TestThePlan:
         assert again == plan
         assert (again.plan_fingerprint, again.continued) == (plan.plan_fingerprint, True)
 
+    def test_stored_ones_stay_readable(self) -> None:
+        stored = json.loads((Path(__file__).parents[2] / "golden/stored/chains/chain.json").read_text())
+        plan = ChainPlan.of_document(stored)
+        assert [(p.name, p.rewind and p.rewind.batch_id) for p in plan.parts] == [
+            ("bronze", 4),
+            ("silver", 4),
+            ("gold", 4),
+        ]
+        assert plan.parts[1].rewind is not None
+        assert plan.parts[1].rewind.moved.keys() == {"offsets/3", "offsets/4"}
+        assert plan.to_json()["parts"][2]["reads"] == {"0": "/lake/tables/silver"}
+        assert plan.document().keys() <= stored.keys()
+
     def test_the_fingerprint_changes_with_any_of_them(self, chained: Chained) -> None:
         first = plan_of(chained.streams())
         assert plan_of(chained.streams()).plan_fingerprint == first.plan_fingerprint
@@ -149,6 +163,27 @@ class TestThePlan:
         """OPTIMIZE changes no row: silver's batch ends before it or behind it."""
         DeltaTable(str(chained.table("bronze"))).optimize.compact()
         assert batches_of(plan_of(chained.streams())) == {"bronze": 4, "silver": 4, "gold": 4}
+
+    def test_a_batch_without_rows(self, tmp_path: Path) -> None:
+        """It leaves a commit without a file: gold has read all that there is, before it and after it."""
+        chained = Chained(tmp_path)
+        empty, query = DeltaTable(str(chained.table("silver"))), Transaction(IDS["silver"], NEWEST + 1)
+        properties = CommitProperties(app_transactions=[query])
+        empty.create_write_transaction([], "append", empty.schema(), commit_properties=properties)
+        silver = chained.checkpoint("silver")
+        plant(silver, {f"{log}/7": silver.read(f"{log}/6") for log in ("offsets", "commits")})
+        for partition in (0, 1):
+            silver.replace(f"state/0/{partition}/8.changelog", b"changelog")
+        append(chained.table("bronze"), 7, app_id=IDS["bronze"])
+        bronze = chained.checkpoint("bronze")
+        more = stream(7)
+        plant(bronze, {path: data for path, data in more.items() if path not in bronze.walk()})
+        plan = plan_of(chained.streams(), 6)
+        assert batches_of(plan) == {"bronze": 6, "silver": 7, "gold": None}
+        assert "it had not read all of" in plan.parts[1].undo_needs  # version 7 of bronze's table
+        plan = plan_of(chained.streams(), 5)
+        assert batches_of(plan) == {"bronze": 5, "silver": 5, "gold": 5}
+        assert not plan.parts[2].undo_needs
 
     def test_a_table_whose_log_was_cleaned(self, chained: Chained) -> None:
         """The id of the table stands in its log checkpoint only."""

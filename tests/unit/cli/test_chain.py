@@ -1,0 +1,52 @@
+"""``chain``: several streams rewound and taken back from a shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import run
+from tests.unit.cli.test_json import documented
+from tests.unit.recovery.chained import IDS, Chained
+
+STOPPED = ("--query-is-stopped", "--quiet-for", 0)
+
+
+@pytest.fixture
+def chained(tmp_path: Path) -> Chained:
+    return Chained(tmp_path)
+
+
+def streams(chained: Chained, *names: str) -> list[str]:
+    return [word for stream in chained.streams(*names) for word in ("--stream", stream.argument)]
+
+
+def test_there_and_back(chained: Chained) -> None:
+    named = streams(chained)
+    plan = run("chain", "rewind", *named, "--to-batch", 4, "--json").document
+    assert plan.keys() == documented("chain").keys()
+    assert plan["batches"] == dict.fromkeys(IDS, 4)
+    applied = ("--fingerprint", plan["fingerprint"], "--accept", "source_loss", *STOPPED, "--apply")
+    done = run("chain", "rewind", *named, "--to-batch", 4, *applied)
+    assert done.code == 0, done.err
+    assert "bronze" in done.out
+    assert "take it back" in done.out
+    back = run("chain", "undo", *named, *STOPPED)
+    assert back.code == 0, back.err
+    assert "its table is forward again in version 8" in back.out
+    assert run("chain", "undo", *named, *STOPPED, "--json").document["already_done"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--to-batch", 4], 2, "no stream is named"),
+        (["--stream", "a=/none,sink=/t"], 2, "where to?"),
+        (["--stream", "bronze", "--to-batch", 4], 1, "'bronze' is not NAME=CHECKPOINT,sink=SINK"),
+        (["--stream", "a=/none,sink=/t", "--to-batch", 4], 1, "/none"),
+    ],
+)
+def test_what_does_not_fit(words: list[object], code: int, said: str) -> None:
+    finished = run("chain", "rewind", *words)
+    assert (finished.code, said in finished.err) == (code, True), finished.err

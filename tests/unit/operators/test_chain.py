@@ -1,0 +1,60 @@
+"""Operators on several streams: what they read of their fields, and a rewind with its undo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.operators.chain import ChainRewindOperator, ChainUndoOperator
+from tests.unit.operators.conftest import Run
+from tests.unit.recovery.chained import IDS, Chained
+
+#: Bronze's input files are not real.
+ACCEPTED = "source_loss, source_failure"
+
+
+@pytest.fixture
+def chained(tmp_path: Path) -> Chained:
+    return Chained(tmp_path)
+
+
+def operator(chained: Chained, **fields: Any) -> ChainRewindOperator:
+    given = {"streams": [stream.argument for stream in chained.streams()], "to": "to_batch", "value": "4", **fields}
+    return ChainRewindOperator(task_id="rewind", query_is_stopped=True, quiet_for=0.0, accept=ACCEPTED, **given)
+
+
+def test_there_again_and_back(chained: Chained, run: Run) -> None:
+    """As the form gives its fields; a retry of a task that had finished changes nothing."""
+    shown = operator(chained).execute(run("plan"))
+    assert shown["outcome"] is None
+    assert "| silver | `" in shown["markdown"]
+    how = {"mode": "apply", "batches": str(shown["plan"]["batches"]), "fingerprint": shown["plan"]["fingerprint"]}
+    streams = str([stream.argument for stream in chained.streams()])
+    done = operator(chained, streams=streams, **how).execute(run("rewind"))
+    assert [stream["name"] for stream in done["outcome"]["streams"]] == ["gold", "silver", "bronze"]
+    again = operator(chained, **how).execute(run("rewind", try_number=2))
+    assert again["outcome"] == {**done["outcome"], "streams": [], "seconds": 0.0, "already_done": True}
+    lines = "\n".join(stream.argument for stream in chained.streams())
+    undo = ChainUndoOperator(task_id="undo", streams=lines, query_is_stopped=True, quiet_for=0.0)
+    assert undo.execute(run("undo"))["plan_id"] == done["plan"]["plan_id"]
+    assert [chained.content()[name] for name in IDS] == [sorted([*range(7), *range(7)])] * 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"streams": ""}, "no stream is named"),
+        ({"streams": "bronze"}, "'bronze' is not NAME=CHECKPOINT,sink=SINK"),
+        ({"to": "to_current"}, "to is 'to_current'"),
+        ({"begins_with": "brass"}, "begins_with has 'brass'"),
+        ({"batches": "nonsense("}, r"batches is 'nonsense\('"),
+        ({"batches": {"bronze": 4}}, "the plan that was shown goes to the batches"),
+        ({"fingerprint": "0" * 16, "mode": "apply"}, "is not the one that would be carried out now"),
+    ],
+)
+def test_what_does_not_fit(chained: Chained, run: Run, fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(AirflowFailException, match=why):
+        operator(chained, **fields).execute(run("rewind"))
