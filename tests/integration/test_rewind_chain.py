@@ -35,7 +35,7 @@ from tests.integration.streams.spark_host import Run, SparkHost
 from tests.stopped import STOPPED, wait_until_quiet
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 #: Stream -> its kind.
 STREAMS = {"bronze": "stateless_to_delta", "silver": "silver", "gold": "gold"}

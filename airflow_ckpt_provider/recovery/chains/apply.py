@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_for_change
 from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.stopping import STOPPING
 from airflow_ckpt_provider.change.target import inspect_target
@@ -31,6 +33,7 @@ from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rew
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.sink import RollBack
 from airflow_ckpt_provider.sinks.sink import named_sinks
+from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +87,49 @@ def apply_chain(
     :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.rewind.apply.apply_rewind` raises.
     """
     began, streams, rest = time.monotonic(), named_streams(tuple(streams)), rest or (lambda _: RestRule())
+    with alone(streams, made_by=made_by, what="rewind of a chain") as fence:
+        made, outcomes = _apply_chain(
+            streams,
+            plan,
+            fence,
+            accept=accept,
+            fingerprint=fingerprint,
+            rest=rest,
+            stop_running=stop_running,
+            made_by=made_by,
+            reason=reason,
+            workers=workers,
+            on_plan=on_plan,
+        )
+    seconds = time.monotonic() - began
+    return made, ChainOutcome(made.plan_id, tuple(outcomes), seconds, already_done=made.already_done)
+
+
+def alone(streams: Sequence[ChainStream], *, made_by: str, what: str) -> AbstractContextManager[Fence]:
+    """Be the only attempt at these streams together, besides the fence that each part has of its own.
+
+    :raises ChangeRunningError: another attempt is at work.
+    """
+    first = min(streams, key=lambda stream: stream.name)
+    # A key of its own: the fence of the stream's part is another one.
+    key = Location(first.checkpoint.store, f"{first.checkpoint.root.rstrip('/')}.chain")
+    return fenced(keeper(streams), key, plan_id="chain", what=what, made_by=made_by)
+
+
+def _apply_chain(
+    streams: tuple[ChainStream, ...],
+    plan: MakePlan,
+    fence: Fence,
+    *,
+    accept: Collection[str],
+    fingerprint: str | None,
+    rest: RestOf,
+    stop_running: bool,
+    made_by: str,
+    reason: str,
+    workers: int,
+    on_plan: Callable[[ChainPlan], None] | None,
+) -> tuple[ChainPlan, list[dict[str, Any]]]:
     by_name = {stream.name: stream for stream in streams}
     begun = find_begun(streams)
     if begun and begun.is_undone:
@@ -95,12 +141,12 @@ def apply_chain(
         _check_same(made, streams)
     else:
         made, proofs = _begin(
-            streams, plan, begun, accept, fingerprint, rest, stop_running=stop_running, made_by=made_by
+            streams, plan, begun, accept, fingerprint, rest, stop_running=stop_running, made_by=made_by, fence=fence
         )
     if on_plan:
         on_plan(made)
     if made.already_done:
-        return made, ChainOutcome(made.plan_id, (), time.monotonic() - began, already_done=True)
+        return made, []
     parts = [(part, rewind, by_name[part.name]) for part, rewind in made.rewinds]
     ended = [_record(stream, rewind) for _, rewind, stream in parts]
     if not all(ended):  # else only seals are left to lift
@@ -112,6 +158,7 @@ def apply_chain(
             if record is not None:
                 log.info("%s: its part %s was carried out before", part.name, rewind.plan_id)
                 continue
+            fence.check()
             outcome = _apply(part, rewind, stream, proofs.get(part.name), rest, accept, made_by, reason, workers)
             outcomes.append({"name": part.name, **outcome.to_json()})
             _check_versions(made, part, rewind, outcome)
@@ -127,8 +174,9 @@ def apply_chain(
     keeper(streams).record(
         made.plan_id, {"kind": made.kind, "made_by": made_by, "reason": reason, "plan": made.to_json()}
     )
+    fence.check()
     lift_all([stream for _, _, stream in parts], made.plan_id)
-    return made, ChainOutcome(made.plan_id, tuple(outcomes), time.monotonic() - began, already_done=False)
+    return made, outcomes
 
 
 def _begin(
@@ -141,6 +189,7 @@ def _begin(
     *,
     stop_running: bool,
     made_by: str,
+    fence: Fence,
 ) -> tuple[ChainPlan, Mapping[str, RestProof]]:
     """Seal all streams that go back, plan again under the seals, check everything, and keep the plans."""
     chain_id = begun.chain_id if begun else new_plan_id()
@@ -173,6 +222,7 @@ def _begin(
                 )
             RollBack(rewind, named_sinks(stream.sinks), stream.held).check()
     except RefusedError:
+        fence.check()
         lift_all(going, chain_id)
         raise
     rewound = {part.name for part, _ in made.rewinds}

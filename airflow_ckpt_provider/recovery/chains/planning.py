@@ -168,7 +168,7 @@ def _part(
             sink_exit=named.policies,
             repository=named.repository,
             exact_replay=exact and not choice.reads_changed,
-            guards=(_ChainGuard(frozenset(choice.reads_changed)), *known),
+            guards=(_ChainGuard(frozenset(choice.reads_changed), frozenset(choice.behind)), *known),
             seal_id=plan_id if is_sealed else None,
         )
     except RefusedError as e:
@@ -180,9 +180,14 @@ def _part(
 
 @dataclass(slots=True)
 class _ChainGuard:
-    """Knows that what a stream reads of the chain is there: the plan itself puts it there."""
+    """Knows that what a stream reads of the chain is there: the plan itself puts it there.
+
+    :param sources: those whose table goes back in the same plan.
+    :param behind: those among them that go on behind a rollback (Delta). How the others read on was not run on Spark.
+    """
 
     sources: frozenset[str]
+    behind: frozenset[str]
     kind: str = "chain"
 
     def recognises(self, source: GuardedSource) -> bool:
@@ -192,7 +197,10 @@ class _ChainGuard:
     def judge(self, source: GuardedSource) -> SourceReport:
         """It reads on where its table is put back to."""
         why = "its table goes back in the same plan, to what this batch has read"
-        return SourceReport(source.name, source.start.kind, (Judgement(Verdict.SAFE, why),))
+        if source.name in self.behind:
+            return SourceReport(source.name, source.start.kind, (Judgement(Verdict.SAFE, why),))
+        why += f"; that a source of kind {source.start.kind} reads on from there was not run on Spark"
+        return SourceReport(source.name, source.start.kind, (Judgement(Verdict.UNKNOWN, why),), lost=None)
 
 
 def _undo_needs(chain: Chain, stream: ReadStream, choices: Mapping[str, Choice], plan: RewindPlan) -> str:

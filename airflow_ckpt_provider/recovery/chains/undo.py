@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.plan import undo_of
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.set_aside import SetAside
@@ -19,7 +21,7 @@ from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, NoSuchBackupError, RefusedError
-from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, keeper, record_of
+from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, alone, keeper, record_of
 from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
 from airflow_ckpt_provider.recovery.chains.positions import moved_entries
 from airflow_ckpt_provider.recovery.chains.sealed import RestOf, find_begun, kept_chain, lift_all, seal_all
@@ -60,7 +62,24 @@ def undo_chain(
     :raises RefusedError: one of the streams was started since, or a table was written to; nothing was changed. Or, once it was
         begun, one refuses: all stay sealed.
     """
-    began, streams = time.monotonic(), named_streams(tuple(streams))
+    began, streams, rest = time.monotonic(), named_streams(tuple(streams)), rest or (lambda _: RestRule())
+    with alone(streams, made_by=made_by, what="undo of a chain") as fence:
+        plan, outcomes = _undo_chain(streams, plan_id, accept, rest, made_by, reason, workers, on_plan, fence)
+    done = outcomes is None
+    return ChainOutcome(plan.plan_id, tuple(outcomes or ()), time.monotonic() - began, already_done=done)
+
+
+def _undo_chain(
+    streams: tuple[ChainStream, ...],
+    plan_id: str | None,
+    accept: Collection[str],
+    rest: RestOf,
+    made_by: str,
+    reason: str,
+    workers: int,
+    on_plan: Callable[[ChainPlan], None] | None,
+    fence: Fence,
+) -> tuple[ChainPlan, list[dict[str, Any]] | None]:
     plan = _plan(streams, plan_id)
     if on_plan:
         on_plan(plan)
@@ -72,14 +91,14 @@ def undo_chain(
     touched = [each for each in parts if _is_touched(each[1], each[2])]
     record = _ended(streams, plan)
     if record:
+        fence.check()
         lift_all([stream for _, _, stream in parts], plan.plan_id)
-        return ChainOutcome(plan.plan_id, (), time.monotonic() - began, already_done=True)
+        return plan, None
     _check_exact(plan, touched, accept)
     for part, rewind, stream in touched:
         if record_of(_held(stream), undo_of(rewind.plan_id)) is None:
             _check(part, rewind, stream, plan)
     ids = {part.name: undo_of(rewind.plan_id) for part, rewind, _ in parts}
-    rest = rest or (lambda _: RestRule())
     seal_all(
         [stream for _, _, stream in parts],
         ids,
@@ -93,6 +112,7 @@ def undo_chain(
         for part, rewind, stream in touched:
             if record_of(_held(stream), undo_of(rewind.plan_id)) is not None:
                 continue  # by a run that was killed
+            fence.check()
             outcome = undo(
                 stream.checkpoint,
                 _held(stream),
@@ -115,8 +135,9 @@ def undo_chain(
     keeper(streams).record(
         undo_of(plan.plan_id), {"kind": KIND, "of": plan.plan_id, "made_by": made_by, "reason": reason}
     )
+    fence.check()
     lift_all([stream for _, _, stream in parts], plan.plan_id)
-    return ChainOutcome(plan.plan_id, tuple(outcomes), time.monotonic() - began, already_done=False)
+    return plan, outcomes
 
 
 def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import unseal
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, SealedError
+from airflow_ckpt_provider.errors import ChangeRunningError, NoSuchBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, apply_chain
 from airflow_ckpt_provider.recovery.chains.naming import stream_of
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
@@ -431,6 +431,7 @@ class TestTogether:
         take_back(streams)
         self.check_taken_back(chained, before)
 
+    @pytest.mark.slow
     def test_again_after_an_undo(self, chained: Chained) -> None:
         carry_out(chained.streams())
         take_back(chained.streams())
@@ -463,6 +464,21 @@ class TestTogether:
         assert DeltaTable(str(chained.table("bronze"))).version() == 7
         assert not any(is_sealed(chained, name) for name in IDS)
 
+    def test_a_second_run_meanwhile(self, chained: Chained) -> None:
+        """It is refused, and leaves the seals of the first one alone."""
+        streams = chained.streams()
+
+        def plan(chain_id: str | None) -> ChainPlan:
+            if chain_id:
+                for again in (carry_out, take_back):
+                    with pytest.raises(ChangeRunningError):
+                        again(streams)
+                assert [is_sealed(chained, name) for name in IDS] == [True] * 3
+            return plan_of(streams, chain_id=chain_id)
+
+        apply_chain(streams, plan, rest=lambda _: STOPPED)
+        assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
+
     def test_nothing_to_do(self, chained: Chained) -> None:
         carry_out(chained.streams())
         plan, outcome = carry_out(chained.streams())
@@ -481,10 +497,10 @@ class TestStoppedAnywhere:
             return True
         return False
 
-    @pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("step", [71, pytest.param(1, marks=pytest.mark.slow)])
     def test_it_is_resumed_or_taken_back(self, template: Path, tmp_path: Path, step: int) -> None:
         half_way = 0
-        for writes in range(0, 600, step):
+        for writes in range(0, 900, step):
             chained = Chained.copied(template, tmp_path / str(writes))
             before = chained.content()
             if not self.died(chained, writes):
@@ -512,7 +528,7 @@ class TestStoppedAnywhere:
             pytest.fail("it never ended")
         assert half_way or step > 1
 
-    @pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("step", [79, pytest.param(1, marks=pytest.mark.slow)])
     def test_an_undo_is_resumed(self, template: Path, tmp_path: Path, step: int) -> None:
         for writes in range(0, 600, step):
             chained = Chained.copied(template, tmp_path / str(writes))
@@ -569,6 +585,8 @@ class TestStoppedAnywhere:
                 undo(place, repository_of_change(place), sink=sink, rest=STOPPED)
         with pytest.raises(SealedError, match="that was not ended"):
             carry_out(chained.streams("bronze", "silver"))
+        carry_out(chained.streams("gold", "bronze", "silver"))  # in whatever order they are named
+        assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
 
     def test_somebody_writes_into_one_after_the_check(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
         """All stay sealed. Resumed it is refused again; the undo takes gold back, and what was written stays."""
