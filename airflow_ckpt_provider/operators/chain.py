@@ -17,6 +17,7 @@ from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.rewind import BARE
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain, carried_out_by
 from airflow_ckpt_provider.recovery.chains.naming import stream_of
@@ -48,6 +49,9 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
         (templated)
     :param sink_options: settings of the tables' store as ``deltalake`` names them, or of an Iceberg catalog as ``pyiceberg``
         names them. (templated)
+    :param spark_conn_id: Airflow connection of type ``spark``, by which tables with features that ``deltalake`` cannot restore
+        are rolled back; their queries get new ids then. ``None``: such a table is refused. (templated)
+    :param spark_settings: what ``SparkSubmitHook`` is given: ``packages``, ``conf``, …. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -56,6 +60,8 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
         "checkpoint_conn_id",
         "sink_conn_id",
         "sink_options",
+        "spark_conn_id",
+        "spark_settings",
     )
 
     def __init__(
@@ -66,9 +72,13 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
         checkpoint_conn_id: str | None = None,
         sink_conn_id: str | None = None,
         sink_options: dict[str, str] | None = None,
+        spark_conn_id: str | None = None,
+        spark_settings: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(repository=repository, **kwargs)
+        self.spark_conn_id = spark_conn_id
+        self.spark_settings = spark_settings
         self.streams = streams
         self.checkpoint_conn_id = checkpoint_conn_id
         self.sink_conn_id = sink_conn_id
@@ -77,9 +87,12 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
     def _streams(self) -> tuple[ChainStream, ...]:
         place = self._repository_place() if text(self.repository) else None
 
+        spark = text(self.spark_conn_id)
+        by_spark = restore_by_connection(spark, **(self.spark_settings or {})) if spark else None
+
         def sink(name: str, app_id: str | None) -> Sink:
-            opened = partial(_open, conn_id=text(self.sink_conn_id))
-            return Sink.named(name, opened, app_id=app_id, storage_options=self.sink_options or {})
+            opened, options = partial(_open, conn_id=text(self.sink_conn_id)), self.sink_options or {}
+            return Sink.named(name, opened, app_id=app_id, storage_options=options, by_spark=by_spark)
 
         lines = [line for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()]
         found = [

@@ -178,6 +178,7 @@ VERBS = (
                 {"type": filled, "action": "append", "default": [], "dest": "begins_with", "metavar": "NAME"},
             ),
             SINK_OPTION,
+            BY_SPARK[0],
             Option(
                 ("--repository",),
                 "where removed files of all streams are kept (default: CHECKPOINT.rewinds of each)",

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import rest_rule, show_plan
+from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.cli.verbs.rewind import guards_of, specifier_of
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.naming import stream_of
@@ -32,8 +33,13 @@ def _streams(call: Call) -> tuple[ChainStream, ...]:
     repository = call.places(args.repository, role="repository") if args.repository else None
 
     def sink(name: str, app_id: str | None) -> Sink:
-        open_place = lambda uri: call.places(uri, role="sink")  # noqa: E731
-        return Sink.named(name, open_place, app_id=app_id, storage_options=dict(args.sink_option))
+        return Sink.named(
+            name,
+            lambda uri: call.places(uri, role="sink"),
+            app_id=app_id,
+            storage_options=dict(args.sink_option),
+            by_spark=restore_by_command(args.spark_submit, uri=None) if args.spark_submit else None,
+        )
 
     return tuple(
         stream_of(
