@@ -2,7 +2,8 @@
 
     python iceberg_stream.py '{"input": …, "checkpoint": …, "warehouse": …, "catalog": "hadoop" | "sql" | "rest", …}'
 
-With ``read`` it only writes the rows of the table to a file; with ``sql`` it runs a statement.
+With ``read`` it only writes the rows of the table to a file; with ``sql`` it runs a statement; with ``reader``, a checkpoint,
+a second stream reads the table into another one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 TABLE = "lake.sales.orders"
+READER = "lake.sales.copies"
 
 
 def session(about: dict[str, Any]) -> Any:
@@ -52,6 +54,14 @@ def main(about: dict[str, Any]) -> None:
         writer = rows.writeStream.format("iceberg").option("checkpointLocation", about["checkpoint"])
         query = writer.trigger(availableNow=True).toTable(TABLE)
         query.awaitTermination()
+    if "reader" in about:
+        # A second stream, which reads the table and writes each row once more into another one.
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {READER} (id long, value long) USING iceberg")
+        rows = spark.readStream.format("iceberg").option("streaming-max-files-per-micro-batch", 1).load(TABLE)
+        query = rows.writeStream.format("iceberg").option("checkpointLocation", about["reader"])
+        query.trigger(availableNow=True).toTable(READER).awaitTermination()
+        found = [tuple(row) for row in spark.table(READER).orderBy("id", "value").collect()]
+        Path(about["rows"] + ".reader").write_text(json.dumps(found))
     rows = [tuple(row) for row in spark.table(TABLE).orderBy("id", "value").collect()]
     Path(about["rows"]).write_text(json.dumps(rows))
     spark.stop()

@@ -148,10 +148,13 @@ def _apply_chain(
     if made.already_done:
         return made, []
     parts = [(part, rewind, by_name[part.name]) for part, rewind in made.rewinds]
+    if begun and record_of(keeper(streams), made.plan_id) is not None:
+        fence.check()
+        lift_all([stream for _, _, stream in parts], made.plan_id)  # which is all that was left
+        return made, []
     ended = [_record(stream, rewind) for _, rewind, stream in parts]
-    if not all(ended):  # else only seals are left to lift
-        _keep(made, streams)
-        _check_sealed(made, parts)
+    _keep(made, streams)
+    _check_sealed(made, parts)
     outcomes = []
     try:
         for (part, rewind, stream), record in zip(parts, ended, strict=True):

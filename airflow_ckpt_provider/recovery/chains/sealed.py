@@ -19,7 +19,7 @@ from airflow_ckpt_provider.change.sealing import remove_seal, seal, sealed_by_an
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.storage.location import Location
@@ -124,7 +124,7 @@ def seal_all(
     except RefusedError as e:
         for stream, mark in placed:
             remove_seal(stream.checkpoint, mark)
-        if isinstance(e, QueryNotStoppedError) and stop_running:
+        if stop_running:
             sealed = ", ".join(str(stream.checkpoint) for stream in streams)
             e.add_hint(
                 f"the seals stay on {sealed}: run the same command again; or, to give it up, `airflow-ckpt unseal CHECKPOINT "

@@ -618,6 +618,24 @@ class TestStoppedAnywhere:
         assert not any(is_sealed(chained, name) for name in IDS)
 
 
+    def test_only_seals_are_left(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Killed between two seals that it lifts: the same command lifts the others, and changes nothing."""
+        from airflow_ckpt_provider.recovery.chains import apply
+
+        def stop(*_: Any) -> None:
+            raise Killed("seals")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(apply, "lift_all", stop)
+            with pytest.raises(Killed):
+                carry_out(chained.streams())
+        unseal(Checkpoint.at(chained.checkpoint("silver")), force=True)
+        _, outcome = carry_out(chained.streams())
+        assert outcome.streams == ()
+        assert DeltaTable(str(chained.table("gold"))).version() == 7
+        assert not any(is_sealed(chained, name) for name in IDS)
+
+
 class TestNaming:
     def test_as_text_and_back(self) -> None:
         text = "bronze=/lake/ck/bronze,sink=/lake/a,txn-app-id=x,sink=/lake/b,policy=keep,sink=kafka,policy=keep"
