@@ -13,9 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.exceptions import AirflowProviderDeprecationWarning
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook, Connection, ObjectStoragePath
-from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
 
 from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError

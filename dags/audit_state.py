@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, Asset, AssetAlias, Param, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.jobs import audit_state
 from airflow_ckpt_provider.notifications.recovery_advice import RecoveryAdviceNotifier

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import requests
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.providers.databricks.exceptions import DatabricksApiError  # noqa: TID253  # this module is imported where it is used
 from airflow.providers.databricks.hooks.databricks import DatabricksHook  # noqa: TID253
 from airflow.providers.databricks.hooks.databricks_base import _TokenAuth  # noqa: TID253
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from requests.auth import HTTPBasicAuth
 from tenacity import stop_after_attempt, wait_exponential
 

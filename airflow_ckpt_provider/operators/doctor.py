@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_ckpt_provider.advisor.surface import for_operators
 from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided

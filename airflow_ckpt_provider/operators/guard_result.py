@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError
 from airflow_ckpt_provider.operators.fields import one_of

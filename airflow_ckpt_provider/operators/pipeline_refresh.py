@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of

@@ -10,9 +10,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 from airflow.sdk import BaseOperator
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowOptionalProviderFeatureException
 
 from airflow_ckpt_provider.advisor.surface import for_operators
 from airflow_ckpt_provider.errors import BackupRunningError, ChangeRunningError, MissingExtraError, RefusedError

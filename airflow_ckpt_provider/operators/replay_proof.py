@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_ckpt_provider.operators.fields import required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator

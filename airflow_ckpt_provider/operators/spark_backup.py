@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_ckpt_provider.errors import MissingExtraError, StorageError
 from airflow_ckpt_provider.redaction import redacted

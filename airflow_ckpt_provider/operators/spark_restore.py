@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.guards.report import Judgement, worst
 from airflow_ckpt_provider.lakeflow.table_check import counts_markdown, table_checks

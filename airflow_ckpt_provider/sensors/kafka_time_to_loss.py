@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.durations import seconds_of

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (

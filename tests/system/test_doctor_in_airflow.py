@@ -65,7 +65,11 @@ def test_planned_then_repaired_from_a_backup(run_dag: RunDag, checkpoint: Path, 
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_what_runs_after_a_doctor_that_found_something(run_dag: RunDag, checkpoint: Path, damaged: bool) -> None:
+def test_what_runs_after_a_doctor_that_found_something(
+    run_dag: RunDag, checkpoint: Path, repository: Path, damaged: bool
+) -> None:
+    place = Checkpoint.at(open_place(str(checkpoint)))
+    create_backup(place, Repository.open_or_create(open_place(str(repository))), name="orders")
     if damaged:
         _damage(checkpoint)
     with DAG("examined_start", schedule=None) as dag:
@@ -75,6 +79,7 @@ def test_what_runs_after_a_doctor_that_found_something(run_dag: RunDag, checkpoi
         plan_repair = CheckpointDoctorOperator(
             task_id="plan_repair",
             checkpoint=str(checkpoint),
+            repository=str(repository),
             repair=True,
             trigger_rule=TriggerRule.ONE_FAILED,  # only where something was found
         )
