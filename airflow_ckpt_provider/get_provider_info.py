@@ -52,6 +52,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.rewind_report",
                     "airflow_ckpt_provider.operators.seal",
                     "airflow_ckpt_provider.operators.starting_positions",
+                    "airflow_ckpt_provider.operators.stream_action",
                     "airflow_ckpt_provider.operators.table_check",
                     "airflow_ckpt_provider.operators.undo",
                     "airflow_ckpt_provider.operators.upgrade",
@@ -88,14 +89,61 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "notifications": ["airflow_ckpt_provider.notifications.recovery_advice.RecoveryAdviceNotifier"],
         "config": {"ckpt": _config()},
+        "hooks": [
+            {
+                "integration-name": "Spark checkpoints",
+                "python-modules": ["airflow_ckpt_provider.hooks.ckpt_repository"],
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "ckpt_repository",
+                "hook-class-name": "airflow_ckpt_provider.hooks.ckpt_repository.CkptRepositoryHook",
+                "hook-name": "Checkpoint repository",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {"description": "Backups of Spark checkpoints"},
+                },
+                "conn-fields": _fields_of_repository(),
+            }
+        ],
         "cli": ["airflow_ckpt_provider.cli.definition.get_cli_commands"],
+    }
+
+
+def _fields_of_repository() -> dict[str, Any]:
+    """The form of a connection of type ``ckpt_repository``."""
+    fields = {
+        "repository": ("Repository", "URI of the repository, such as s3://backups/streams", None),
+        "storage_conn_id": (
+            "Storage connection",
+            "connection that reaches the store; empty: the environment's own",
+            None,
+        ),
+        "ckpt_repository_id": ("Repository id", "id that the repository has to have; empty: any", None),
+        "ckpt_repository_secret_key": ("Key", "of an encrypted repository: 32 bytes in base64", "password"),
+        "ckpt_signing_secret_key": ("Signing key", "signs what is written: 32 bytes in base64", "password"),
+        "ckpt_trusted_keys": (
+            "Trusted keys",
+            "public keys, one of which has to have signed; with commas between",
+            None,
+        ),
+    }
+    return {
+        name: {
+            "label": label,
+            "description": text,
+            "schema": {"type": ["string", "null"], **({"format": form} if form else {})},
+        }
+        for name, (label, text, form) in fields.items()
     }
 
 
 def _config() -> dict[str, Any]:
     """The section ``[ckpt]``."""
     options = {
-        "streams": "File that declares the streams, streams.yaml; a relative path begins at the folder of the DAGs.",
+        "streams": "File that declares the streams; in Airflow a relative path begins at the folder of the DAGs.",
         "repository": "URI of the repository of the streams that declare none.",
         "storage_conn_id": "Connection to reach the stores of the streams that declare none.",
         "checkpoint_conn_id": "Connection to reach the checkpoints of the streams that declare none.",

@@ -35,6 +35,8 @@ _ID = "ckpt_repository_id"
 #: And the key that signs its documents, and the public ones of which one has to have signed them.
 _SIGNING_KEY = "ckpt_signing_secret_key"
 _TRUSTED_KEYS = "ckpt_trusted_keys"
+#: The type of a connection that names a repository, its keys, and the connection that reaches its store.
+REPOSITORY = "ckpt_repository"
 #: Spark's spelling of a scheme -> the one Airflow's providers register.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 #: Scheme -> the extra of this package that brings Airflow's filesystem for it.
@@ -57,13 +59,17 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
     """
     mask_credentials(uri)
     refuse_password(uri)
+    connection = _connection(uri, conn_id) if conn_id else None
+    if connection and connection.conn_type == REPOSITORY:
+        reached_by = connection.extra_dejson.get("storage_conn_id")
+        return replace(open_place(uri, reached_by or None), **_of_repository(connection))
     scheme, rest = address(uri)
     if scheme == "file" and not conn_id:
         return open_location(uri)
     if scheme in HDFS_SCHEMES:
         return _open_hdfs(f"{scheme}://{rest}", conn_id)
     path = ObjectStoragePath(f"{scheme}://{rest}", conn_id=conn_id)
-    of_repository = _of_repository(_connection(uri, path.conn_id)) if path.conn_id else {}
+    of_repository = _of_repository(connection or _connection(uri, path.conn_id)) if path.conn_id else {}
     try:
         return replace(location_of(path.fs, path.path), **of_repository)
     except (ImportError, ValueError) as e:
@@ -78,6 +84,19 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
             if extra
             else f"install the Airflow provider that brings {scheme}://, or leave the connection id out",
         ) from e
+
+
+def repository_uri(conn_id: str | None) -> str | None:
+    """The repository that a connection of type ``ckpt_repository`` names; ``None``: it is of another type, or names none.
+
+    :param conn_id: id of the connection; ``None``: there is none.
+    :raises RefusedError: there is no such connection.
+    """
+    connection = _connection("the repository", conn_id) if conn_id else None
+    if connection is None or connection.conn_type != REPOSITORY:
+        return None
+    found = connection.extra_dejson.get("repository")
+    return str(found).strip() if found else None
 
 
 def open_logs(progress_log: str | None, error_log: str | None, conn_id: str | None = None) -> DriverLogs | None:

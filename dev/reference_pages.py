@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,10 @@ from airflow_ckpt_provider.advisor.condition import Step
 from airflow_ckpt_provider.advisor.registry import PARTS, WRAPPERS
 from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.checkpoint.doctor import KINDS as DAMAGE
+from airflow_ckpt_provider.streams.kinds import descriptions_of, kinds_of, required_of
+from airflow_ckpt_provider.streams.loading import MERGED
+from airflow_ckpt_provider.streams.schema import SCHEMA_FILE, records, schema_text, shown_default
+from airflow_ckpt_provider.streams.settings import SETTINGS, STREAMS, STREAMS_WORDS, variable
 from airflow_ckpt_provider.upgrade.compatibility.kinds import KINDS as CHANGES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -138,11 +143,63 @@ def compatibility() -> Iterator[str]:
         yield f"| `{kind.code}` | {kind.effect.value} | {kind.meaning} | {kind.spark} | {kind.remedy} |"
 
 
+def streams_yaml() -> Iterator[str]:
+    """``docs/streams-yaml.md``: every field of the declaration."""
+    yield "# streams.yaml"
+    yield ""
+    yield "<!-- made by dev/reference_pages.py from the model in airflow_ckpt_provider/streams; a test compares the two -->"
+    yield ""
+    yield "All fields of the file that [declares streams](howto/declare-streams.md). `Stream(…)` in Python has the same"
+    yield "fields and checks."
+    yield ""
+    yield "| at the top | |"
+    yield "|---|---|"
+    yield "| `version` | `1`; may be left out |"
+    merged = ", ".join(f"`{name}`" for name in MERGED)
+    rest = "`{stream}` is the name of the stream"
+    yield f"| `defaults` | fields of all streams. A stream replaces them; {merged} field by field. {rest} |"
+    yield "| `streams` | name of each stream -> its fields; none where the defaults have all |"
+    yield ""
+    yield "A list with one entry may be written without brackets. A duration is `24h`, `1d 12h`, `90min`, ISO 8601 such as `PT2H`,"
+    yield "or a number of seconds; `m` and `min` are minutes. A text stays what is written: `no` is no flag and `12:30` no number."
+    yield "Unknown fields, two fields of one name, and secrets are refused."
+    for record in records():
+        described, required = descriptions_of(record), required_of(record)
+        yield ""
+        yield f"## {record.title}"
+        yield ""
+        yield (record.__doc__ or "").partition("\n")[0]
+        yield ""
+        yield "| field | value | default | |"
+        yield "|---|---|---|---|"
+        for name, kind in kinds_of(record).items():
+            default = shown_default(record, name)
+            shown = (
+                "**required**"
+                if name in required
+                else ""
+                if default is None
+                else f"`{json.dumps(default).strip(chr(34))}`"
+            )
+            yield f"| `{name}` | {kind.words} | {shown} | {described[name]} |".replace("  ", " ")
+    yield ""
+    yield "## Settings"
+    yield ""
+    yield "Where the file is, and defaults below those of the file. Airflow has them in the section `[ckpt]` of its"
+    yield "configuration, `airflow-ckpt` in its environment."
+    yield ""
+    yield "| `[ckpt]` | environment of `airflow-ckpt` | |"
+    yield "|---|---|---|"
+    for name, words in {STREAMS: STREAMS_WORDS, **SETTINGS}.items():
+        yield f"| `{name}` | `{variable(name)}` | {words} |"
+
+
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "errors.md": errors,
     "advice.md": advice,
     "diagnosis.md": diagnosis,
     "compatibility.md": compatibility,
+    "streams-yaml.md": streams_yaml,
 }
 
 
@@ -155,3 +212,5 @@ if __name__ == "__main__":
     for name in PAGES:
         (DOCS / name).write_text(text(name))
         print(f"wrote docs/{name}")
+    SCHEMA_FILE.write_text(schema_text())
+    print(f"wrote {SCHEMA_FILE.name}")

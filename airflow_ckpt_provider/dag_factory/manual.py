@@ -73,6 +73,8 @@ class ManualDags(DagsOfStreams):
             "backup_id": f"{{{{ {_PLAN}['backup_id'] }}}}",
             "batch": f"{{{{ {_PLAN}['batch_id'] }}}}",
             "replace": "{{ params.replace }}",
+            # A rewind and a reset have none: their stream goes on until it is stopped, after the approval.
+            "fingerprint": f"{{{{ {_PLAN}['fingerprint'] }}}}",
         }
         return self._planned(
             "restore",
@@ -260,7 +262,6 @@ class ManualDags(DagsOfStreams):
                 kind,
                 stream=_STREAM,
                 mode="apply",
-                fingerprint=f"{{{{ {_PLAN}['fingerprint'] }}}}",
                 accept="{{ params.accept }}",
                 reason="{{ params.reason }}",
                 stop_running=True,

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.masking import MaskingOperator
-from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.places import open_place, repository_uri
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
@@ -46,7 +46,7 @@ class RepositoryOperator(MaskingOperator):
     :param repository: URI of the repository. It holds the backups, and keeps the files that a change removes. If an operator does
         not require it, ``None`` means: no backup is read, and removed files are kept beside the checkpoint. (templated)
     :param repository_conn_id: Airflow connection to reach the repository; ``None``: the environment's own
-        credentials. (templated)
+        credentials. One of type ``ckpt_repository`` names the repository too: ``repository`` is ``None`` then. (templated)
     """
 
     template_fields: Sequence[str] = ("repository", "repository_conn_id")
@@ -58,21 +58,25 @@ class RepositoryOperator(MaskingOperator):
         self.repository_conn_id = repository_conn_id
 
     def _repository_place(self) -> Location:
-        return open_place(required(self.repository, "repository"), text(self.repository_conn_id))
+        return open_place(required(self._repository_uri(), "repository"), text(self.repository_conn_id))
+
+    def _repository_uri(self) -> str | None:
+        """The repository that is given; else the one that the connection names."""
+        return text(self.repository) or repository_uri(text(self.repository_conn_id))
 
     def _repository_beside(self, place: Location) -> Location:
         """The place of the repository. The default is the place beside the checkpoint.
 
         :param place: the checkpoint.
         """
-        return self._repository_place() if text(self.repository) else default_repository(place)
+        return self._repository_place() if self._repository_uri() else default_repository(place)
 
     def _open_repository(self) -> Repository:
         return Repository.open(self._repository_place())
 
     def _given_repository(self) -> Repository | None:
         """The repository, opened; ``None`` if the task has none."""
-        return self._open_repository() if text(self.repository) else None
+        return self._open_repository() if self._repository_uri() else None
 
 
 class StreamOperator(RepositoryOperator):

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.streams.streams import Streams
 SECTION = "ckpt"
 #: The setting that names the file.
 STREAMS = "streams"
+STREAMS_WORDS = "File that declares the streams; in Airflow a relative path begins at the folder of the DAGs."
 #: Defaults of all streams, below those of the file -> what each is for.
 SETTINGS: Mapping[str, str] = {
     "repository": "URI of the repository of the streams that declare none.",

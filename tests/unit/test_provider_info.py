@@ -78,6 +78,26 @@ def test_everything_named_can_be_imported(path: str) -> None:
     assert callable(getattr(import_module(module), name))
 
 
+def test_the_configuration_has_the_settings_that_the_code_reads() -> None:
+    from airflow_ckpt_provider.streams.settings import SECTION, SETTINGS, STREAMS, STREAMS_WORDS
+
+    options = INFO["config"][SECTION]["options"]
+    assert {name: option["description"] for name, option in options.items()} == {STREAMS: STREAMS_WORDS, **SETTINGS}
+
+
+def test_the_connection_type_is_that_of_its_hook() -> None:
+    from airflow_ckpt_provider.hooks.ckpt_repository import CkptRepositoryHook
+    from airflow_ckpt_provider.places import REPOSITORY
+
+    [kind] = INFO["connection-types"]
+    module, _, name = kind["hook-class-name"].rpartition(".")
+    assert getattr(import_module(module), name) is CkptRepositoryHook
+    assert (kind["connection-type"], kind["hook-name"]) == (CkptRepositoryHook.conn_type, CkptRepositoryHook.hook_name)
+    assert CkptRepositoryHook.conn_type == REPOSITORY
+    secret = [name for name, field in kind["conn-fields"].items() if field["schema"].get("format") == "password"]
+    assert secret == [name for name in kind["conn-fields"] if "secret" in name]
+
+
 def test_every_link_of_an_operator_is_named() -> None:
     # A link that is not named here does not survive the serialisation of a DAG.
     from airflow.sdk import BaseOperator

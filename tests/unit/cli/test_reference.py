@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
+from airflow_ckpt_provider.cli.by_stream import names_stream
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, VERBS, get_cli_commands
 from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.cli.options import Option
@@ -80,7 +81,8 @@ def test_every_command_shown_on_the_page_parses():
     shown = [line.removeprefix("$ airflow-ckpt ") for line in page.splitlines() if line.startswith("$ airflow-ckpt")]
     assert len(shown) > 5
     for line in shown:
-        build_parser().parse_args(shlex.split(line))
+        argv = shlex.split(line)
+        build_parser(by_stream=names_stream(argv)).parse_args(argv)
 
 
 def test_the_page_has_the_exit_codes_of_the_help():

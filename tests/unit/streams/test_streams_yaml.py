@@ -277,7 +277,7 @@ def test_a_missing_file_is_told_with_the_next_step(tmp_path: Path) -> None:
 
 
 def test_the_published_schema_is_that_of_the_model() -> None:
-    assert schema.SCHEMA_FILE.read_text() == schema.schema_text(), "write it again: make reference"
+    assert schema.SCHEMA_FILE.read_text() == schema.schema_text(), "write it again: dev/reference_pages.py"
     jsonschema.Draft202012Validator.check_schema(schema.streams_schema())
 
 

@@ -1,0 +1,48 @@
+"""The connection type ``ckpt_repository``: it names the repository, its keys, and the connection that reaches its store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.hooks.ckpt_repository import CkptRepositoryHook
+from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
+
+KEY = "a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(conn_type: str = "ckpt_repository", **extra: str) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_VAULT", json.dumps({"conn_type": conn_type, "extra": extra}))
+
+    return make
+
+
+def test_a_task_needs_only_the_connection(connect: Any, checkpoint: Path, tmp_path: Path, run: Any) -> None:
+    connect(repository=str(tmp_path / "vault"), ckpt_repository_secret_key=KEY)
+    where = {"repository": None, "repository_conn_id": "vault"}
+    backup = CheckpointBackupOperator(task_id="b", checkpoint=str(checkpoint), create=True, **where).execute(run())
+    assert "encryption" in json.loads((tmp_path / "vault" / "repository.json").read_text())
+    report = CheckpointVerifyOperator(task_id="v", read_data="all", **where).execute(run())
+    assert (report["backup_id"], report["ok"]) == (backup["backup_id"], True)
+    assert CkptRepositoryHook("vault").test_connection() == (True, f"{tmp_path}/vault holds backups of 1 streams")
+
+
+def test_the_store_is_reached_by_its_own_connection(connect: Any, tmp_path: Path) -> None:
+    connect(repository=str(tmp_path / "vault"), storage_conn_id="there_is_none")
+    assert CkptRepositoryHook("vault").test_connection()[0] is False
+    with pytest.raises(RefusedError, match="there is no Airflow connection 'there_is_none'"):
+        CkptRepositoryHook("vault").get_conn()
+
+
+def test_a_connection_that_names_no_repository_is_refused(connect: Any) -> None:
+    for kind in ("ckpt_repository", "aws"):
+        connect(kind)
+        with pytest.raises(RefusedError, match="connection 'vault' names no repository"):
+            CkptRepositoryHook("vault").get_conn()
