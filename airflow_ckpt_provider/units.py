@@ -16,13 +16,16 @@ _ISO = re.compile(
     r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
     re.IGNORECASE,
 )
+#: What a template makes of a ``timedelta``.
+_PRINTED = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_duration(value: str | float | timedelta, *, field: str = "the duration") -> timedelta:
-    """Read a duration: ``24h``, ``1d 12h``, ``90min``, ISO 8601 such as ``PT2H``, a number of seconds, or a ``timedelta``.
+    """Read a duration: ``24h``, ``1d 12h``, ``90min``, ISO 8601 such as ``PT2H``, a number of seconds, or a ``timedelta``,
+    also one that a template has made a text of.
 
     ``m`` and ``min`` are minutes. What this module prints is read again.
 
@@ -65,6 +68,8 @@ def _seconds(value: object) -> float | None:
         return float(text)
     if _PARTS.fullmatch(text):
         return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+    if printed := _PRINTED.fullmatch(text):
+        return float(printed[1] or 0) * 86400 + int(printed[2]) * 3600 + int(printed[3]) * 60 + float(printed[4])
     iso = _ISO.fullmatch(text)
     parts = {name: float(number) for name, number in iso.groupdict().items() if number} if iso else {}
     return timedelta(**parts).total_seconds() if parts and not text.upper().endswith("T") else None

@@ -160,9 +160,9 @@ def streams_yaml() -> Iterator[str]:
     yield f"| `defaults` | fields of all streams. A stream replaces them; {merged} field by field. {rest} |"
     yield "| `streams` | name of each stream -> its fields; none where the defaults have all |"
     yield ""
-    yield "A list with one entry may be written without brackets. A duration is `24h`, `1d 12h`, `90min`, ISO 8601 such as `PT2H`,"
-    yield "or a number of seconds; `m` and `min` are minutes. A text stays what is written: `no` is no flag and `12:30` no number."
-    yield "Unknown fields, two fields of one name, and secrets are refused."
+    yield "A list with one entry may be written without brackets. A duration is `24h`, `1d 12h`, `90min`, ISO 8601 such as"
+    yield "`PT2H`, or a number of seconds; `m` and `min` are minutes. A text stays what is written: `no` is no flag and"
+    yield "`12:30` no number. Unknown fields, two fields of one name, and secrets are refused."
     for record in records():
         described, required = descriptions_of(record), required_of(record)
         yield ""

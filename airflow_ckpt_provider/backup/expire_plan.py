@@ -29,6 +29,7 @@ from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
 
 #: Given the facts of manifests, says what their sources still have.
@@ -239,7 +240,7 @@ def _unlocked(repository: Repository, decisions: list[Decision], now: datetime, 
         until = locks.get(path_of(decision))
         if decision.keep or until is None:
             return decision
-        return replace(decision, keep=True, reasons=(f"locked until {until:%Y-%m-%d %H:%M:%S} UTC",))
+        return replace(decision, keep=True, reasons=(f"locked until {format_time(until)}",))
 
     return [decided(each) for each in decisions]
 
@@ -356,7 +357,7 @@ def _decided(
     future = [b for b in backups if b.created > now + CLOCKS_DIFFER]
     past = [b for b in backups if b.created <= now + CLOCKS_DIFFER]
     findings += [
-        f"backup {b.backup_id} of {name} is dated {b.created:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S} "
+        f"backup {b.backup_id} of {name} is dated {format_time(b.created)}, and it is {format_time(now)} "
         "here: a clock is wrong; it stays, and the rules go by the others"
         for b in future
     ]

@@ -35,11 +35,10 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import safe_relative
+from airflow_ckpt_provider.units import format_time, parse_size
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
-
-_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,11 @@ class MaxUnused:
             return cls(float("inf"))
         if (match := re.fullmatch(r"(\d+(?:\.\d+)?)%", plain)) and float(match[1]) < 100:
             return cls(percent=float(match[1]))
-        if match := re.fullmatch(r"(\d+(?:\.\d+)?)([BKMGT]?)", plain.upper()):
-            return cls(float(match[1]) * _UNITS[match[2]])
-        raise RefusedError(f"max-unused is {text!r}", hint="give a size such as 200M, a share such as 5%, or unlimited")
+        try:
+            return cls(float(parse_size(plain)))
+        except RefusedError:
+            hint = "give a size such as 200M, a share such as 5%, or unlimited"
+            raise RefusedError(f"max-unused is {text!r}", hint=hint) from None
 
     def of(self, total: int) -> float:
         """Bytes that may stay, of a total."""
@@ -101,9 +102,7 @@ class StreamPrune:
         found = [self.locks_unknown] if self.locks_unknown else []
         if self.locked:
             last = max(self.locked.values())
-            found.append(
-                f"{len(self.locked)} objects are locked, the last until {last:%Y-%m-%d %H:%M:%S} UTC: they stay"
-            )
+            found.append(f"{len(self.locked)} objects are locked, the last until {format_time(last)}: they stay")
         return tuple(found)
 
     @property

@@ -23,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.errors import DamagedBackupError, DamagedFileError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import format_time
 
 #: ETags and other checksums of a store that are hashes of the content, and can be computed here.
 _COMPUTABLE = re.compile(r"(etag|md5):[0-9a-f]{32}|sha256:[0-9a-f]{64}")
@@ -117,7 +118,7 @@ class Coverage:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        oldest = f"oldest read {self.oldest_read:%Y-%m-%d %H:%M} UTC" if self.oldest_read else "none was ever read"
+        oldest = f"oldest read {format_time(self.oldest_read)}" if self.oldest_read else "none was ever read"
         new = f", {self.new} others were written since" if self.new else ""
         never = f"; {self.never_read} never read" if self.never_read and self.oldest_read else ""
         return f"{self.read} of {self.objects} objects read within {self.days} days{new}; {oldest}{never}"

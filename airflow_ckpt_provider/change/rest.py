@@ -32,6 +32,7 @@ from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import format_duration
 
 log = logging.getLogger(__name__)
 
@@ -357,7 +358,7 @@ def _error(location: Location, found: _NotKnown, *, stopping: bool) -> QueryNotS
 def _in_words(silence: Silence, passed: float, factor: float) -> str:
     return (
         f"no file changed for {passed:.0f} s, more than {factor:g} times the longest of the pauses between the newest "
-        f"{silence.batches} batches ({silence.longest:.1f} s, in {silence.history / 3600:.1f} h)"
+        f"{silence.batches} batches ({silence.longest:.1f} s, in {format_duration(silence.history)})"
     )
 
 

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query
 from airflow_ckpt_provider.errors import StorageError, UnreadableLogError
 from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_time
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class ProgressLinesEnded:
             return None
         first = next(iter((last.error or "").strip().splitlines()), "")
         error = f" by an error: {first[:200]}" if first else ""
-        return f"{self.lines} says that run {last.run_id} of query {query_id} ended at {last.at:%Y-%m-%d %H:%M:%S} UTC{error}"
+        return f"{self.lines} says that run {last.run_id} of query {query_id} ended at {format_time(last.at)}{error}"
 
     def _has_later_batch(self, end: DriverEvent) -> bool:
         """Whether a batch was triggered after an end; both times are of a driver's clock."""

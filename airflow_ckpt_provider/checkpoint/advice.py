@@ -37,6 +37,7 @@ from airflow_ckpt_provider.checkpoint.usage import PartitionUsage, Spread, direc
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.mounts import file_system_of, is_shared
+from airflow_ckpt_provider.units import format_size
 
 _MIB = 1024 * 1024
 #: What ``spark.sql.streaming.minBatchesToRetain`` is unless somebody set it.
@@ -193,7 +194,7 @@ def _state_not_maintained(seen: _Inspected) -> Iterator[Finding]:
                 STATE_NOT_MAINTAINED,
                 usage.path,
                 f"{usage.path} goes back to batch {usage.oldest_batch}, {OFFSETS}/ only to {logged[0]}: {behind:,} batches "
-                f"more, in {usage.files:,} files of {_size(usage.bytes)}",
+                f"more, in {usage.files:,} files of {format_size(usage.bytes)}",
                 figures={
                     "oldest_batch": usage.oldest_batch,
                     "oldest_logged": logged[0],
@@ -211,7 +212,8 @@ def _state_history_large(seen: _Inspected) -> Iterator[Finding]:
         yield Finding(
             STATE_HISTORY_LARGE,
             "state",
-            f"state/ holds {_size(held)}; the newest version needs {_size(needed)} of it, the rest is history of {batches:,} "
+            f"state/ holds {format_size(held)}; the newest version needs {format_size(needed)} of it, the rest is history of "
+            f"{batches:,} "
             "batches",
             figures={"bytes": held, "needed_bytes": needed, "batches": batches},
         )
@@ -226,7 +228,7 @@ def _source_log_large(seen: _Inspected) -> Iterator[Finding]:
             yield Finding(
                 SOURCE_LOG_LARGE,
                 largest.path,
-                f"{largest.path} has {_size(largest.size)}",
+                f"{largest.path} has {format_size(largest.size)}",
                 figures={"bytes": largest.size},
             )
 
@@ -271,8 +273,8 @@ def _partition_imbalance(seen: _Inspected) -> Iterator[Finding]:
         # With two partitions the median lies between both; the mean of the others is what the largest is compared with.
         others = (spread.total - spread.largest) / (len(usages) - 1)
         if spread.largest >= (100_000 if known else 64 * _MIB) and spread.largest >= 4 * max(others, 1):
-            amount = f"{spread.largest:,} keys" if known else _size(spread.largest)
-            rest = f"{others:,.0f} keys" if known else _size(int(others))
+            amount = f"{spread.largest:,} keys" if known else format_size(spread.largest)
+            rest = f"{others:,.0f} keys" if known else format_size(int(others))
             yield Finding(
                 PARTITION_IMBALANCE,
                 f"state/{operator}/{spread.largest_partition}",
@@ -298,7 +300,8 @@ def _hdfs_state_large(seen: _Inspected) -> Iterator[Finding]:
         yield Finding(
             HDFS_STATE_LARGE,
             "state",
-            f"the newest version takes {_size(sum(sizes))} compressed, the largest store of a partition {_size(max(sizes))}, "
+            f"the newest version takes {format_size(sum(sizes))} compressed, the largest store of a partition "
+            f"{format_size(max(sizes))}, "
             "and several times that on the heap",
             figures={"bytes": sum(sizes), "largest_store_bytes": max(sizes)},
         )
@@ -323,16 +326,6 @@ def _slower_than_trigger(seen: _Inspected) -> Iterator[Finding]:
                 "slower": tempo.slower_than(trigger),
             },
         )
-
-
-def _size(number: int) -> str:
-    """Bytes as people say them, in powers of 1024."""
-    value = float(number)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 _RULES: tuple[Callable[[_Inspected], Iterator[Finding]], ...] = (

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.checkpoint.error_log import LogPosition, end_of, unca
 from airflow_ckpt_provider.checkpoint.progress_events import STARTED, TERMINATED, DriverEvent, read_events
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_time
 
 #: Lines of an error that are quoted.
 _LINES = 5
@@ -91,7 +92,7 @@ class Crash:
         lines = "\n".join(self.error.strip().splitlines()[:_LINES])[:_LONGEST]
         if self.run_id is None:
             return f"an uncaught error is in {self.found_in}: {lines}"
-        when = f" at {self.at:%Y-%m-%d %H:%M:%S} UTC" if self.at else ""
+        when = f" at {format_time(self.at)}" if self.at else ""
         return f"the query was terminated{when} by {self.error_class or 'an error without a class'}: {lines}"
 
     def to_json(self) -> dict[str, Any]:

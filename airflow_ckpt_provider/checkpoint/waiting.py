@@ -23,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory, stamp
 from airflow_ckpt_provider.errors import NotACheckpointError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_duration
 
 #: Looks in a row that may fail once one has succeeded: a wait of hours does not end for one answer that was not given.
 _FAILURES = 3
@@ -328,7 +329,7 @@ def _answer(state: State, message: str, seen: _Seen | None = None, hint: str | N
 
 
 def _stuck(seen: _Seen, idle: timedelta) -> Answer:
-    since = f"nothing was written to offsets/, commits/ or state/ for {_duration(idle)}"
+    since = f"nothing was written to offsets/, commits/ or state/ for {format_duration(idle)}"
     if seen.is_ahead:
         what, hint = "commits/ is ahead of offsets/, and ", "offsets were lost: see `airflow-ckpt inspect`"
     else:
@@ -355,8 +356,3 @@ def _crashed(location: Location, crash: Crash, memory: Memory, now: datetime) ->
         "mend what was deployed; `airflow-ckpt explain` says what an error of Spark's means and what to do",
     )
     return replace(answer, progress={**answer.progress, "crash": crash.to_json()})
-
-
-def _duration(time: timedelta) -> str:
-    seconds = int(time.total_seconds())
-    return f"{seconds} s" if seconds < 600 else f"{seconds // 60} min"

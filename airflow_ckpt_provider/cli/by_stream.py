@@ -54,8 +54,9 @@ _FILLED = (
 
 
 def takes_stream(verb: Verb) -> bool:
-    """Whether a verb is about a place of a stream."""
-    return any(place in _PLACES for place in verb.places)
+    """Whether a verb is about a place of one stream; ``chain`` has a ``--stream`` of its own."""
+    own = {flag for option in verb.options for flag in option.flags}
+    return "--stream" not in own and any(place in _PLACES for place in verb.places)
 
 
 def names_stream(argv: Sequence[str]) -> bool:

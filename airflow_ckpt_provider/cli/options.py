@@ -93,10 +93,10 @@ class AllUnlessToldOtherwise(argparse.Action):
 def length_of_time(text: str) -> float:
     """Take a length of time such as ``24h``, in seconds."""
     from airflow_ckpt_provider.errors import CkptError
-    from airflow_ckpt_provider.guards.durations import seconds_of
+    from airflow_ckpt_provider.units import parse_seconds
 
     try:
-        return seconds_of(text, field="it")
+        return parse_seconds(text, field="it")
     except CkptError as e:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 24h, 90min or 1d 12h") from e
 
@@ -114,17 +114,6 @@ def number_from(least: int) -> Callable[[str], int]:
         return value
 
     return number
-
-
-def seconds(text: str) -> float:
-    """Take a number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value
 
 
 CHECKPOINT = Option(
@@ -285,12 +274,12 @@ STOPPED = (
     Option(
         ("--quiet-for",),
         "how long nobody may write, to confirm your word or that of a probe (default: %(default)s)",
-        {"type": seconds, "default": 5.0, "metavar": "SECONDS"},
+        {"type": length_of_time, "default": 5.0, "metavar": "SECONDS"},
     ),
     Option(
         ("--wait-at-most",),
         "how long to wait for silence, or for a query that is being stopped (default: %(default)s)",
-        {"type": seconds, "default": 600.0, "metavar": "SECONDS"},
+        {"type": length_of_time, "default": 600.0, "metavar": "SECONDS"},
     ),
 )
 CONTINUE_NUMBERS = Option(

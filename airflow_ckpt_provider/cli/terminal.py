@@ -7,12 +7,10 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.console import Console
-from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -89,32 +87,9 @@ def verdict(value: Verdict) -> Text:
     return Text(value.value, style=_VERDICT_STYLES.get(value, "bold red"))
 
 
-def size(number: int) -> str:
-    """Show bytes as people say them."""
-    return decimal(number)
-
-
 def count(number: int, one: str, many: str | None = None) -> str:
     """Show a number with its noun."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def moment(time: datetime) -> str:
-    """Show a time in UTC."""
-    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def ago(time: datetime) -> str:
-    """Say how long ago a time was, in its largest unit."""
-    passed = (datetime.now(UTC) - time).total_seconds()
-    if passed < 0:
-        return "in the future"
-    if passed < 1:
-        return "just now"
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if passed >= 2 * length or (unit == "min" and passed >= length):
-            return f"{int(passed // length)} {unit} ago"
-    return f"{int(passed)} s ago"
 
 
 def plan(markdown: str) -> Markdown:

@@ -11,8 +11,8 @@ from airflow_ckpt_provider.backup.drills import Drill
 from airflow_ckpt_provider.fleet.backups import LastBackup
 from airflow_ckpt_provider.fleet.discovery import Found, State
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss
-from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.recovery.status import UNDER_WAY, RewindStatus
+from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -123,12 +123,12 @@ class Stream:
         elif self.backup_age is None:
             yield f"age of the last good backup UNKNOWN: a clock says it was finished at {self.backup.created}"
         elif self.backup_age > most and not self.backup_is_current:
-            yield f"last good backup {in_words(self.backup_age)} old, more than {in_words(most)}"
+            yield f"last good backup {format_duration(self.backup_age)} old, more than {format_duration(most)}"
 
     def _too_short(self, least: float) -> Iterator[str]:
         left = self.time_to_loss
         if left.seconds is not None and left.seconds < least:
-            yield f"time to loss {in_words(left.seconds)}, less than {in_words(least)}"
+            yield f"time to loss {format_duration(left.seconds)}, less than {format_duration(least)}"
         elif not left.known:
             yield f"time to loss UNKNOWN: {'; '.join(left.reasons)}"
 

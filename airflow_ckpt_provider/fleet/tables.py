@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from airflow_ckpt_provider.fleet.discovery import State
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
-from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.recovery.status import RUNNING_AGAIN, UNTOUCHED
+from airflow_ckpt_provider.units import format_duration
 
 UNKNOWN = "UNKNOWN"
 
@@ -28,7 +28,7 @@ def backup_age(stream: Stream) -> str:
     """How old the last good backup is."""
     if stream.backup is None:
         return UNKNOWN if "backup" in stream.unknown else "none"
-    return UNKNOWN if stream.backup_age is None else in_words(stream.backup_age)
+    return UNKNOWN if stream.backup_age is None else format_duration(stream.backup_age)
 
 
 def time_left(stream: Stream) -> str:
@@ -36,14 +36,14 @@ def time_left(stream: Stream) -> str:
     left = stream.time_to_loss
     if not left.known:
         return UNKNOWN
-    return "no limit" if left.seconds is None else in_words(left.seconds)
+    return "no limit" if left.seconds is None else format_duration(left.seconds)
 
 
 def drill_age(stream: Stream) -> str:
     """How long ago a backup of it was restored and run on."""
     if stream.drill is None:
         return UNKNOWN if "drill" in stream.unknown else "never"
-    return in_words(max((stream.looked_at - stream.drill.at).total_seconds(), 0.0))
+    return format_duration(max((stream.looked_at - stream.drill.at).total_seconds(), 0.0))
 
 
 def verified(stream: Stream) -> str:

@@ -30,12 +30,12 @@ from airflow_ckpt_provider.guards.delta_log import (
     interval,
     read_delta_log,
 )
-from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 KIND = DeltaOffset.kind
@@ -380,9 +380,9 @@ class _Look:
         hours = int(-(-enough.total_seconds() // 3600))
         self._add(
             self.settings.if_gone,
-            f"the resume point is sure to be there for {in_words(left)} only, less than the planned downtime "
+            f"the resume point is sure to be there for {format_duration(left)} only, less than the planned downtime "
             "and its buffer of "
-            f"{in_words(needed)}; {setting} = 'interval {hours} hours' would do",
+            f"{format_duration(needed)}; {setting} = 'interval {hours} hours' would do",
         )
 
     def _asked_from(self) -> int:

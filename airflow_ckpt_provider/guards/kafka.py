@@ -10,7 +10,6 @@ from typing import Any
 
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset
-from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.kafka_client import TIMEOUT, KafkaClient
 from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, KnownTopics
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
@@ -19,6 +18,7 @@ from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, 
 from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 #: A record that was read cannot be younger than the batch that read it; clocks may differ by this much.
@@ -118,20 +118,21 @@ class KafkaGuard:
     ) -> Judgement | None:
         lefts = [p.left for p in found if p.left is not None]
         bounded = [left.at_least for left in lefts if left.at_least is not None]
-        plan = f"the planned downtime of {in_words(self._settings.max_downtime or 0)}"
+        plan = f"the planned downtime of {format_duration(self._settings.max_downtime or 0)}"
         if self._settings.buffer:
-            plan += f" and its buffer of {in_words(self._settings.buffer)}"
+            plan += f" and its buffer of {format_duration(self._settings.buffer)}"
         if bounded and min(bounded) < needed:
             text = (
-                f"topic {topic}: the resume point is sure to be there for {in_words(min(bounded))} only, less than {plan}; "
-                f"retention.ms={enough} ({in_words(enough / 1000)}) would do"
+                f"topic {topic}: the resume point is sure to be there for {format_duration(min(bounded))} only, "
+                f"less than {plan}; "
+                f"retention.ms={enough} ({format_duration(enough / 1000)}) would do"
             )
             return Judgement(Verdict.SAFE if self._warn_only else self._settings.if_gone, text)
         by_size = [left for left in lefts if left.at_least is None and left.limited_by != "nothing"]
         estimates = [left.estimate for left in by_size]
         if by_size and not all(e is not None and e > _MARGIN * needed for e in estimates):
             about = _least(estimates)
-            words = "cannot be told" if about is None else f"is about {in_words(about)} by estimate"
+            words = "cannot be told" if about is None else f"is about {format_duration(about)} by estimate"
             text = (
                 f"topic {topic}: {by_size[0].reason}; how long the resume point will be there {words}, against {plan}"
             )

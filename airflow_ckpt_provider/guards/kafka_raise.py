@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.kafka_log import TopicConfig
 from airflow_ckpt_provider.guards.report import GuardReport
+from airflow_ckpt_provider.units import format_duration
 
 
 class _Configures(Protocol):
@@ -78,8 +78,8 @@ def plan_raise(report: GuardReport, *, at_most_ms: int) -> list[RaisedRetention]
                 continue  # what is short is not its age limit
             if needed > at_most_ms:
                 raise RefusedError(
-                    f"topic {topic} needs retention.ms={needed} ({in_words(needed / 1000)}), and at most "
-                    f"{at_most_ms} ({in_words(at_most_ms / 1000)}) may be set",
+                    f"topic {topic} needs retention.ms={needed} ({format_duration(needed / 1000)}), and at most "
+                    f"{at_most_ms} ({format_duration(at_most_ms / 1000)}) may be set",
                     hint="shorten the downtime, start the stream before it, or allow more by raise_retention_to_at_most",
                 )
             planned.append(RaisedRetention(topic, facts["retention_ms"], facts["retention_is_inherited"], needed))

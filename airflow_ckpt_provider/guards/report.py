@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ckpt_provider.guards.durations import in_words
+from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Worst first: what harms silently comes before what fails loudly, and that before what cannot be known.
@@ -109,7 +109,7 @@ class SourceReport:
         """The source for people: verdict, reasons, and the parts that are not fine."""
         lines = [f"### Source {self.source} ({self.kind}): {self.verdict.value}", ""]
         lines += [f"* {reason}" for reason in self.reasons]
-        left = "" if self.seconds_left is None else f"; readable for at least {in_words(self.seconds_left)} more"
+        left = "" if self.seconds_left is None else f"; readable for at least {format_duration(self.seconds_left)} more"
         lines.append(f"* lost already: {'not known' if self.lost is None else f'{self.lost:,}'}{left}")
         bad = [part for part in self.parts if part.verdict is not Verdict.SAFE]
         if bad:

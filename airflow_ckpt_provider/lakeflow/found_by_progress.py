@@ -23,6 +23,7 @@ from airflow_ckpt_provider.lakeflow.found_position import (
     written_until,
 )
 from airflow_ckpt_provider.lakeflow.histories import Commit
+from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -34,7 +35,7 @@ def by_progress(flow: FlowEvidence, number: int, source: SourceEvidence, terms: 
     reported = progress.sources[number]
     if not isinstance(reported.end, KafkaOffset | DeltaOffset):
         return None
-    at = f"batch {progress.batch_id} ended there, reported {progress.time:%Y-%m-%d %H:%M:%S} UTC"
+    at = f"batch {progress.batch_id} ended there, reported {format_time(progress.time)}"
     judgements = [Judgement(Verdict.SAFE, f"{reported.description or source.name}: {at}")]
     own = own_commits(flow)
     judgements += of_target(flow, progress.time, terms, after=own[0].version if own else None) + of_state(flow, terms)

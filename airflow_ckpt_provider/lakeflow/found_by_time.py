@@ -25,6 +25,7 @@ from airflow_ckpt_provider.lakeflow.found_position import (
     words,
     written_until,
 )
+from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -65,7 +66,7 @@ def by_time(flow: FlowEvidence, source: SourceEvidence, terms: Terms) -> FoundPo
     judgements = [
         Judgement(
             Verdict.SAFE,
-            f"{source.name}: what was there at {flow.completed:%Y-%m-%d %H:%M:%S} UTC is in the table, for the update that "
+            f"{source.name}: what was there at {format_time(flow.completed)} is in the table, for the update that "
             f"was started then ran to its end; the position is {words(terms.before)} before",
         )
     ]

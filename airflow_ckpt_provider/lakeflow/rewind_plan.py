@@ -20,6 +20,7 @@ from airflow_ckpt_provider.lakeflow.refresh_plan import (
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, FAILED
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
+from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 #: How long the workspace keeps rewind points.
@@ -151,7 +152,7 @@ def plan_pipeline_rewind(
         steps=tuple(steps),
         judgements=(*_preconditions(workspace, examined, to, now), *_of_replay(workspace, examined, replay)),
         warnings=tuple(warnings),
-        rows=(*examined.rows(), ("to", f"{time} ({_ago(now - to)} ago)"), ("datasets", which)),
+        rows=(*examined.rows(), ("to", f"{time} ({format_duration(now - to)} ago)"), ("datasets", which)),
         facts={"rewind_timestamp": time, "datasets": datasets, "replay": replay is not None},
     )
 
@@ -203,8 +204,3 @@ def _preconditions(workspace: Workspace, examined: Examined, to: datetime, now: 
     if examined.pipeline.get("state") == FAILED:
         found.append(Judgement(Verdict.SAFE, "the pipeline's last update failed; a rewind goes back behind it"))
     return found
-
-
-def _ago(time: timedelta) -> str:
-    hours = time.total_seconds() / 3600
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} d"

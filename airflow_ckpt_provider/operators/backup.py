@@ -17,15 +17,15 @@ from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.unchanged import unchanged_backup
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
-from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
-from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
+from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.spark_backup import arguments_for, backup_by_connection
+from airflow_ckpt_provider.units import format_size, parse_duration
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -200,7 +200,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         if isinstance(self.immutable_for, timedelta):
             return self.immutable_for
         given = text(self.immutable_for)
-        return timedelta(seconds=seconds_of(given, field="immutable_for")) if given else None
+        return parse_duration(given, field="immutable_for") if given else None
 
     def _restorable_batches(self) -> int:
         return whole_number(self.restorable_batches, "restorable_batches", least=1) or 1
@@ -235,7 +235,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
                 skip_if_unchanged=skips,
             )
         except TooMuchForThreadsError as e:
-            self.log.info("%d files, %s, are to be copied: Spark takes this backup", e.files, size(e.size))
+            self.log.info("%d files, %s, are to be copied: Spark takes this backup", e.files, format_size(e.size))
             return self._take_on_spark(checkpoint, repository, about, skips=False)
         if result.unchanged:
             return self._not_taken(result.manifest, repository)
@@ -245,9 +245,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             result.name,
             result.batch_id,
             result.files,
-            size(result.bytes),
+            format_size(result.bytes),
             result.copied_files,
-            size(result.copied_bytes),
+            format_size(result.copied_bytes),
             result.seconds,
         )
         return _summary(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.backup.expire import apply_expire
@@ -12,15 +11,14 @@ from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prun
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.operators.change_operator import PLAN, PlannedOperator
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, mapping, required, text
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
-from airflow_ckpt_provider.operators.progress_log import size
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.units import format_size, parse_duration
 from airflow_ckpt_provider.verdict import Usefulness
 
 if TYPE_CHECKING:
@@ -90,9 +88,7 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
         with no_retry_when_refused():
             mode = self._mode()
             limit = MaxUnused.parse(text(self.max_unused) or "0")
-            after = timedelta(
-                seconds=seconds_of(required(self.abandoned_after, "abandoned_after"), field="abandoned_after")
-            )
+            after = parse_duration(required(self.abandoned_after, "abandoned_after"), field="abandoned_after")
             repository = self._open_repository()
             name, pruning = text(self.name), flag(self.prune, "prune")
             policy = Policy.parse(mapping(self.keep, "keep"))
@@ -116,7 +112,7 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
                 pruned = apply_prune(
                     repository, unused, made_by=made_by(context), abandoned_after=after, workers=self.workers
                 )
-                self.log.info("Deleted %d objects, %s", pruned.objects, size(pruned.bytes))
+                self.log.info("Deleted %d objects, %s", pruned.objects, format_size(pruned.bytes))
                 for stream, who in pruned.waits_for.items():
                     self.log.info("%s waits for the next prune: %s", stream, "; ".join(who))
                 result |= {"prune": unused.to_json(), "prune_outcome": pruned.to_json()}

@@ -7,13 +7,13 @@ written in Python arrive as they are. Both mean the same here.
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.units import parse_duration
 
 _TRUE = frozenset({"true", "yes", "1", "on"})
 _FALSE = frozenset({"false", "no", "0", "off"})
@@ -132,16 +132,19 @@ def words(value: Any, field: str, choices: tuple[str, ...]) -> tuple[str, ...]:
     return found
 
 
-def seconds(value: timedelta | float | None, field: str, *, least: float = 0.0) -> timedelta:
-    """Return a field that is a time as one; a number is seconds.
+def seconds(value: timedelta | float | str | None, field: str, *, least: float = 0.0) -> timedelta:
+    """Return a field that is a duration as one; a number is seconds.
 
-    :raises RefusedError: it is neither, or below ``least`` seconds.
+    :raises RefusedError: it is none, or below ``least`` seconds.
     """
-    time = value
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        time = timedelta(seconds=value)
-    if not isinstance(time, timedelta) or time.total_seconds() < least:
-        raise RefusedError(f"{field} is {value!r}", hint=f"give seconds or a timedelta, from {least:g} s up")
+    try:
+        time = parse_duration(value, field=field)  # type: ignore[arg-type]  # whatever it is, it is refused by its name
+    except RefusedError:
+        time = timedelta(seconds=-1)
+    if time.total_seconds() < least:
+        raise RefusedError(
+            f"{field} is {value!r}", hint=f"give seconds or a duration such as 90s or 1h, from {least:g} s up"
+        )
     return time
 
 

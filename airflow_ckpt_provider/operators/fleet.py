@@ -13,7 +13,6 @@ from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import gauges
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import to_markdown
-from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.declared_fleet import (
     checkpoint_place,
@@ -29,6 +28,7 @@ from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.streams.stream import Stream as DeclaredStream
+from airflow_ckpt_provider.units import parse_seconds
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -210,9 +210,9 @@ class FleetReportOperator(RepositoryOperator):
     def _limits(self) -> Limits:
         age, left = text(self.max_age), text(self.min_time_to_loss)
         return Limits(
-            seconds_of(age, field="max_age") if age else None,
+            parse_seconds(age, field="max_age") if age else None,
             whole_number(self.max_gap, "max_gap"),
-            seconds_of(left, field="min_time_to_loss") if left else None,
+            parse_seconds(left, field="min_time_to_loss") if left else None,
         )
 
     def _declared(self) -> list[DeclaredStream]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.fields import flag, one_of, text
 from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
+from airflow_ckpt_provider.units import parse_seconds
 from airflow_ckpt_provider.upgrade.preflight import query_to_guard
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class GuardOperator(CheckpointOperator, StreamOperator):
         downtime = text(self.max_downtime)
         return GuardSettings(
             fail_on_data_loss=flag(self.fail_on_data_loss, "fail_on_data_loss"),
-            max_downtime=seconds_of(downtime, field="max_downtime") if downtime else None,
-            buffer=seconds_of(text(self.buffer) or "0", field="buffer") if downtime else 0.0,
+            max_downtime=parse_seconds(downtime, field="max_downtime") if downtime else None,
+            buffer=parse_seconds(text(self.buffer) or "0", field="buffer") if downtime else 0.0,
             options={kind: dict(values) for kind, values in options.items()},
         )

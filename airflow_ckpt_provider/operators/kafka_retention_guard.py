@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
@@ -14,6 +13,7 @@ from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, sk
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.units import parse_seconds
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -138,7 +138,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
             raise RefusedError("raise_retention needs the planned downtime", hint="give max_downtime, such as 24h")
         state: Any = context.get("task_state_store")
         before = [RaisedRetention.from_json(each) for each in (state.get(_STATE_KEY) or [] if state else [])]
-        at_most = int(seconds_of(bound, field="raise_retention_to_at_most") * 1000)
+        at_most = int(parse_seconds(bound, field="raise_retention_to_at_most") * 1000)
         planned = plan_raise(report, at_most_ms=at_most)
         # Of a topic that an attempt before has raised, what was there before that attempt is what has to come back.
         first = {change.topic: change for change in before}

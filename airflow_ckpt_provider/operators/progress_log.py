@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from airflow_ckpt_provider.units import format_size
+
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
@@ -48,22 +50,10 @@ class ProgressLog:
             self._verb,
             progress.files_done,
             progress.files_total,
-            size(progress.bytes_done),
-            size(progress.bytes_total),
+            format_size(progress.bytes_done),
+            format_size(progress.bytes_total),
             done,
         )
-
-
-def size(number: int) -> str:
-    """Return a number of bytes as people read it: ``1.4 MiB``."""
-    if number < 1024:
-        return f"{number} B"
-    amount = float(number)
-    for unit in ("KiB", "MiB", "GiB"):
-        amount /= 1024
-        if amount < 1024:
-            return f"{amount:.1f} {unit}"
-    return f"{amount / 1024:.1f} TiB"
 
 
 def _percent(progress: CopyProgress) -> int:

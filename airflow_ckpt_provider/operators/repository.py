@@ -16,10 +16,11 @@ from airflow_ckpt_provider.backup.trust import check_trust
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import flag, required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
-from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
+from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -160,7 +161,7 @@ class CheckpointCopyOperator(StreamOperator):
             target.location,
             len(copied),
             sum(c.already_there for c in copied),
-            size(sum(c.copied_bytes for c in copied)),
+            format_size(sum(c.copied_bytes for c in copied)),
         )
         return {
             "repository": source.location.uri,

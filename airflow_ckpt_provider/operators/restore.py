@@ -12,7 +12,7 @@ from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, Stoppin
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
-from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
+from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
@@ -20,6 +20,7 @@ from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
+from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -122,7 +123,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
             outcome.batch_id,
             outcome.backup_id,
             outcome.files,
-            size(outcome.bytes),
+            format_size(outcome.bytes),
             outcome.seconds,
             outcome.batch_id + 1,
         )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.backup.repository import LATEST
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames
 from airflow_ckpt_provider.operators.fields import mapping, required, text, whole_number
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
@@ -18,6 +17,7 @@ from airflow_ckpt_provider.recovery.positions.asking import Question, ask, parti
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_backup, logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.mirror import MIRROR_TIMEOUT, Mirror
 from airflow_ckpt_provider.recovery.positions.positions import put_seeds
+from airflow_ckpt_provider.units import parse_seconds
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -174,7 +174,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
             new=open_kafka(required(new, "kafka_config_id"), timeout=MIRROR_TIMEOUT),
             old=open_kafka(old, timeout=MIRROR_TIMEOUT) if old else None,
             location=required(self.offset_syncs_location, "offset_syncs_location"),
-            margin=seconds_of(required(self.timestamp_margin, "timestamp_margin"), field="timestamp_margin"),
+            margin=parse_seconds(required(self.timestamp_margin, "timestamp_margin"), field="timestamp_margin"),
         )
 
     def _logs(self) -> ReadableLogs:

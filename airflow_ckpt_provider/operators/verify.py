@@ -14,8 +14,9 @@ from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
-from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
+from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -79,9 +80,9 @@ class CheckpointVerifyOperator(StreamOperator):
             "Backup %s is whole: %d files, %s; contents read and compared: %d files, %s",
             report.backup_id,
             report.files,
-            size(report.bytes),
+            format_size(report.bytes),
             report.read_files,
-            size(report.read_bytes),
+            format_size(report.read_bytes),
         )
         return result
 

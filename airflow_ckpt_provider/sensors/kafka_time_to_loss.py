@@ -11,13 +11,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_ckpt_provider.errors import SourceError
-from airflow_ckpt_provider.guards.durations import seconds_of
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.guard_result import skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger, is_due, look
+from airflow_ckpt_provider.units import parse_seconds
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -125,4 +125,4 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         return event["report"]
 
     def _threshold(self) -> float:
-        return seconds_of(required(self.threshold, "threshold"), field="threshold")
+        return parse_seconds(required(self.threshold, "threshold"), field="threshold")

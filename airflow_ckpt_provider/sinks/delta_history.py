@@ -29,6 +29,7 @@ from airflow_ckpt_provider.guards.delta_log import (
 )
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_time
 
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
 PLAN_KEY = "airflowCkptPlan"
@@ -73,7 +74,7 @@ class TableCommit:
 
     def describe(self) -> str:
         """The commit in a few words."""
-        when = f" at {self.time:%Y-%m-%d %H:%M:%S} UTC" if self.time else ""
+        when = f" at {format_time(self.time)}" if self.time else ""
         name = f"version {self.version}" if self.snapshot_id is None else f"snapshot {self.snapshot_id}"
         return f"{name} ({self.operation}{when})"
 

@@ -18,6 +18,7 @@ from datetime import datetime
 from airflow_ckpt_provider.errors import FileChangedError, TooLargeError
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.write_check import NO_CHECK, WriteCheck
+from airflow_ckpt_provider.units import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,5 +285,5 @@ class Store(ABC):
 
 
 def _in_words(file: StoredFile) -> str:
-    when = f", written {file.modified:%Y-%m-%d %H:%M:%S} UTC" if file.modified else ""
+    when = f", written {format_time(file.modified)}" if file.modified else ""
     return f"{file.size} bytes ({file.identity or 'no identity'}{when})"

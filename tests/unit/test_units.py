@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -33,6 +35,7 @@ NOW = datetime(2026, 11, 21, 14, 5, tzinfo=UTC)
         ("pt90m", timedelta(minutes=90)),
         ("0", timedelta(0)),
         (timedelta(hours=3), timedelta(hours=3)),
+        (str(timedelta(days=1, hours=3, microseconds=5)), timedelta(days=1, hours=3, microseconds=5)),
     ],
 )
 def test_a_duration_is_read_in_every_spelling(written: str | float | timedelta, meant: timedelta) -> None:
@@ -142,3 +145,34 @@ def test_a_time_needs_a_zone_and_is_shown_in_utc() -> None:
 )
 def test_how_long_ago_is_shown_in_the_largest_unit(passed: timedelta, shown: str) -> None:
     assert units.format_ago(NOW - passed, NOW) == shown
+
+
+#: What only units.py may do: format and parse sizes, durations and times.
+OFFENCES = {
+    "formats a time": r"%Y-%m-%d %H:%M",
+    "formats a size": r'"[KMGT]i?B"|rich\.filesize|\}\s[KMG]i?B\b|\}\skB"',
+    "formats a duration": r"/ ?(3600|60|86_?400):",
+    "parses a duration": r"P\(\?|\[dhms\]|\\d\+\)\s*\(\[smhd",
+    "parses a size": r"\[BKMGT\]|\[KMGT\]",
+}
+#: Modules that mean something else by it, or that cannot import this one.
+MEANING_SOMETHING_ELSE = {
+    "jobs": "applications that are one file each and run where this package is not",
+    "units.py": "the module itself",
+    "backup/retention.py": "spans of the calendar, as restic has them: m is a month",
+}
+
+
+def test_nobody_else_formats_or_parses_them() -> None:
+    root = Path(units.__file__).parent
+    found = []
+    for file in sorted(root.rglob("*.py")):
+        name = str(file.relative_to(root))
+        if name in MEANING_SOMETHING_ELSE or name.partition("/")[0] in MEANING_SOMETHING_ELSE:
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            code = line.partition("#")[0]
+            found += [
+                f"{name}:{number} {what}: {line.strip()}" for what, how in OFFENCES.items() if re.search(how, code)
+            ]
+    assert found == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from airflow_ckpt_provider.cli.options import APPLY, FLAG, KAFKA_CONFIG, Option, filled, length_of_time, pair, seconds
+from airflow_ckpt_provider.cli.options import APPLY, FLAG, KAFKA_CONFIG, Option, filled, length_of_time, pair
 from airflow_ckpt_provider.cli.verb import Verb
 
 ACTIONS = ("list", "flows", "positions", "reset", "refresh", "rewind", "put-back")
@@ -107,17 +107,17 @@ VERBS = (
             Option(
                 ("--flows-run-for",),
                 "how long the flows of a continuous pipeline have to run without a failure (default: %(default)s)",
-                {"type": seconds, "default": 60.0, "metavar": "SECONDS"},
+                {"type": length_of_time, "default": 60.0, "metavar": "SECONDS"},
             ),
             Option(
                 ("--poll",),
                 "time between two looks (default: %(default)s)",
-                {"type": seconds, "default": 10.0, "metavar": "SECONDS"},
+                {"type": length_of_time, "default": 10.0, "metavar": "SECONDS"},
             ),
             Option(
                 ("--timeout",),
                 "for all waiting together (default: %(default)s)",
-                {"type": seconds, "default": 86400.0, "metavar": "SECONDS"},
+                {"type": length_of_time, "default": 86400.0, "metavar": "SECONDS"},
             ),
             Option(
                 ("--accept",),

@@ -20,7 +20,6 @@ from airflow_ckpt_provider.cli.options import (
     length_of_time,
     number_from,
     pair,
-    seconds,
 )
 from airflow_ckpt_provider.cli.verb import Verb
 
@@ -67,7 +66,7 @@ VERBS = (
             Option(
                 ("--trigger",),
                 "interval of the query's trigger: for advice on batches that take longer",
-                {"type": seconds, "metavar": "SECONDS"},
+                {"type": length_of_time, "metavar": "SECONDS"},
             ),
             ACCEPT,
             STOP_RUNNING,

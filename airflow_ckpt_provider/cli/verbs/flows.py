@@ -13,6 +13,7 @@ from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_fl
 from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_time
 
 
 def flows(call: Call) -> Answer:
@@ -84,7 +85,7 @@ def _table(found: list[Flow]) -> Table:
             flow.target,
             "none" if flow.live is None else str(flow.live),
             "none" if newest is None else str(newest),
-            f"{time:%Y-%m-%d %H:%M:%S}" if time else "",
+            format_time(time) if time else "",
             state,
         )
     return table

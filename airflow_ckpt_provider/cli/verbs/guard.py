@@ -12,10 +12,10 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.guard_options import options_of_guards
 from airflow_ckpt_provider.cli.kafka_config import configuration
-from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport, SourceReport
+from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.upgrade.preflight import query_to_guard
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -79,7 +79,7 @@ def _show_source(source: SourceReport, screen: Console) -> None:
     )
     rows = [("lost already", "not known" if source.lost is None else f"{source.lost:,}")]
     if source.seconds_left is not None:
-        rows.append(("still there for", f"at least {in_words(source.seconds_left)}"))
+        rows.append(("still there for", f"at least {format_duration(source.seconds_left)}"))
     screen.print(terminal.facts(rows))
     for judgement in source.judgements:
         mark = "  · " if judgement.verdict is Verdict.SAFE else "  ✗ "
@@ -93,7 +93,7 @@ def _show_source(source: SourceReport, screen: Console) -> None:
     for part in parts[:_SHOWN]:
         left = part.facts.get("seconds_left")
         cells = [_number(part.facts.get(column)) for column in columns]
-        shown.add_row(part.name, terminal.verdict(part.verdict), *cells, "" if left is None else in_words(left))
+        shown.add_row(part.name, terminal.verdict(part.verdict), *cells, "" if left is None else format_duration(left))
     screen.print(shown)
     if len(parts) > _SHOWN:
         screen.print(f"  {len(parts) - _SHOWN} more; --json has them all", style="dim")

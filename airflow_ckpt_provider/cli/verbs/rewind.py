@@ -32,6 +32,7 @@ from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_time
 
 
 def rewind(call: Call) -> Answer:
@@ -155,14 +156,10 @@ def _table(targets: list[RewindTarget], versions: dict[str, dict[int, int]]) -> 
     for column in ("batch", "ended by (UTC)", "offsets", "watermark (UTC)", *more, "where", "replay"):
         table.add_column(column)
     for target in targets:
-        ended = f"{target.ended:%Y-%m-%d %H:%M:%S}" if target.ended else "not known"
+        ended = format_time(target.ended) if target.ended else "not known"
         again = "exact" if target.replays else "anew"
         offsets = "\n".join(in_words(source) for source in target.sources)
-        watermark = (
-            f"{datetime.fromtimestamp(target.watermark_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-            if target.watermark_ms
-            else ""
-        )
+        watermark = format_time(datetime.fromtimestamp(target.watermark_ms / 1000, UTC)) if target.watermark_ms else ""
         version = [str(of_table.get(target.batch_id, "")) for of_table in versions.values()]
         cells = (str(target.batch_id), ended, offsets, watermark, *version, target.where, again)
         table.add_row(*map(Text, cells))

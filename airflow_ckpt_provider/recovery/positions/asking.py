@@ -11,8 +11,8 @@ from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs
 from airflow_ckpt_provider.recovery.positions.mirror import Mirror
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
-from airflow_ckpt_provider.recovery.rewind.specifiers import duration, moment
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import parse_duration, parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,14 @@ class Question:
             return choose_batch(logs, self.batch)
         present = now or datetime.now(UTC)
         if self.to_datetime is not None:
-            time = _in_range(self.to_datetime, lambda: moment(self.to_datetime or ""))
+            time = _in_range(self.to_datetime, lambda: parse_time(self.to_datetime or ""))
             if time > present:
                 raise RefusedError(f"{self.to_datetime} lies in the future", hint="give a time that has passed")
             return choose_time(logs, time)
         if self.by_duration is not None:
-            return choose_time(logs, _in_range(self.by_duration, lambda: present - duration(self.by_duration or "")))
+            return choose_time(
+                logs, _in_range(self.by_duration, lambda: present - parse_duration(self.by_duration or ""))
+            )
         return choose_newest(logs)
 
 

@@ -50,6 +50,7 @@ from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_versio
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -393,7 +394,7 @@ class RestorePlan(Plan):
         if self.already_done:
             there = "as planned already"
         rows = (
-            ("backup", f"`{m.backup_id}` of `{m.name}`, {m.created:%Y-%m-%d %H:%M:%S} UTC"),
+            ("backup", f"`{m.backup_id}` of `{m.name}`, {format_time(m.created)}"),
             ("batch", f"{self.batch_id}; the query goes on with {self.batch_id + 1}"),
             ("taken from", f"`{m.checkpoint}`"),
             ("query", f"`{m.query_id}`" + (f"; the target holds `{self.other_query}`" if self.other_query else "")),

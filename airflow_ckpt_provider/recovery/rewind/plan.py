@@ -45,6 +45,7 @@ from airflow_ckpt_provider.recovery.rewind.planned_sink import (
     verdict_of,
 )
 from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
+from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Verdict
 
 #: What new query ids are made of, beside the plan's id: the same plan gives the same id, however often it is gone on with.
@@ -377,7 +378,7 @@ class RewindPlan(Plan):
 
     def to_markdown(self) -> str:
         """The plan for people: the log, an approval form, a terminal."""
-        when = f", which had ended by {self.ended:%Y-%m-%d %H:%M:%S} UTC" if self.ended else ""
+        when = f", which had ended by {format_time(self.ended)}" if self.ended else ""
         after = "runs again with exactly its old end offsets" if self.exact_replay else "is planned anew"
         rows = [
             ("checkpoint", f"`{self.checkpoint}`"),

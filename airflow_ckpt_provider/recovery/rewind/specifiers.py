@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget, chosen, span
+from airflow_ckpt_provider.units import format_time, parse_duration, parse_time
 
 #: The specifiers; ``to_table_version`` is for a Delta sink.
 KINDS = (
@@ -28,9 +28,6 @@ KINDS = (
     "to_current",
     "from_file",
     "to_table_version",
-)
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)S)?)?", re.IGNORECASE
 )
 
 
@@ -93,46 +90,12 @@ def resolve(
     if kind in ("to_latest", "to_current"):
         return Resolved(chosen(reachable, newest))
     if kind == "to_datetime":
-        return _ended_by(reachable, moment(value), value)
+        return _ended_by(reachable, parse_time(value), value)
     if kind == "by_duration":
         return _ended_by(reachable, _ago(now or datetime.now(UTC), value), f"{value} ago")
     if kind == "from_file":
         return _at_offsets(reachable, kafka_offsets(value))
     raise RefusedError(f"{kind} is not a way to say where to", hint=f"use one of {', '.join(KINDS)}")
-
-
-def moment(text: str) -> datetime:
-    """Read a time: ISO 8601 with a zone.
-
-    :raises RefusedError: it is not one, or has no zone.
-    """
-    try:
-        value = datetime.fromisoformat(text.strip())
-    except ValueError as e:
-        raise RefusedError(
-            f"{text!r} is not a time in ISO 8601", hint="such as 2026-11-21T14:05:00Z or 2026-11-21T15:05:00+01:00"
-        ) from e
-    if value.tzinfo is None:
-        raise RefusedError(f"{text!r} has no time zone", hint=f"add one, such as {text}Z for UTC")
-    try:
-        return value.astimezone(UTC)
-    except OverflowError as e:
-        raise RefusedError(f"{text!r} is beyond the times there are", hint="such as 2026-11-21T14:05:00Z") from e
-
-
-def duration(text: str) -> timedelta:
-    """Read a duration in ISO 8601, such as ``PT2H`` or ``P1DT30M``.
-
-    :raises RefusedError: it is not one, or is nothing.
-    """
-    match = _DURATION.fullmatch(text.strip())
-    parts = {name: int(value) for name, value in match.groupdict().items() if value} if match else {}
-    if not parts:
-        raise RefusedError(f"{text!r} is not a duration in ISO 8601", hint="such as PT2H, PT90M or P1D")
-    try:
-        return timedelta(**parts)
-    except OverflowError as e:
-        raise RefusedError(f"{text!r} is longer than any duration", hint="such as PT2H, PT90M or P1D") from e
 
 
 def kafka_offsets(content: str) -> dict[str, dict[int, int]]:
@@ -156,7 +119,7 @@ def kafka_offsets(content: str) -> dict[str, dict[int, int]]:
 
 def _ago(now: datetime, text: str) -> datetime:
     try:
-        return now - duration(text)
+        return now - parse_duration(text)
     except OverflowError:
         return datetime.min.replace(tzinfo=UTC)
 
@@ -185,8 +148,8 @@ def _ended_by(targets: list[RewindTarget], when: datetime, asked: str) -> Resolv
     if not before:
         first = timed[0]
         raise RefusedError(
-            f"no reachable batch had ended at {asked} ({when:%Y-%m-%d %H:%M:%S} UTC); the oldest, batch {first.batch_id}, ended "
-            f"at {first.ended:%Y-%m-%d %H:%M:%S} UTC",
+            f"no reachable batch had ended at {asked} ({format_time(when)}); the oldest, batch {first.batch_id}, ended "
+            f"at {format_time(first.ended)}",
             hint="choose a later time, or go back to an older backup (--repository)",
         )
     if when > datetime.now(UTC):

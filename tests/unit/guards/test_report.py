@@ -8,7 +8,6 @@ import json
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.durations import in_words, seconds_of
 from airflow_ckpt_provider.guards.report import (
     WORST_FIRST,
     GuardReport,
@@ -17,6 +16,7 @@ from airflow_ckpt_provider.guards.report import (
     SourceReport,
     worst,
 )
+from airflow_ckpt_provider.units import format_duration, parse_seconds
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -69,13 +69,13 @@ def test_json_is_plain_and_keyed_as_the_offset_log() -> None:
     [("24h", 86400), ("1d 12h", 129600), ("1d12h", 129600), ("90min", 5400), ("90m", 5400), ("1.5h", 5400), ("7", 7)],
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
-    assert seconds_of(text, field="max_downtime") == seconds
+    assert parse_seconds(text, field="max_downtime") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "24 hours", "-1h", "1h-", "tomorrow"])
 def test_no_length_of_time(text: str) -> None:
     with pytest.raises(RefusedError) as e:
-        seconds_of(text, field="max_downtime")
+        parse_seconds(text, field="max_downtime")
     assert str(e.value).startswith(f"max_downtime is {text!r}\nHINT: ")
 
 
@@ -92,4 +92,4 @@ def test_no_length_of_time(text: str) -> None:
     ],
 )
 def test_in_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
+    assert format_duration(seconds) == words

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from airflow_ckpt_provider.backup.transfer import CopyProgress
-from airflow_ckpt_provider.operators.progress_log import ProgressLog, size
+from airflow_ckpt_provider.operators.progress_log import ProgressLog
 
 
 class Lines(list[str]):
@@ -46,18 +44,3 @@ def test_empty_files_count_by_number() -> None:
     lines = Lines()
     _copy(2, ProgressLog(lines, "Copied", least=0), file_size=0)  # type: ignore[arg-type]
     assert lines == ["Copied 1 of 2 files, 0 B of 0 B (50 %)", "Copied 2 of 2 files, 0 B of 0 B (100 %)"]
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1536 * 1024, "1.5 MiB"),
-        (3 << 30, "3.0 GiB"),
-        (5 << 40, "5.0 TiB"),
-    ],
-)
-def test_size(number: int, words: str) -> None:
-    assert size(number) == words

@@ -1,0 +1,204 @@
+"""``stream_dags``: which DAGs a declaration makes, their forms, what can be changed, and how long it takes."""
+
+from __future__ import annotations
+
+import tests.throwaway_airflow  # isort: skip  # noqa: F401
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG
+
+from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dags
+from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.declared import DeclaredOperator
+from airflow_ckpt_provider.streams.problems import DeclarationError
+from airflow_ckpt_provider.streams.stream import Stream
+
+DECLARED = """
+defaults:
+  repository: s3://backups/streams
+  storage_conn_id: aws_lake
+streams:
+  orders:
+    checkpoint: s3://lake/checkpoints/orders
+    sources: {kafka: {conn_id: kafka_prod}}
+    stop: ./stop.sh
+    start: ./start.sh
+    deploy: ./deploy.sh
+    roll_back: ./roll_back.sh
+    objectives: {rpo: 1h}
+    retention: {daily: 30}
+    drill: {build: "orders.stream:build", scratch: s3a://lake/scratch}
+    tags: gold
+    owner: team-orders
+  clicks: {checkpoint: s3://lake/checkpoints/clicks, owner: team-clicks}
+  views: {checkpoint: s3://lake/checkpoints/views, backup: {schedule: 30 2 * * *}}
+"""
+MANUAL = {"restore", "rewind", "reset", "undo", "upgrade"}
+
+
+def write(place: Path, text: str = DECLARED) -> str:
+    (place / "streams.yaml").write_text(text)
+    return str(place / "streams.yaml")
+
+
+@pytest.fixture
+def dags(tmp_path: Path) -> dict[str, DAG]:
+    return stream_dags(write(tmp_path))
+
+
+def test_a_dag_of_each_kind_is_made_and_the_backups_by_their_schedules(dags: dict[str, DAG]) -> None:
+    backups = {"ckpt_backup_1h": ["orders"], "ckpt_backup_daily": ["clicks"], "ckpt_backup_30_2_x_x_x": ["views"]}
+    scheduled = {"ckpt_retention", "ckpt_report", "ckpt_watch", "ckpt_incidents", "ckpt_drill"}
+    assert set(dags) == {*backups, *scheduled, *(f"ckpt_{kind}" for kind in MANUAL)}
+    for dag_id, names in backups.items():
+        assert dags[dag_id].task_group.children["stream"]._expand_input.value == {"stream": names}  # type: ignore[attr-defined]
+    assert dags["ckpt_backup_1h"].schedule.total_seconds() == 3600  # type: ignore[union-attr]
+    assert dags["ckpt_backup_30_2_x_x_x"].schedule == "30 2 * * *"
+    assert dags["ckpt_retention"].tags == {"checkpoint", "gold"}
+    assert {task.owner for task in dags["ckpt_backup_1h"].tasks} == {"team-orders"}
+
+
+def test_what_no_stream_declares_is_not_made() -> None:
+    made = stream_dags([Stream("a", checkpoint="/a")])
+    assert set(made) == {"ckpt_backup_daily", "ckpt_report", "ckpt_incidents", "ckpt_rewind", "ckpt_reset", "ckpt_undo"}
+
+
+def test_every_task_of_ours_takes_the_stream_from_the_file(dags: dict[str, DAG], tmp_path: Path) -> None:
+    for dag in dags.values():
+        for task in dag.tasks:
+            if isinstance(task, DeclaredOperator):
+                assert task.streams_file == str(tmp_path / "streams.yaml")
+
+
+@pytest.mark.parametrize("kind", sorted(MANUAL))
+def test_a_form_cannot_be_sent_without_a_stream_and_can_with_one(dags: dict[str, DAG], kind: str) -> None:
+    """As Airflow's form does it: a field that may not be empty starts empty, and is marked; no field is required unseen."""
+    form = dags[f"ckpt_{kind}"].params
+    params = {name: form.get_param(name).serialize() for name in form}
+
+    def wrong(values: dict[str, Any]) -> list[str]:
+        checked = {name: values.get(name, param["value"]) for name, param in params.items()}
+        return [
+            name
+            for name, param in params.items()
+            if not jsonschema.Draft202012Validator(param["schema"]).is_valid(checked[name])
+        ]
+
+    filled = {"stream": "orders", **({"version": "2.7"} if kind == "upgrade" else {})}
+    assert wrong({}) == list(filled)
+    assert wrong(filled) == []
+    assert wrong({**filled, "stream": "ordres"}) == ["stream"]
+    for name, param in params.items():
+        assert param["value"] != "", name
+        assert param["schema"]["title"], name
+
+
+def test_the_upgrade_is_for_streams_that_declare_how(dags: dict[str, DAG]) -> None:
+    assert dags["ckpt_upgrade"].params.get_param("stream").schema["enum"] == ["orders"]
+    assert dags["ckpt_restore"].params.get_param("stream").schema["enum"] == ["orders", "clicks", "views"]
+    assert dags["ckpt_upgrade"].params["stream"] == "orders"  # the only one
+
+
+def test_a_relative_file_is_beside_the_file_of_dags_and_airflow_finds_the_dags(tmp_path: Path) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    write(tmp_path)
+    (tmp_path / "streams.py").write_text(
+        'from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags\n\nstream_dags("streams.yaml")\n'
+    )
+    bag = DagBag(dag_folder=str(tmp_path))
+    assert bag.import_errors == {}
+    assert {"ckpt_backup_1h", "ckpt_restore"} <= set(bag.dags)
+
+
+def test_all_problems_of_the_file_are_the_import_error(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match=r"(?s)has 2 problems.*line 4.*line 5"):
+        stream_dags(write(tmp_path, "streams:\n  a:\n    checkpoint: /a\n    max_downtme: 1h\n    tags: {}\n"))
+
+
+def test_the_dags_survive_serialisation_and_are_the_same_each_time(tmp_path: Path) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    file = write(tmp_path)
+
+    def serialised() -> dict[str, str]:
+        return {
+            name: json.dumps(DagSerialization.to_dict(dag), sort_keys=True) for name, dag in stream_dags(file).items()
+        }
+
+    first = serialised()
+    assert first == serialised()
+    assert not [name for name, text in first.items() if " object at 0x" in text]
+
+
+def test_a_task_can_be_changed_and_tasks_added_around(tmp_path: Path) -> None:
+    class Ours(StreamDags):
+        report_schedule = "@daily"
+
+        def task(self, operator: Any, task_id: str, **arguments: Any) -> Any:
+            if operator is CheckpointBackupOperator:
+                arguments["restorable_batches"] = 5
+            return super().task(operator, task_id, **arguments)
+
+        def around(self, dag: DAG) -> None:
+            if dag.dag_id.endswith("_restore"):
+                dag.get_task("start") >> BashOperator(task_id="open_ticket", bash_command="true")
+
+        def report(self) -> DAG:
+            with DAG("my_report", schedule=None) as dag:
+                BashOperator(task_id="report", bash_command="true")
+            return dag
+
+    made = stream_dags(write(tmp_path), factory=Ours, default_args={"retries": 7}, tags=["data"])
+    backup = made["ckpt_backup_1h"].get_task("stream.back_up")
+    assert (backup.restorable_batches, backup.retries) == (5, 7)  # type: ignore[union-attr]
+    assert made["ckpt_restore"].get_task("open_ticket").upstream_task_ids == {"start"}
+    assert "my_report" in made
+    assert "ckpt_report" not in made
+    assert made["ckpt_undo"].tags == {"data", "gold"}
+
+
+def test_each_stream_can_have_dags_of_its_own(tmp_path: Path) -> None:
+    made = stream_dags(write(tmp_path), per_stream=True)
+    assert {"ckpt_orders_backup_1h", "ckpt_orders_upgrade", "ckpt_clicks_backup_daily", "ckpt_clicks_restore"} <= set(
+        made
+    )
+    assert "ckpt_clicks_upgrade" not in made
+    assert made["ckpt_clicks_restore"].params["stream"] == "clicks"
+
+
+def test_300_streams_are_parsed_without_a_network_and_at_little_more_than_the_cost_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError(f"network: {args}")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    one = DECLARED.partition("  clicks:")[0]
+    shared, _, body = one.partition("  orders:\n")
+    many = shared + "".join(
+        f"  orders{n}:\n{body.replace('checkpoints/orders', f'checkpoints/orders{n}')}" for n in range(300)
+    )
+    stream_dags(write(tmp_path, one))  # loads what is loaded at the first use
+
+    def seconds(text: str, place: Path) -> tuple[int, float]:
+        place.mkdir()
+        file = write(place, text)
+        began = time.process_time()
+        made = stream_dags(file)
+        return len(made), time.process_time() - began
+
+    few, base = seconds(one, tmp_path / "one")
+    number, taken = seconds(many, tmp_path / "many")
+    assert number == few  # the number of DAGs does not grow
+    # 0.25 s on the machine where it was measured; the bound is for one that is five times as slow.
+    assert taken < base + 1.5, (base, taken)

@@ -1,0 +1,96 @@
+"""``StreamActionOperator``: what the declaration says is done, and a failure of it is one of the task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException
+
+from airflow_ckpt_provider.operators.stream_action import StreamActionFailedError, StreamActionOperator
+from airflow_ckpt_provider.streams.stream import Stream
+
+
+def stream(**fields: Any) -> Stream:
+    return Stream("orders", checkpoint="/checkpoints/orders", **fields)
+
+
+def act(of: Stream, action: str = "stop", **fields: Any) -> dict[str, Any]:
+    task = StreamActionOperator(task_id="act", stream=of, action=action, **fields)
+    context: Any = {"params": {}, "task": task}
+    task.render_template_fields(context)
+    return task.execute(context)
+
+
+def test_a_command_runs_with_stream_action_and_version(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    of = stream(deploy=f'echo "$CKPT_STREAM $CKPT_ACTION $VERSION" > {said}')
+    assert act(of, "deploy", version="2.7") == {"stream": "orders", "action": "deploy", "way": "command"}
+    assert said.read_text() == "orders deploy 2.7\n"
+
+
+def test_a_command_that_fails_fails_the_task_with_its_last_line() -> None:
+    with pytest.raises(StreamActionFailedError, match="stop of orders: the command ended with 3: no such job"):
+        act(stream(stop="echo no such job; exit 3"))
+
+
+class Writes(BaseOperator):
+    """An operator of somebody else."""
+
+    template_fields = ("words",)
+
+    def __init__(self, *, path: str, words: str, deferrable: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = path
+        self.words = words
+        self.deferrable = deferrable
+
+    def execute(self, context: Any) -> None:
+        """Write down."""
+        Path(self.path).write_text(f"{self.words} {self.deferrable}")
+
+
+def test_an_operator_is_made_rendered_and_executed_without_deferring(tmp_path: Path) -> None:
+    arguments = {"path": str(tmp_path / "said"), "words": "{{ task.task_id }}"}
+    of = stream(start={"operator": {"operator": f"{__name__}.Writes", "arguments": arguments}})
+    assert act(of, "start")["way"] == "operator"
+    assert (tmp_path / "said").read_text() == "act False"
+
+
+def test_a_dag_is_triggered_and_waited_for() -> None:
+    of = stream(start={"dag": {"dag_id": "start_orders", "conf": {"cluster": "blue"}}})
+    with pytest.raises(DagRunTriggerException) as caught:  # Airflow's own way to trigger and wait
+        act(of, "start")
+    assert caught.value.trigger_dag_id == "start_orders"
+    assert caught.value.conf == {"cluster": "blue", "stream": "orders", "action": "start", "version": None}
+    assert caught.value.wait_for_completion is True
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({}, AirflowFailException, "orders declares no `stop`\nHINT: declare it"),
+        ({"if_absent": "skip"}, AirflowSkipException, "orders declares no `stop`: do it by hand"),
+        ({"wanted": "False"}, AirflowSkipException, "stop of orders is not wanted in this run"),
+        ({"if_absent": "ignore"}, AirflowFailException, "if_absent is 'ignore'"),
+    ],
+)
+def test_what_is_not_declared_fails_or_is_skipped(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        act(stream(), **fields)
+
+
+def test_an_unknown_action_or_operator_is_refused() -> None:
+    with pytest.raises(AirflowFailException, match="action is 'pause'"):
+        act(stream(), "pause")
+    with pytest.raises(AirflowFailException, match=r"no\.such\.Operator cannot be imported"):
+        act(stream(stop={"operator": "no.such.Operator"}))
+
+
+def test_a_kubernetes_application_needs_its_provider() -> None:
+    from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
+
+    with pytest.raises(AirflowOptionalProviderFeatureException, match="apache-airflow-providers-cncf-kubernetes"):
+        act(stream(stop={"spark_application": {"name": "orders"}}))
