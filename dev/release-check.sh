@@ -13,7 +13,7 @@ if [ "$(sed -n 's/^## \([^ ]*\).*/\1/p' CHANGELOG.md | head -n 1)" != "$version"
 fi
 rm -rf dist
 .venv/bin/python -m hatchling build -d dist >/dev/null
-dev/uv.sh tool run --quiet --from twine==6.2.0 twine check --strict dist/*.whl dist/*.tar.gz
+dev/uv.sh tool run --quiet --from twine==7.0.0 twine check --strict dist/*.whl dist/*.tar.gz
 # In an environment of its own, as a user installs it.
 dev/uv.sh venv --quiet --clear --python .venv/bin/python .cache/release-check
 dev/uv.sh pip install --quiet --python .cache/release-check/bin/python dist/*.whl
