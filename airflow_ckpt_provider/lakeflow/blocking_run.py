@@ -7,18 +7,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from airflow_ckpt_provider.errors import ActiveUpdateError, CkptError, WorkspaceError, WorkspaceForbiddenError
-from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP
-from airflow_ckpt_provider.lakeflow.following import FOLLOW_UP_WITHIN, Answer, Memory, Progress, Wait, look, looking
+from airflow_ckpt_provider.errors import CkptError, WorkspaceError
+from airflow_ckpt_provider.lakeflow.examine import STOP
+from airflow_ckpt_provider.lakeflow.following import FOLLOW_UP_WITHIN, Answer, Memory, Progress, Wait
+from airflow_ckpt_provider.lakeflow.one_update import make_room, seen_through, start_in_room
 from airflow_ckpt_provider.lakeflow.request import StartRequest
-from airflow_ckpt_provider.lakeflow.starting import Notes, RetryPolicy, start_once
-from airflow_ckpt_provider.lakeflow.updates import active_update
+from airflow_ckpt_provider.lakeflow.starting import Notes, RetryPolicy, Started, start_once
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
 
 log = logging.getLogger(__name__)
-
-#: How often a pipeline that was busy again after it had become free is waited for.
-_ROOMS = 5
 
 
 class UpdateFailedError(CkptError):
@@ -75,37 +72,19 @@ class BlockingRun:
         """See that no update is active, or do about it what was asked for; nothing once the step was begun."""
         if self.note(step):
             return
-        active = active_update(self._workspace.ask(self._pipeline_id))
-        if active is None:
-            return
-        if on_active_update == FAIL:
-            raise ActiveUpdateError(
-                f"pipeline {self._pipeline_id}: update {active} is active",
-                update_id=active,
-                hint="wait for it (--on-active-update wait), stop it (--on-active-update stop), or try again later",
-            )
-        self._free(on_active_update)
+        make_room(self._workspace, self._pipeline_id, on_active_update, self._free)
 
     def start(self, step: str, request: StartRequest, *, on_active_update: str) -> str:
         """Start the update of a step, or find it; return its id."""
-        for room in range(_ROOMS):
-            try:
-                started = start_once(
-                    self._workspace,
-                    self._pipeline_id,
-                    request,
-                    self._memos.notes(step),
-                    retry_policy=self._retry_policy,
-                )
-            except ActiveUpdateError:
-                if on_active_update == FAIL or room == _ROOMS - 1:
-                    raise
-                self._free(on_active_update)
-            else:
-                self.steps[step] = {"update_id": started.update_id, "found": started.found, "states": []}
-                log.info("update %s of pipeline %s is this run's", started.update_id, self._pipeline_id)
-                return started.update_id
-        raise AssertionError("unreachable")
+
+        def start() -> Started:
+            notes = self._memos.notes(step)
+            return start_once(self._workspace, self._pipeline_id, request, notes, retry_policy=self._retry_policy)
+
+        started = start_in_room(start, on_active_update, self._free)
+        self.steps[step] = {"update_id": started.update_id, "found": started.found, "states": []}
+        log.info("update %s of pipeline %s is this run's", started.update_id, self._pipeline_id)
+        return started.update_id
 
     def follow(
         self,
@@ -141,22 +120,16 @@ class BlockingRun:
         self._wait(Wait())
 
     def _wait(self, wait: Wait) -> Answer:
-        memory, message = Memory(), "no look was finished in time"
-        while True:
-            try:
-                answer = look(lambda path: self._workspace.ask(self._pipeline_id, path), looking(wait, memory))
-            except WorkspaceForbiddenError:
-                raise
-            except WorkspaceError as e:
-                message = e.message
-            else:
-                memory, message = answer.memory, answer.message
-                if answer.progress is not Progress.WAITING:
-                    return answer
+        def pause(memory: Memory, message: str) -> None:
             left = self._end - time.monotonic()
             if left <= 0:
                 raise WorkspaceError(
-                    f"pipeline {self._pipeline_id}: not within {self._timeout:g} s: {message}",
+                    f"not within {self._timeout:g} s: {message}",
                     hint="it goes on in the workspace; the same command waits on, or give a longer --timeout",
                 )
             self._sleep(min(self._interval, left))
+
+        nothing: Callable[[Any], None] = lambda _: None  # noqa: E731
+        return seen_through(
+            self._workspace, self._pipeline_id, wait, Memory(), seen=nothing, unseen=nothing, pause=pause
+        )

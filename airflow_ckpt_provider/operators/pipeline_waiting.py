@@ -15,11 +15,9 @@ from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
-    ActiveUpdateError,
     CkptError,
     RefusedError,
     WorkspaceError,
-    WorkspaceForbiddenError,
 )
 from airflow_ckpt_provider.lakeflow.carrying_out import Run
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP
@@ -29,13 +27,12 @@ from airflow_ckpt_provider.lakeflow.following import (
     Memory,
     Progress,
     Wait,
-    look,
-    looking,
 )
+from airflow_ckpt_provider.lakeflow.one_update import make_room, seen_through, start_in_room
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
-from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, find_ours, start_once
+from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, Started, find_ours, start_once
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING, active_update
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.change_operator import PLAN
@@ -56,8 +53,6 @@ if TYPE_CHECKING:
 _KEY = "pipeline_update"
 #: Seconds that the trigger gets beyond its own deadline, before Airflow ends it.
 _GRACE = 60.0
-#: How often a pipeline that was busy again after it had become free is waited for.
-_ROOMS = 5
 #: A run that a job starts may take its time until its update shows: looks of ``retry_policy.settle``, not more requests.
 _JOB_SENDS = 30
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
@@ -206,17 +201,7 @@ class PipelineOperator(BaseOperator):
         """See that no update is active, or do about it what was asked for; nothing once the step was begun."""
         if self._kept.notes(step).load():
             return
-        pipeline_id = self._pipeline_id()
-        active = active_update(self.workspace.get_pipeline(pipeline_id))
-        if active is None:
-            return
-        if on_active_update == FAIL:
-            raise ActiveUpdateError(
-                f"pipeline {pipeline_id}: update {active} is active",
-                update_id=active,
-                hint="wait for it (on_active_update='wait'), stop it (on_active_update='stop'), or try again later",
-            )
-        self._free(on_active_update)
+        make_room(self.workspace, self._pipeline_id(), on_active_update, self._free)
 
     def _free(self, on_active_update: str) -> None:
         """Wait until no update is active, and stop the one that is if told to."""
@@ -233,16 +218,12 @@ class PipelineOperator(BaseOperator):
         retry_policy = how.pop("retry_policy", self.start_retry_policy)
         pipeline_id = self._pipeline_id()
         self._under_way = (step, request)
-        for room in range(_ROOMS):
-            try:
-                started = start_once(
-                    self.workspace, pipeline_id, request, self._kept.notes(step), retry_policy=retry_policy, **how
-                )
-                break
-            except ActiveUpdateError:
-                if on_active_update == FAIL or room == _ROOMS - 1:
-                    raise
-                self._free(on_active_update)
+
+        def start() -> Started:
+            notes = self._kept.notes(step)
+            return start_once(self.workspace, pipeline_id, request, notes, retry_policy=retry_policy, **how)
+
+        started = start_in_room(start, on_active_update, self._free)
         part = self._kept.step(step)
         if part.get("found") is None:
             part["found"] = started.found
@@ -312,33 +293,32 @@ class PipelineOperator(BaseOperator):
 
     def _wait(self, wait: Wait, step: str | None) -> Answer:
         """Wait on this worker, or hand over to the triggerer."""
-        pipeline_id = self._pipeline_id()
         part = self._kept.step(step) if step else {}
-        memory = Memory.from_json(part.get("states"))
-        message = f"pipeline {pipeline_id}: no look was finished in time"
-        while True:
-            try:
-                answer = look(lambda path: self.workspace.ask(pipeline_id, path), looking(wait, memory))
-            except WorkspaceForbiddenError:
-                raise
-            except WorkspaceError as e:
-                self.log.warning("%s", e)
-                message = e.message
-            else:
-                if message != (message := f"pipeline {pipeline_id}: {answer.message}"):
-                    self.log.info("%s", answer.message)
-                if answer.memory != memory:
-                    memory, part["states"] = answer.memory, answer.memory.to_json()
-                    if step:
-                        self._kept.keep()
-                if answer.progress is not Progress.WAITING:
-                    return answer
+        said: list[str] = []
+
+        def seen(answer: Answer) -> None:
+            if [answer.message] != said[-1:]:
+                said.append(answer.message)
+                self.log.info("%s", answer.message)
+            if answer.memory.to_json() != (part.get("states") or []):
+                part["states"] = answer.memory.to_json()
+                if step:
+                    self._kept.keep()
+
+        def unseen(error: WorkspaceError) -> None:
+            said.append(error.message)
+            self.log.warning("%s", error)
+
+        def pause(memory: Memory, message: str) -> None:
             left = self._end_time - time.time()
             if left <= 0:
                 self._too_late(message)
             if self.deferrable:
                 self._defer(wait, step, memory)
             time.sleep(min(seconds(self.poll_interval, "poll_interval").total_seconds(), left))
+
+        memory = Memory.from_json(part.get("states"))
+        return seen_through(self.workspace, self._pipeline_id(), wait, memory, seen=seen, unseen=unseen, pause=pause)
 
     def _defer(self, wait: Wait, step: str | None, memory: Memory) -> NoReturn:
         trigger = PipelineUpdateTrigger(

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
 from airflow_ckpt_provider.cli.pipeline_words import in_shell
 from airflow_ckpt_provider.errors import WorkspaceError, WorkspaceForbiddenError
-from airflow_ckpt_provider.lakeflow import blocking_run, starting
+from airflow_ckpt_provider.lakeflow import blocking_run, one_update, starting
 from airflow_ckpt_provider.lakeflow.settings import MARK
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
@@ -378,7 +378,7 @@ def test_two_shells_reset_once(
         waited(run, word)
 
     if waits:
-        monkeypatch.setattr(blocking_run, "active_update", lambda _: "scheduled")
+        monkeypatch.setattr(one_update, "active_update", lambda _: "scheduled")
         monkeypatch.setattr(blocking_run.BlockingRun, "_free", free)
     else:
         monkeypatch.setattr(starting, "note_before", note_before)
