@@ -7,6 +7,7 @@ log will do, and so that nothing can be written. Only :func:`restore` writes.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -177,7 +178,8 @@ def restore(
             custom_metadata=dict(about),
             # A concurrent commit must fail this one: its rows would be restored away unseen.
             max_commit_retries=0,
-            app_transactions=[client.Transaction(*txn) for txn in txns.items()],
+            # With a time: a table with delta.setTransactionRetentionDuration forgets one without at once.
+            app_transactions=[client.Transaction(*txn, time.time_ns() // 1_000_000) for txn in txns.items()],
         )
         if version == expected:  # only what the table remembers is to change
             opened.create_write_transaction([], "append", opened.schema(), commit_properties=properties)

@@ -70,6 +70,15 @@ class TestSettingsOfOthers:
             "delta.setTransactionRetentionDuration": "interval 9 days"
         }
 
+    def test_what_the_table_is_to_remember_has_a_time(self, table: Table) -> None:
+        """Spark forgets a ``txn`` without one where the table limits for how long it remembers."""
+        table.batch(0, 1, 2).roll_back(1)
+        actions = [json.loads(line) for line in table.place.read(commit_path(3)).splitlines()]
+        [txn] = [action["txn"] for action in actions if "txn" in action]
+        assert (txn["appId"], txn["version"]) == (QUERY, 1)
+        [info] = [action["commitInfo"] for action in actions if "commitInfo" in action]
+        assert abs(txn["lastUpdated"] - info["timestamp"]) < 600_000
+
     def test_after_it_they_are_named(self, table: Table) -> None:
         table.batch(0, 1, 2)
         alter(table, **{"delta.enableChangeDataFeed": "true", "owner": "finance"})
