@@ -622,8 +622,9 @@ class TestStoppedAnywhere:
         """Killed between two seals that it lifts: the same command lifts the others, and changes nothing."""
         from airflow_ckpt_provider.recovery.chains import apply
 
-        def stop(*_: Any) -> None:
-            raise Killed("seals")
+        def stop(streams: Sequence[ChainStream], _: str) -> None:
+            if streams:
+                raise Killed("seals")
 
         with monkeypatch.context() as patched:
             patched.setattr(apply, "lift_all", stop)
