@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset
-from airflow_ckpt_provider.guards.durations import in_words
 from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name
 from airflow_ckpt_provider.guards.iceberg_metadata import (
     SCHEME,
@@ -28,6 +27,7 @@ from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, 
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 KIND = "iceberg"
@@ -101,8 +101,8 @@ class IcebergGuard:
             hours = -int(-(needed - left.seconds + left.max_age_ms / 1000) // 3600)
             yield Judgement(
                 Verdict.UNKNOWN,
-                f"by {left.limited_by} the snapshots that the stream needs are kept for {in_words(left.seconds)} more, less than "
-                f"the planned downtime and its buffer of {in_words(needed)}; {NOBODY_KNOWS}. Run none meanwhile, or set "
+                f"by {left.limited_by} the snapshots that the stream needs are kept for {format_duration(left.seconds)} more, less than "
+                f"the planned downtime and its buffer of {format_duration(needed)}; {NOBODY_KNOWS}. Run none meanwhile, or set "
                 f"{left.limited_by} to {hours * 3_600_000} ({hours} hours)",
             )
 

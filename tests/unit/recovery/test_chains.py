@@ -617,7 +617,6 @@ class TestStoppedAnywhere:
         take_back(chained.streams())
         assert not any(is_sealed(chained, name) for name in IDS)
 
-
     def test_only_seals_are_left(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
         """Killed between two seals that it lifts: the same command lifts the others, and changes nothing."""
         from airflow_ckpt_provider.recovery.chains import apply
