@@ -101,8 +101,8 @@ class IcebergGuard:
             hours = -int(-(needed - left.seconds + left.max_age_ms / 1000) // 3600)
             yield Judgement(
                 Verdict.UNKNOWN,
-                f"by {left.limited_by} the snapshots that the stream needs are kept for {format_duration(left.seconds)} more, less than "
-                f"the planned downtime and its buffer of {format_duration(needed)}; {NOBODY_KNOWS}. Run none meanwhile, or set "
+                f"by {left.limited_by} the snapshots that the stream needs are kept for "
+                f"{format_duration(left.seconds)} more, less than the planned downtime and its buffer of {format_duration(needed)}; {NOBODY_KNOWS}. Run none meanwhile, or set "
                 f"{left.limited_by} to {hours * 3_600_000} ({hours} hours)",
             )
 
