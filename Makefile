@@ -13,7 +13,7 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor matrix samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor browser matrix samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -93,6 +93,9 @@ s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a rea
 
 doctor: java venv jars ## Show real Spark every kind of damage the doctor knows, and every repair
 	@$(PY) -m pytest -m "spark and slow" tests/integration/test_doctor_against_spark.py $(ARGS)
+
+browser: venv ## The page in a real Airflow and headless Chromium; makes the pictures of its how-to
+	@$(PY) -m pytest -m browser tests/browser $(ARGS)
 
 matrix: venv ## Try Airflow 3.1, 3.2 and 3.3: import all, parse every DAG, run one (CONSTRAINTS=URL for their constraint files)
 	@$(PY) -m pytest -m slow tests/system/test_airflow_versions.py $(ARGS)

@@ -83,18 +83,23 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "hooks": [
+            {
+                "integration-name": "Spark checkpoints",
+                "python-modules": [
+                    "airflow_ckpt_provider.hooks.ckpt_repository",
+                    "airflow_ckpt_provider.hooks.databricks_pipelines",
+                    "airflow_ckpt_provider.hooks.kafka",
+                ],
+            }
+        ],
+        "plugins": [{"name": "ckpt", "plugin-class": "airflow_ckpt_provider.plugins.page.CheckpointPagePlugin"}],
         "extra-links": [
             "airflow_ckpt_provider.links.manifest.BackupManifestLink",
             "airflow_ckpt_provider.links.pipeline_update.PipelineUpdateLink",
         ],
         "notifications": ["airflow_ckpt_provider.notifications.recovery_advice.RecoveryAdviceNotifier"],
         "config": {"ckpt": _config()},
-        "hooks": [
-            {
-                "integration-name": "Spark checkpoints",
-                "python-modules": ["airflow_ckpt_provider.hooks.ckpt_repository"],
-            }
-        ],
         "connection-types": [
             {
                 "connection-type": "ckpt_repository",
@@ -143,19 +148,32 @@ def _fields_of_repository() -> dict[str, Any]:
 def _config() -> dict[str, Any]:
     """The section ``[ckpt]``."""
     options = {
-        "streams": "File that declares the streams; in Airflow a relative path begins at the folder of the DAGs.",
-        "repository": "URI of the repository of the streams that declare none.",
-        "storage_conn_id": "Connection to reach the stores of the streams that declare none.",
-        "checkpoint_conn_id": "Connection to reach the checkpoints of the streams that declare none.",
-        "repository_conn_id": "Connection to reach the repositories of the streams that declare none.",
-        "kafka_conn_id": "Connection of type kafka of the streams that declare none.",
-        "spark_conn_id": "Connection of type spark of the streams that declare none.",
-        "databricks_conn_id": "Connection of type databricks of the streams that declare none.",
+        "streams": (
+            "File that declares the streams; in Airflow a relative path begins at the folder of the DAGs.",
+            None,
+        ),
+        "repository": ("URI of the repository that the page reads, and of the streams that declare none.", None),
+        "storage_conn_id": ("Connection to reach the stores of the streams that declare none.", None),
+        "checkpoint_conn_id": (
+            "Connection to reach the checkpoints of the streams that declare none; the forms of the page send it.",
+            None,
+        ),
+        "repository_conn_id": (
+            "Connection to reach the repository of the page and those of the streams that declare none; the environment's own "
+            "credentials where it is not set.",
+            None,
+        ),
+        "kafka_conn_id": ("Connection of type kafka of the streams that declare none.", None),
+        "spark_conn_id": ("Connection of type spark of the streams that declare none.", None),
+        "databricks_conn_id": ("Connection of type databricks of the streams that declare none.", None),
+        "page_dag_id": ("DAG of the fleet report: whoever may read it sees the page.", "fleet"),
+        "restore_dag_id": ("DAG that the page's form for a restore starts.", "restore_checkpoint"),
+        "rewind_dag_id": ("DAG that the page's form for a rewind starts.", "rewind_replay"),
     }
     return {
         "description": "Recovery of Spark Structured Streaming.",
         "options": {
-            name: {"description": text, "version_added": "0.2.0", "type": "string", "example": None, "default": None}
-            for name, text in options.items()
+            name: {"description": text, "version_added": "0.2.0", "type": "string", "example": None, "default": default}
+            for name, (text, default) in options.items()
         },
     }

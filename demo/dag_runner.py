@@ -31,7 +31,7 @@ def run(dag_id: str, conf: dict[str, Any], approve: str = "") -> dict[str, Any]:
     """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-    from airflow.sdk.configuration import conf as settings
+    from airflow.providers.common.compat.sdk import conf as settings
 
     # Loaded for each run: dag.test() leaves the form's values in the DAG.
     bag = DagBag(dag_folder=os.path.join(settings.get("core", "dags_folder"), f"{dag_id}.py"))

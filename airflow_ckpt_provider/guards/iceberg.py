@@ -102,7 +102,8 @@ class IcebergGuard:
             yield Judgement(
                 Verdict.UNKNOWN,
                 f"by {left.limited_by} the snapshots that the stream needs are kept for "
-                f"{format_duration(left.seconds)} more, less than the planned downtime and its buffer of {format_duration(needed)}; {NOBODY_KNOWS}. Run none meanwhile, or set "
+                f"{format_duration(left.seconds)} more, less than the planned downtime and its buffer of "
+                f"{format_duration(needed)}; {NOBODY_KNOWS}. Run none meanwhile, or set "
                 f"{left.limited_by} to {hours * 3_600_000} ({hours} hours)",
             )
 

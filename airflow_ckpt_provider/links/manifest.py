@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode, urlsplit
 
-from airflow.providers.common.compat.sdk import XCom
+from airflow.providers.common.compat.sdk import XCom, conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
+
+from airflow_ckpt_provider.assets import backup_asset
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
@@ -52,6 +54,21 @@ def manifest_url(repository: Location, path: str) -> str:
     if place.store.protocol in ("gs", "gcs"):
         return f"https://storage.cloud.google.com/{key}"
     return ""
+
+
+def page_url(repository: Location, name: str, backup_id: str) -> str:
+    """Return the page of a backup in Airflow; an empty text where the page is about another repository, or not set up.
+
+    :param repository: the repository's place.
+    :param name: name of the stream.
+    :param backup_id: id of the backup.
+    """
+    shown = conf.get("ckpt", "repository", fallback=None)
+    if not shown or backup_asset(shown, name) != backup_asset(repository.uri, name):
+        return ""
+    # Airflow shows the address behind the route of the view in its frame.
+    prefix = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    return f"{prefix}/plugin/checkpoints/ckpt/backup?{urlencode({'name': name, 'id': backup_id})}"
 
 
 def _own_endpoint(place: Location) -> bool:

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.unchanged import unchanged_backup
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
-from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
+from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url, page_url
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
@@ -318,7 +318,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         """Send the asset events and leave the URL of the manifest for the link."""
         if "outlet_events" not in context:
             return  # not run by Airflow
-        if url := manifest_url(place, summary["manifest"]):
+        page = page_url(place, summary["name"], summary["backup_id"])
+        if url := page or manifest_url(place, summary["manifest"]):
             context["ti"].xcom_push(key=BackupManifestLink.XCOM_KEY, value=url)
         extra = {key: summary[key] for key in _EVENT_KEYS}
         asset = backup_asset(summary["repository"], summary["name"])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.configuration import configured_streams
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import gauges
+from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import to_markdown
 from airflow_ckpt_provider.guards.registry import GuardSettings
@@ -33,6 +34,7 @@ from airflow_ckpt_provider.units import parse_seconds
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.backup.repository import Repository
     from airflow_ckpt_provider.storage.location import Location
 
 #: Problems named in the error; the report has all of them.
@@ -100,11 +102,11 @@ class FleetReportOperator(RepositoryOperator):
     report is pushed as the XCom ``report``.
 
     The numbers of each stream also go to Airflow's own metrics, as gauges ``ckpt.stream.<number>`` with the tag ``stream``, and
-    ``ckpt.stream.<stream>.<number>`` for StatsD without tags.
+    ``ckpt.stream.<stream>.<number>`` for StatsD without tags. The report is kept in the repository too, for the page in Airflow.
 
     Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`.
 
-    .. seealso:: :doc:`/howto/fleet`
+    .. seealso:: :doc:`/howto/fleet`, :doc:`/howto/page`
 
     :param streams: declared streams, all of one repository: their checkpoints, repository, guards, and the limits of each, which
         are ``rpo`` of its objectives and ``max_gap`` and ``min_time_to_loss`` of its watch. (templated)
@@ -193,9 +195,10 @@ class FleetReportOperator(RepositoryOperator):
             declared = self._declared()
             own = {**options_of(declared), **mapping(self.stream_options, "stream_options")}
             kafka = text(self.kafka_config_id)
+            repository = self._repository_of(declared)
             fleet = inspect_fleet(
                 self._streams(declared),
-                self._repository_of(declared),
+                repository,
                 limits=limits,
                 own_limits={checkpoint_place(stream).uri: limits_of(stream) for stream in declared},
                 guards=(lambda told: guards_of(told, kafka)) if kafka or settings.options or own else None,
@@ -205,6 +208,7 @@ class FleetReportOperator(RepositoryOperator):
                 workers=self.workers,
             )
             _send(fleet)
+            self._keep(repository, fleet, context)
             return self._conclude(fleet, reaction, context)
 
     def _limits(self) -> Limits:
@@ -246,6 +250,14 @@ class FleetReportOperator(RepositoryOperator):
             workers=self.workers,
         )
 
+    def _keep(self, repository: Repository, fleet: Fleet, context: Context) -> None:
+        """Keep the report for the page; a connection that may only read is no reason to fail."""
+        writer = f"{context['ti'].dag_id}.{context['ti'].task_id}" if "ti" in context else self.task_id
+        try:
+            keep_report(repository, fleet, writer=writer)
+        except CkptError as e:
+            self.log.warning("The page keeps its older report of these streams: %s", e)
+
     def _conclude(self, fleet: Fleet, reaction: str, context: Context) -> dict[str, Any]:
         markdown = to_markdown(fleet)
         result = {**fleet.to_json(), "markdown": markdown}
@@ -275,11 +287,12 @@ def _depth(value: int | str) -> int:
 
 def _send(fleet: Fleet) -> None:
     """Tell Airflow's metrics, wherever they are sent to."""
-    from airflow.sdk.observability import stats
+    from airflow.providers.common.compat.sdk import Stats
 
     for gauge in gauges(fleet):
         if gauge.name == "unknown":
             continue
         stream = gauge.labels["stream"]
-        stats.gauge(f"ckpt.stream.{gauge.name}", gauge.value, tags={"stream": stream})
-        stats.gauge(f"ckpt.stream.{stats.normalize_name_for_stats(stream, False)}.{gauge.name}", gauge.value)
+        Stats.gauge(f"ckpt.stream.{gauge.name}", gauge.value, tags={"stream": stream})
+        # Without tags, the name has the stream in it, in the characters that Airflow allows in names of metrics.
+        Stats.gauge(f"ckpt.stream.{re.sub(r'[^a-zA-Z0-9_.-]', '_', stream)}.{gauge.name}", gauge.value)

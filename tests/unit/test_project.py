@@ -114,7 +114,17 @@ def test_every_marker_make_asks_for_is_declared_and_left_out_of_make_test() -> N
     options = PROJECT["tool"]["pytest"]["ini_options"]
     declared = {line.partition(":")[0] for line in options["markers"]}
     asked = set(re.findall(r"pytest -m (\w+)", MAKEFILE))
-    assert asked == {"soak", "seal_soak", "rewind_soak", "change_soak", "slow", "stores", "s3a", "other_spark"}
+    assert asked == {
+        "soak",
+        "seal_soak",
+        "rewind_soak",
+        "change_soak",
+        "slow",
+        "stores",
+        "s3a",
+        "other_spark",
+        "browser",
+    }
     assert asked <= declared
     assert asked <= set(re.findall(r"\w+", options["addopts"][-1]))
 

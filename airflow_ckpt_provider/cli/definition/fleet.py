@@ -93,10 +93,25 @@ VERBS = (
                 "write metrics to a file, for the textfile collector of a node exporter",
                 {"type": filled, "metavar": "FILE"},
             ),
+            Option(("--keep-report",), "keep the report in the repository, for the pages of `report`", FLAG),
             Option(("--csv",), "print CSV", FLAG),
             Option(("--markdown",), "print Markdown, for a ticket or a chat", FLAG),
         ),
         ("repository", "root"),
         "fleet",
+    ),
+    Verb(
+        "report",
+        "The pages about all streams as files: standing, timeline, backups, changes",
+        (
+            REPOSITORY,
+            Option(
+                ("--html",),
+                "directory for the pages; it is made where it is not there",
+                {"type": filled, "metavar": "DIR", "required": True},
+            ),
+        ),
+        ("repository",),
+        "report",
     ),
 )

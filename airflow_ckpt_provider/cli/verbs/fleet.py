@@ -19,6 +19,7 @@ from airflow_ckpt_provider.fleet import tables
 from airflow_ckpt_provider.fleet.discovery import Discovery, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import to_openmetrics
+from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
 from airflow_ckpt_provider.json_text import load_json
@@ -47,6 +48,8 @@ def fleet(call: Call) -> Answer:
             workers=args.workers,
             on_progress=on_progress,
         )
+    if args.keep_report:
+        keep_report(repository, found, writer="airflow-ckpt fleet")
     if args.prometheus:
         LocalStore().replace(os.path.abspath(args.prometheus), to_openmetrics(found).encode())
     if call.screen and (args.csv or args.markdown):

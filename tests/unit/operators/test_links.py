@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 
-from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
+from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url, page_url
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of
 
@@ -42,3 +42,14 @@ def test_s3(options: dict[str, object], url: str) -> None:
     pytest.importorskip("s3fs")
     place = location_of(fsspec.filesystem("s3", key="k", secret="s", **options), "bucket/backups")
     assert manifest_url(place, PATH) == url
+
+
+def test_the_page_in_airflow_comes_first_where_it_is_about_this_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = location_of(fsspec.filesystem("file"), "/backups")
+    assert page_url(place, "orders", "b1") == ""
+    monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", "/other")
+    assert page_url(place, "orders", "b1") == ""
+    monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", "/backups/")
+    assert page_url(place, "orders", "b1") == "/plugin/checkpoints/ckpt/backup?name=orders&id=b1"
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.com/airflow/")
+    assert page_url(place, "orders", "b1").startswith("/airflow/plugin/checkpoints/")

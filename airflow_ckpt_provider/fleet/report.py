@@ -1,0 +1,86 @@
+"""The newest report of a fleet, kept in the repository for whoever has no access to the checkpoints: the page.
+
+``reports/<writer>.json``: what :meth:`~airflow_ckpt_provider.fleet.fleet.Fleet.to_json` says, and of each stream the oldest batch
+that its checkpoint still has. One file for each writer, replaced by its next report. Nothing decides by it: it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
+from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.fleet.fleet import Fleet
+from airflow_ckpt_provider.fleet.stream import Stream
+
+log = logging.getLogger(__name__)
+
+#: Directory of the reports in a repository.
+REPORTS = "reports"
+_FORMAT, _VERSION = "airflow-ckpt-fleet-report", 1
+#: Writers whose reports are read; a repository has one or a few.
+_MOST = 50
+
+
+def keep_report(repository: Repository, fleet: Fleet, *, writer: str) -> None:
+    """Keep a report in the place of the one before by the same writer.
+
+    :param repository: where the backups of the streams are.
+    :param fleet: the report.
+    :param writer: who looks at these streams again and again, such as a task of a DAG.
+    :raises CkptError: the repository cannot be written to.
+    """
+    document = fleet.to_json()
+    oldest = in_parallel(_oldest, fleet.streams)
+    rows = [{**row, "oldest": each} for row, each in zip(document["streams"], oldest, strict=True)]
+    content = {"format": _FORMAT, "version": _VERSION, "writer": writer, **document, "streams": rows}
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", writer)[:80]
+    path = f"{REPORTS}/{name}-{fingerprint_of(writer)[:8]}.json"
+    repository.location.replace(path, json.dumps(content, separators=(",", ":")).encode())
+
+
+def _oldest(stream: Stream) -> dict[str, Any] | None:
+    """The oldest batch that the checkpoint can go back to by itself, with the time when it was planned."""
+    progress = stream.found.progress
+    both = sorted({*progress.logged} & {*progress.committed}) if progress else []
+    if not both:
+        return None
+    found: dict[str, Any] = {"batch_id": both[0], "batch_time": None}
+    with suppress(CkptError, OSError):  # purged since, or the store said no: it is only shown
+        entry = parse_offsets(stream.found.place.read(f"{OFFSETS}/{both[0]}"), batch_id=both[0])
+        found["batch_time"] = entry.time.isoformat() if entry.time else None
+    return found
+
+
+def read_reports(repository: Repository) -> list[dict[str, Any]]:
+    """The reports that are kept, newest first; one that cannot be read is logged and left out."""
+    found = []
+    for file in repository.location.list(REPORTS).files[:_MOST]:
+        try:
+            report = repository.read_object(file.path, "looked_at", "writer")
+            looked_at = datetime.fromisoformat(report["looked_at"])
+            if report.get("format") != _FORMAT or looked_at.tzinfo is None or not isinstance(report["streams"], list):
+                raise ValueError("it is no report of a fleet")
+            found.append((looked_at, report))
+        except (CkptError, OSError, ValueError, KeyError) as e:
+            log.warning("%s/%s is left out: %s", repository.location, file.path, e)
+    return [report for _, report in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def rows_of(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each checkpoint, of the newest report that has it, by name; ``looked_at`` says how old it is."""
+    rows: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        for row in report["streams"]:
+            if isinstance(row, Mapping) and isinstance(row.get("checkpoint"), str):
+                rows.setdefault(row["checkpoint"], {**row, "looked_at": report["looked_at"]})
+    return sorted(rows.values(), key=lambda row: (str(row.get("name")), row["checkpoint"]))

@@ -1,0 +1,110 @@
+"""The backups of one stream as points in time, with what is known of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import HoldEvent, Verified, holds, verifications
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
+from airflow_ckpt_provider.page.fields import inner, time
+
+#: The newest backups of a stream that are shown.
+SHOWN = 200
+
+
+class Standing(StrEnum):
+    """What is known of a backup."""
+
+    #: All contents were read.
+    WHOLE = "whole"
+    #: Nobody has read all its contents; nothing speaks against it.
+    NOT_READ = "not read"
+    DAMAGED = "damaged"
+    #: An expire is about to remove it.
+    EXPIRING = "expiring"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupPoint:
+    """One backup.
+
+    :param manifest: what it says of itself, without its files; ``None`` where it cannot be read.
+    :param batch_time: when its newest batch was planned; where that is not known, when the backup was finished.
+    :param held: why it is held; empty: it is not.
+    :param why: what is damaged.
+    """
+
+    name: str
+    backup_id: str
+    standing: Standing
+    manifest: Manifest | None
+    batch_time: datetime | None
+    held: str = ""
+    why: tuple[str, ...] = ()
+
+    @property
+    def can_be_restored(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.standing is not Standing.DAMAGED and self.manifest is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Backups:
+    """The backups of a stream.
+
+    :param points: the newest ones, oldest first.
+    :param older: how many there are besides.
+    """
+
+    points: tuple[BackupPoint, ...]
+    older: int
+
+
+def read_backups(repository: Repository, name: str, *, most: int = SHOWN) -> Backups:
+    """Read the newest backups of a stream and what is noted about them.
+
+    :param name: name of the stream; one without backups has none.
+    :param most: how many.
+    :raises CkptError: the repository cannot be read.
+    """
+    ids = repository.backup_ids(name)
+    there = list(readable(repository, name, ids[-most:], with_files=False))
+    if not there:
+        return Backups((), 0)
+    known, verified = read_damaged(repository.location, name), verifications(repository, name)
+    events = holds(repository, name)
+    points = []
+    for each in there:
+        event = events.get(each.backup_id)
+        held = (event.reason or "held") if event and event.is_held else ""
+        is_going = event is not None and event.event is HoldEvent.GOING
+        points.append(_point(each, known, verified, is_going=is_going, held=held))
+    return Backups(tuple(points), len(ids) - len(there))
+
+
+def _point(
+    each: Manifest | DamagedBackup,
+    known: DamagedObjects,
+    verified: dict[str, Verified],
+    *,
+    is_going: bool,
+    held: str,
+) -> BackupPoint:
+    if isinstance(each, DamagedBackup):
+        return BackupPoint(each.name, each.backup_id, Standing.DAMAGED, None, None, held, each.problems)
+    why = tuple(damage.message for damage in known.of(each).values())
+    planned = time(inner(each.facts.get("batch_times")).get(str(each.batch_id)))
+    note = verified.get(each.backup_id)
+    if why or note is Verified.DAMAGED:
+        standing = Standing.DAMAGED
+        why = why or ("a verification found it damaged",)
+    elif is_going:
+        standing = Standing.EXPIRING
+    else:
+        standing = Standing.WHOLE if note is Verified.CONTENTS else Standing.NOT_READ
+    return BackupPoint(each.name, each.backup_id, standing, each, planned or each.created, held, why)

@@ -1,0 +1,161 @@
+"""The pages as HTML, by templates that escape whatever they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any, Protocol
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.page.backup_point import BackupPoint, Backups
+from airflow_ckpt_provider.page.change_record import ChangeRecord
+from airflow_ckpt_provider.page.forms import Form
+from airflow_ckpt_provider.page.stream_row import StreamRow
+from airflow_ckpt_provider.page.timeline import timeline
+from airflow_ckpt_provider.units import format_duration
+
+#: What a browser may load and run: what is served beside the page, and nothing else. Nothing of it is written into the page.
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'"
+)
+#: Files of a backup that are listed.
+_MOST_FILES = 500
+
+
+class Links(Protocol):
+    """Where the other pages are; an empty text where there is none."""
+
+    @property
+    def root(self) -> str:
+        """What the addresses of style and script begin with."""
+
+    def streams(self) -> str:
+        """The page of all streams."""
+
+    def stream(self, name: str) -> str:
+        """The page of one stream."""
+
+    def backup(self, name: str, backup_id: str) -> str:
+        """The page of one backup."""
+
+    def change(self, plan_id: str) -> str:
+        """The page of one change."""
+
+    def restore(self, name: str, backup_id: str) -> str:
+        """The form for a restore."""
+
+    def rewind(self, name: str, to: datetime) -> str:
+        """The form for a rewind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all pages have in common.
+
+    :param links: where the others are.
+    :param repository: address of the repository.
+    :param now: when the page is made.
+    :param live: served by Airflow, where a form can start a DAG; else a file.
+    """
+
+    links: Links
+    repository: str
+    now: datetime
+    live: bool = False
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def streams_page(head: Head, rows: Sequence[StreamRow]) -> str:
+    """All streams, those with problems first."""
+    order = {"problem": 0, "unknown": 1, "fine": 2}
+    ranked = sorted(rows, key=lambda row: (order[row.standing], row.name, row.checkpoint))
+    counts = {standing: sum(row.standing == standing for row in rows) for standing in order}
+    return _render("streams.html", head, "Streams", rows=ranked, counts=counts)
+
+
+def stream_page(
+    head: Head, row: StreamRow, backups: Backups, changes: Sequence[ChangeRecord], form: Form | None = None
+) -> str:
+    """One stream, with its timeline, and the form that was asked for."""
+    drawn = timeline(row, backups.points, changes)
+    return _render("stream.html", head, row.name, row=row, backups=backups, changes=changes, timeline=drawn, form=form)
+
+
+def change_page(head: Head, change: ChangeRecord, row: StreamRow | None) -> str:
+    """One change; ``row`` is the stream that it is of, where that is known."""
+    mine = row if row is not None and row.plan_id == change.plan_id else None
+    return _render("change.html", head, f"{change.kind} {change.plan_id}", change=change, row=row, mine=mine)
+
+
+def backup_page(head: Head, point: BackupPoint, manifest: Manifest | None) -> str:
+    """One backup; ``manifest`` has its files, unless it cannot be read."""
+    shown = [manifest.files[at] for at in range(min(len(manifest.files), _MOST_FILES))] if manifest else []
+    return _render("backup.html", head, point.backup_id, point=point, manifest=manifest, files=shown)
+
+
+def message_page(head: Head, title: str, message: str) -> str:
+    """Something that cannot be shown, and why."""
+    return _render("message.html", head, title, message=message)
+
+
+def asset(name: str) -> bytes:
+    """The style or the script.
+
+    :raises KeyError: there is no such file.
+    """
+    if name not in ASSETS:
+        raise KeyError(name)
+    return files(__package__).joinpath("static", name).read_bytes()
+
+
+#: File -> what it is.
+ASSETS: Mapping[str, str] = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+
+
+def _render(template: str, head: Head, title: str, **values: Any) -> str:
+    return _environment().get_template(template).render(head=head, title=title, policy=POLICY, **values)
+
+
+@cache
+def _environment() -> Environment:
+    env = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters |= {"ago": _ago, "length": _length, "when": _when, "size": _size, "short": _short}
+    env.globals["count"] = len
+    return env
+
+
+def _length(seconds: float | None) -> str:
+    return "UNKNOWN" if seconds is None else format_duration(seconds)
+
+
+def _ago(seconds: float | None) -> str:
+    return "UNKNOWN" if seconds is None else f"{format_duration(seconds)} ago"
+
+
+def _when(at: datetime | None) -> Markup:
+    """A time, which a browser can read too."""
+    if at is None:
+        return Markup("UNKNOWN")
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), at.strftime("%Y-%m-%d %H:%M:%S UTC"))
+
+
+def _short(at: datetime, begin: datetime, end: datetime) -> str:
+    """A mark of the axis: the date where days are shown."""
+    return at.strftime("%m-%d") if (end - begin).days >= 3 else at.strftime("%m-%d %H:%M" if at.hour == 0 else "%H:%M")
+
+
+def _size(size: int) -> str:
+    return f"{size:,} bytes"

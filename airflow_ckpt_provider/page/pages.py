@@ -1,0 +1,127 @@
+"""Which page is made of what: the repository and its reports are read, whatever the pages are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from airflow_ckpt_provider.backup.manifest import Manifest, is_name
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
+from airflow_ckpt_provider.fleet.report import read_reports, rows_of
+from airflow_ckpt_provider.page.backup_point import BackupPoint, read_backups
+from airflow_ckpt_provider.page.change_record import changes_of, read_change
+from airflow_ckpt_provider.page.fields import text
+from airflow_ckpt_provider.page.forms import Form
+from airflow_ckpt_provider.page.html import Head, Links, backup_page, change_page, stream_page, streams_page
+from airflow_ckpt_provider.page.stream_row import Objectives, StreamRow
+
+#: Given a stream and a backup of it, or a time, makes the form.
+RestoreForm = Callable[[StreamRow, Manifest], Form]
+RewindForm = Callable[[StreamRow], Form]
+
+
+class NotThereError(Exception):
+    """There is no such stream, backup or change."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The pages of one repository.
+
+    :param repository: is read for each page anew, and not written to.
+    :param links: where the pages are.
+    :param live: see :class:`~airflow_ckpt_provider.page.html.Head`.
+    :param objectives: name of a stream -> what was declared of it.
+    :param clock: tells the time.
+    """
+
+    repository: Repository
+    links: Links
+    live: bool = False
+    objectives: Mapping[str, Objectives] = field(default_factory=dict)
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def rows(self) -> list[StreamRow]:
+        """The streams of all reports, and those that the repository has backups of and no report tells about."""
+        now, reported = self.clock(), rows_of(read_reports(self.repository))
+        known = {text(row.get("name")) for row in reported}
+        others = [{"name": name} for name in self.repository.names() if name not in known]
+        return [StreamRow.of(row, now, self.objectives.get(text(row.get("name")))) for row in [*reported, *others]]
+
+    def streams(self) -> str:
+        """All streams."""
+        return streams_page(self._head(), self.rows())
+
+    def stream(
+        self, name: str, *, restore: tuple[str, RestoreForm] | None = None, rewind: RewindForm | None = None
+    ) -> str:
+        """One stream.
+
+        :param restore: id of a backup that a form is filled in for, and what makes the form.
+        :param rewind: what makes the form for a rewind.
+        :raises NotThereError: there is no such stream, or backup.
+        """
+        row = self.row(name)
+        backups = read_backups(self.repository, name) if is_name(name) else None
+        if backups is None:
+            raise NotThereError(f"{name!r} cannot be the name of a stream in a repository")
+        form = rewind(row) if rewind else None
+        if restore:
+            point = next((each for each in backups.points if each.backup_id == restore[0]), None)
+            manifest = point.manifest if point else self._manifest(name, restore[0])
+            if manifest is None:
+                raise NotThereError(f"stream {name} has no backup {restore[0]} that can be restored")
+            form = restore[1](row, manifest)
+        return stream_page(self._head(), row, backups, changes_of(self.repository, row.checkpoint), form)
+
+    def change(self, plan_id: str) -> str:
+        """One change.
+
+        :raises NotThereError: no plan and no record has this id.
+        """
+        found = read_change(self.repository, plan_id)
+        if found is None:
+            raise NotThereError(f"this repository has no plan and no record of {plan_id!r}")
+        row = next((each for each in self.rows() if each.checkpoint == found.checkpoint), None)
+        return change_page(self._head(), found, row)
+
+    def backup(self, name: str, backup_id: str) -> str:
+        """One backup, with its files.
+
+        :raises NotThereError: there is none of this id.
+        """
+        points = read_backups(self.repository, name).points if is_name(name) else ()
+        point = next((each for each in points if each.backup_id == backup_id), None)
+        manifest = self._manifest(name, backup_id) if is_name(name) else None
+        if point is None and manifest is None:
+            raise NotThereError(f"stream {name!r} has no backup {backup_id!r}")
+        if point is None:
+            raise NotThereError(f"backup {backup_id} is older than the ones that are shown: see airflow-ckpt backups")
+        return backup_page(self._head(), point, manifest)
+
+    def row(self, name: str) -> StreamRow:
+        """One stream as it was reported.
+
+        :raises NotThereError: neither a report nor the repository has it.
+        """
+        row = next((each for each in self.rows() if each.name == name), None)
+        if row is None:
+            raise NotThereError(f"no report and no backup is about a stream {name!r}")
+        return row
+
+    def points(self, name: str) -> tuple[BackupPoint, ...]:
+        """The backups that have a page."""
+        return read_backups(self.repository, name).points if is_name(name) else ()
+
+    def _manifest(self, name: str, backup_id: str) -> Manifest | None:
+        if backup_id not in self.repository.backup_ids(name):
+            return None
+        try:
+            return self.repository.read_manifest(name, backup_id)
+        except (NoSuchBackupError, CkptError):
+            return None
+
+    def _head(self) -> Head:
+        return Head(self.links, self.repository.location.uri, self.clock(), self.live)

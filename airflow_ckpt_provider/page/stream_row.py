@@ -1,0 +1,184 @@
+"""One stream as the fleet task found it last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow_ckpt_provider.page.fields import inner, number, text, texts, time, whole
+from airflow_ckpt_provider.verdict import Verdict
+
+#: Kinds of :class:`~airflow_ckpt_provider.recovery.status.RewindStatus` that somebody has to end.
+_UNFINISHED = ("under_way", "sealed_by_another")
+
+
+class Met(StrEnum):
+    """Whether an objective is met."""
+
+    YES = "met"
+    NO = "not met"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """What somebody has declared of a stream, in seconds; ``None``: nothing.
+
+    :param rpo: the most that may be lost: the oldest that the last whole backup may be.
+    :param rto: the longest that a recovery may take, as the last drill measured it.
+    :param restorable_for: how far back a backup has to reach.
+    """
+
+    rpo: float | None = None
+    rto: float | None = None
+    restorable_for: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """What a report says of a stream, and what follows from it at the time when the page is made.
+
+    :param name: in the repository.
+    :param checkpoint: its address.
+    :param state: how its checkpoint looks, as the fleet calls it.
+    :param looked_at: when the fleet task looked.
+    :param now: when the page is made.
+    :param committed: newest committed batch.
+    :param newest: time of the newest batch that was planned.
+    :param oldest: the oldest batch that the checkpoint still has, and its time.
+    :param gap: newest logged minus newest committed batch.
+    :param backup_id: the last backup that is not known to be damaged.
+    :param backup_created: when it was finished.
+    :param verified: what verifying it found; empty: nobody has looked.
+    :param behind: batches committed since.
+    :param left: seconds for which the sources had what the next start reads, when they were asked; ``None``: none, or no limit.
+    :param left_known: whether that is known.
+    :param verdict: of the guards, on the next start.
+    :param situation: a kind of :mod:`~airflow_ckpt_provider.recovery.status`.
+    :param message: the situation in words.
+    :param commands: that end it.
+    :param plan_id: the change that it is about.
+    :param drilled_at: when a backup was last proven restorable.
+    :param drill_seconds: how long that took.
+    :param problems: what is wrong, in words.
+    :param objectives: what was declared.
+    """
+
+    name: str
+    checkpoint: str
+    state: str
+    looked_at: datetime | None
+    now: datetime
+    committed: int | None
+    newest: datetime | None
+    oldest: tuple[int, datetime | None] | None
+    gap: int | None
+    backup_id: str
+    backup_created: datetime | None
+    verified: str
+    behind: int | None
+    left: float | None
+    left_known: bool
+    verdict: str
+    situation: str
+    message: str
+    commands: tuple[str, ...]
+    plan_id: str
+    drilled_at: datetime | None
+    drill_seconds: float | None
+    problems: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+    objectives: Objectives = field(default_factory=Objectives)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], now: datetime, objectives: Objectives | None = None) -> StreamRow:
+        """Take a row of a report; whatever of it is not what it should be is not known."""
+        backup, left, situation = inner(row.get("backup")), inner(row.get("time_to_loss")), inner(row.get("situation"))
+        drill, oldest = inner(row.get("last_drill")), inner(row.get("oldest"))
+        verdict = text(left.get("verdict"))
+        batch = whole(oldest.get("batch_id"))
+        return cls(
+            name=text(row.get("name")),
+            checkpoint=text(row.get("checkpoint")),
+            state=text(row.get("state")),
+            looked_at=time(row.get("looked_at")),
+            now=now,
+            committed=whole(row.get("latest_committed")),
+            newest=time(row.get("batch_time")),
+            oldest=None if batch is None else (batch, time(oldest.get("batch_time"))),
+            gap=whole(row.get("gap")),
+            backup_id=text(backup.get("backup_id")),
+            backup_created=time(backup.get("created")),
+            verified=text(backup.get("verified")),
+            behind=whole(row.get("batches_behind")),
+            left=number(left.get("seconds")),
+            left_known=left.get("known") is True,
+            verdict=verdict if verdict in set(Verdict) else Verdict.UNKNOWN.value,
+            situation=text(situation.get("kind")),
+            message=text(situation.get("message")),
+            commands=texts(situation.get("commands")),
+            plan_id=text(situation.get("plan_id")),
+            drilled_at=time(drill.get("proven_at")),
+            drill_seconds=number(drill.get("seconds")),
+            problems=texts(row.get("problems")),
+            reasons=texts(left.get("reasons")),
+            objectives=objectives or Objectives(),
+        )
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it is sealed, or half-way through a change."""
+        return self.situation in _UNFINISHED or self.state == "sealed"
+
+    @property
+    def report_age(self) -> float | None:
+        """Seconds since the fleet task looked."""
+        return _since(self.looked_at, self.now)
+
+    @property
+    def backup_age(self) -> float | None:
+        """Seconds since the last whole backup was finished."""
+        return _since(self.backup_created, self.now)
+
+    @property
+    def left_now(self) -> float | None:
+        """Seconds left of the time to loss, now: the time since the report is gone of it."""
+        if self.left is None or self.report_age is None:
+            return None
+        return max(0.0, self.left - self.report_age)
+
+    @property
+    def rpo(self) -> Met | None:
+        """Whether the last whole backup is young enough; ``None``: nothing was declared."""
+        if self.objectives.rpo is None:
+            return None
+        if self.backup_age is None:
+            return Met.UNKNOWN if self.backup_id or "backup UNKNOWN" in " ".join(self.problems) else Met.NO
+        if self.backup_age <= self.objectives.rpo:
+            return Met.YES
+        # A stream with nothing to do has nothing to lose, but equal numbers do not prove that the batches are the same.
+        return Met.UNKNOWN if self.behind == 0 and self.gap == 0 else Met.NO
+
+    @property
+    def rto(self) -> Met | None:
+        """Whether the last drill was fast enough; ``UNKNOWN`` where there was none."""
+        if self.objectives.rto is None:
+            return None
+        if self.drill_seconds is None:
+            return Met.UNKNOWN
+        return Met.YES if self.drill_seconds <= self.objectives.rto else Met.NO
+
+    @property
+    def standing(self) -> str:
+        """``problem``, ``unknown`` or ``fine``: the worst of all that is said."""
+        if self.problems or self.is_unfinished or Met.NO in (self.rpo, self.rto):
+            return "problem"
+        is_fine = self.verdict == Verdict.SAFE and self.backup_id and Met.UNKNOWN not in (self.rpo, self.rto)
+        return "fine" if is_fine else "unknown"
+
+
+def _since(then: datetime | None, now: datetime) -> float | None:
+    return None if then is None else max(0.0, (now - then).total_seconds())

@@ -1,0 +1,157 @@
+"""One stream over time: batches that the checkpoint has, backups, what the sources keep, changes; and what can be recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from airflow_ckpt_provider.page.backup_point import BackupPoint
+from airflow_ckpt_provider.page.change_record import ChangeRecord
+from airflow_ckpt_provider.page.stream_row import StreamRow
+
+#: In units of the drawing.
+WIDTH, LEFT, RIGHT = 1000, 110, 20
+#: Points of the batches that a click rewinds to.
+_STOPS = 12
+#: Lengths between two marks of the axis, in seconds.
+_STEPS = (60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400, 91 * 86400)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A bar.
+
+    :param x: where it begins.
+    :param width: at least 1.
+    """
+
+    x: float
+    width: float
+    begin: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point."""
+
+    x: float
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BackupMark:
+    """A backup on the drawing."""
+
+    x: float
+    point: BackupPoint
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMark:
+    """A change on the drawing."""
+
+    x: float
+    change: ChangeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The drawing, as places of its parts.
+
+    :param batches: what the checkpoint has, from its oldest to its newest batch; ``None``: not known.
+    :param stops: points of that.
+    :param sources: since when the sources have the rows, estimated by what the guards found; ``None``: not known, or no limit.
+    :param sources_endless: the sources keep all rows.
+    :param window: from where the stream can be recovered without loss, as estimated: a batch or backup is there, and its rows are
+        still in the sources; ``None``: not known. The plan asks the sources themselves.
+    """
+
+    begin: datetime
+    end: datetime
+    ticks: tuple[Mark, ...]
+    batches: Span | None
+    stops: tuple[Mark, ...]
+    backups: tuple[BackupMark, ...]
+    sources: Span | None
+    sources_endless: bool
+    window: Span | None
+    changes: tuple[ChangeMark, ...]
+
+
+def timeline(row: StreamRow, backups: Sequence[BackupPoint], changes: Iterable[ChangeRecord]) -> Timeline | None:
+    """Lay out what is known of a stream; ``None`` where nothing has a time."""
+    changed = [change for change in changes if change.at]
+    dated = [point for point in backups if point.batch_time]
+    oldest = row.oldest[1] if row.oldest else None
+    times = [point.batch_time for point in dated] + [change.at for change in changed] + [row.newest, oldest]
+    there = [each for each in times if each is not None and each <= row.now]
+    if not there:
+        return None
+    begin, end = min(there), row.now
+    begin -= max((end - begin) * 0.03, timedelta(seconds=30))
+
+    def x(at: datetime) -> float:
+        share = (at - begin) / (end - begin)
+        return round(LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
+
+    def span(since: datetime | None, until: datetime | None) -> Span | None:
+        if since is None or until is None or until < since:
+            return None
+        since = max(since, begin)
+        return Span(x(since), max(1.0, round(x(until) - x(since), 1)), since, until)
+
+    kept = _kept_since(row)
+    endless = row.left_known and row.left is None
+    whole = [point.batch_time for point in dated if point.can_be_restored and point.batch_time]
+    reach = [each for each in [*whole, oldest] if each is not None]
+    # Older than the sources' rows a restore begins with rows that are gone.
+    good = [each for each in reach if endless or (kept is not None and each >= kept)]
+    batches = span(oldest, row.newest)
+    return Timeline(
+        begin=begin,
+        end=end,
+        ticks=tuple(Mark(x(at), at) for at in _ticks(begin, end)),
+        batches=batches,
+        stops=tuple(Mark(x(at), at) for at in _stops(batches)),
+        backups=tuple(BackupMark(x(point.batch_time), point) for point in dated if point.batch_time),
+        sources=span(kept, end),
+        sources_endless=endless,
+        window=span(min(good), end) if good else None,
+        changes=tuple(ChangeMark(x(change.at), change) for change in changed if change.at),
+    )
+
+
+def _kept_since(row: StreamRow) -> datetime | None:
+    """Since when the sources have the rows, about.
+
+    What the next start reads is deleted in ``left`` seconds, so the sources keep rows for about the time from the newest batch
+    until then. A stream that lagged more behind at an earlier batch than now is estimated too well.
+    """
+    if row.left is None or row.newest is None or row.looked_at is None or not row.left_known or row.left <= 0:
+        return None
+    try:
+        keeps = row.looked_at + timedelta(seconds=row.left) - row.newest
+        return row.now - keeps
+    except OverflowError:
+        return None
+
+
+def _stops(batches: Span | None) -> list[datetime]:
+    if batches is None or batches.end == batches.begin:
+        return [batches.begin] if batches else []
+    step = (batches.end - batches.begin) / _STOPS
+    return [batches.begin + step * number for number in range(_STOPS + 1)]
+
+
+def _ticks(begin: datetime, end: datetime) -> list[datetime]:
+    """Whole hours, days or weeks, six to twelve of them."""
+    seconds = (end - begin).total_seconds()
+    step = next((each for each in _STEPS if seconds / each <= 9), seconds / 6)
+    first = begin.timestamp() // step * step + step
+    found = []
+    while first <= end.timestamp():
+        found.append(datetime.fromtimestamp(first, tz=begin.tzinfo))
+        first += step
+    return found

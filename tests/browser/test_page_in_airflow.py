@@ -1,0 +1,201 @@
+"""The page as a person sees it: in Airflow's frame, from a stream to a filled form, a run of the DAG, and its plan.
+
+Makes the pictures of ``docs/howto/page.md`` with ``PICTURES=docs/images``.
+"""
+
+from __future__ import annotations
+
+import tests.throwaway_airflow  # isort: skip  # noqa: F401
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.fleet.discovery import discover
+from airflow_ckpt_provider.fleet.fleet import inspect_fleet
+from airflow_ckpt_provider.fleet.report import keep_report
+from airflow_ckpt_provider.storage.opening import open_location
+from dev.run_airflow import health
+from tests.browser.chromium import chromium
+from tests.one_checkpoint import NEWEST, unpack
+from tests.system.test_watch_stream import RealAirflow
+
+pytestmark = [pytest.mark.browser, pytest.mark.airflow, pytest.mark.timeout(1800)]
+
+DAGS = Path(__file__).parents[2] / "dags"
+#: A busy machine takes minutes to start Airflow; nothing is waited for longer than it takes.
+_WITHIN = 900.0
+_STREAMS = 299
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with three backups, and a report of it and 299 other streams."""
+    place = tmp_path_factory.mktemp("page")
+    checkpoint = unpack(place / "checkpoints" / "orders")
+    repository = Repository.open_or_create(open_location(str(place / "backups")))
+    for reason in ("hourly", "before 2.7", "hourly"):
+        create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, name="orders", reason=reason)
+    fleet = inspect_fleet(discover([open_location(str(place / "checkpoints"))]), repository)
+    keep_report(repository, fleet, writer="fleet.report")
+    now = datetime.now(UTC)
+    rows = [_row(number, now) for number in range(_STREAMS)]
+    document = {"format": "airflow-ckpt-fleet-report", "version": 1, "writer": "others", "looked_at": now.isoformat()}
+    repository.location.replace("reports/others.json", json.dumps({**document, "streams": rows}).encode())
+    return place
+
+
+def _row(number: int, now: datetime) -> dict[str, Any]:
+    wrong = number % 40 == 7
+    return {
+        "name": f"team-{number % 9}-events-{number:03d}",
+        "checkpoint": f"s3://lake/checkpoints/team-{number % 9}/events-{number:03d}",
+        "state": "whole",
+        "latest_committed": 1000 + number,
+        "batch_time": (now - timedelta(seconds=number)).isoformat(),
+        "gap": 14 if wrong else 1,
+        "batches_behind": 3,
+        "backup": {
+            "backup_id": f"20261123T070000Z-b{number:06d}",
+            "created": (now - timedelta(minutes=10 + number % 50)).isoformat(),
+            "verified": "contents",
+        },
+        "time_to_loss": {"seconds": 3600.0 * (6 + number % 60), "known": True, "verdict": "SAFE", "reasons": []},
+        "situation": {"kind": "untouched", "message": "", "commands": [], "plan_id": None},
+        "problems": ["gap 14, more than 10"] if wrong else [],
+    }
+
+
+@pytest.fixture(scope="module")
+def airflow(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
+    """A whole Airflow with the DAGs that the forms start, and the plugin in its folder of plugins."""
+    home = tmp_path_factory.mktemp("airflow")
+    for name in ("dags", "plugins"):
+        (home / name).mkdir()
+    for name in ("restore_checkpoint.py", "rewind_replay.py"):
+        shutil.copy(DAGS / name, home / "dags")
+    # By its entry point where the package was installed with one.
+    (home / "plugins" / "page.py").write_text(
+        "from airflow_ckpt_provider.plugins.page import CheckpointPagePlugin\n__all__ = ['CheckpointPagePlugin']\n"
+    )
+    airflow = RealAirflow(
+        home, AIRFLOW__CORE__PLUGINS_FOLDER=str(home / "plugins"), AIRFLOW__CKPT__REPOSITORY=str(place / "backups")
+    )
+    try:
+        parts = ("scheduler", "dag_processor")
+        airflow.wait_until(
+            lambda: all((health(airflow.url).get(part) or {}).get("status") == "healthy" for part in parts),
+            "Airflow is healthy",
+            within=_WITHIN,
+        )
+        for dag_id in ("restore_checkpoint", "rewind_replay"):
+            airflow.wait_until(lambda: airflow.ask(f"dags/{dag_id}")["dag_id"], f"{dag_id} is known", within=_WITHIN)  # noqa: B023
+        yield airflow
+    finally:
+        airflow.end()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(browser: Any, airflow: RealAirflow, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A window in which somebody is logged in, and what went wrong in it."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme=request.param)
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(f"{airflow.url}/")  # everybody is admin: this logs in
+    page.wait_for_url("**/", wait_until="domcontentloaded")
+    page.scheme = request.param
+    yield page
+    context.close()
+
+
+def picture(page: Any, name: str) -> None:
+    """Keep a picture where ``PICTURES`` says, in light colours."""
+    if (directory := os.environ.get("PICTURES")) and page.scheme == "light":
+        page.screenshot(path=Path(directory) / f"{name}.png")
+
+
+def test_300_streams_then_one_then_a_form_then_its_plan(page: Any, airflow: RealAirflow, place: Path) -> None:
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(f"{airflow.url}/plugin/checkpoints")
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("heading", name="Streams").wait_for()
+    assert frame.locator("tbody tr").count() == _STREAMS + 1
+    assert frame.locator("tbody tr").first.locator(".badge.problem").count() == 1  # problems come first
+    picture(page, "page-streams")
+
+    frame.get_by_role("link", name="orders", exact=True).click()
+    frame.get_by_role("heading", name="orders", exact=True).wait_for()
+    backups = frame.locator("svg a[aria-label^='Restore ']")
+    assert backups.count() == 3
+    # By the keyboard: the points of the timeline are links.
+    backups.last.focus()
+    page.keyboard.press("Enter")
+    form = frame.locator("form")
+    form.wait_for()
+    assert form.locator("[name=target]").input_value() == str(place / "checkpoints" / "orders")
+    assert form.locator("[name=repository]").input_value() == str(place / "backups")
+    assert form.locator("[name=mode]").input_value() == "plan"
+    assert form.locator("[name=batch]").input_value() == str(NEWEST)
+    picture(page, "page-stream")
+
+    form.get_by_role("button").click()
+    started = form.locator("[data-said] a")
+    started.wait_for()
+    run_id = started.inner_text()
+    before = {
+        path.relative_to(place): path.read_bytes() for path in (place / "checkpoints").rglob("*") if path.is_file()
+    }
+    ended = ("success", "failed")
+    path = f"dags/restore_checkpoint/dagRuns/{run_id}"
+    airflow.wait_until(lambda: airflow.ask(path)["state"] in ended, "the plan is made", within=_WITHIN)
+    assert airflow.ask(path)["state"] == "success"
+    assert airflow.task_states("restore_checkpoint", run_id)["plan"] == "success"
+    # A plan changes nothing.
+    after = {
+        path.relative_to(place): path.read_bytes() for path in (place / "checkpoints").rglob("*") if path.is_file()
+    }
+    assert after == before
+    # The link leads Airflow itself to the run, out of the frame.
+    started.click()
+    page.wait_for_url(f"**/dags/restore_checkpoint/runs/{run_id.replace(':', '%3A').replace('+', '%2B')}**")
+    assert wrong == []
+
+
+def test_a_point_of_the_batches_opens_a_form_for_a_rewind(page: Any, airflow: RealAirflow, place: Path) -> None:
+    page.goto(f"{airflow.url}/ckpt/stream?name=orders")
+    page.locator("svg a[aria-label^='Rewind to ']").first.click()
+    assert page.locator("[name=checkpoint]").input_value() == str(place / "checkpoints" / "orders")
+    assert page.locator("[name=to]").input_value() == "to_datetime"
+    assert page.locator("[name=value]").input_value() == "2026-11-21T11:13:05+00:00"
+
+
+def test_the_colours_can_be_read_and_nothing_is_blocked(page: Any, airflow: RealAirflow) -> None:
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(f"{airflow.url}/ckpt/stream?name=orders")
+    back, text = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
+    dark = page.scheme == "dark"
+    assert (_brightness(back) < 60) is dark
+    assert (_brightness(text) > 180) is dark
+    assert [each for each in said if "Content Security Policy" in each] == []
+
+
+def _brightness(colour: str) -> float:
+    parts = [float(part) for part in colour.partition("(")[2].rstrip(")").split(",")[:3]]
+    return sum(parts) / 3

@@ -1,0 +1,242 @@
+"""The pages: what they say is what the repository and its reports say, and nothing that is read becomes markup."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.notes import hold
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.fleet.fleet import Fleet
+from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
+from airflow_ckpt_provider.page.html import Head, streams_page
+from airflow_ckpt_provider.page.pages import NotThereError, Pages
+from airflow_ckpt_provider.page.site import FileLinks, write_site
+from airflow_ckpt_provider.page.stream_row import Met, Objectives, StreamRow
+
+NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
+HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*1911911}}{%raw%}"
+
+
+class Read(HTMLParser):
+    """What a browser makes of a page: its elements, its links, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def links(self) -> list[str]:
+        return [attrs["href"] or "" for tag, attrs in self.elements if tag == "a"]
+
+
+def row(**values: Any) -> dict[str, Any]:
+    """A row of a report, as :meth:`Stream.to_json` makes it."""
+    return {
+        "name": "orders",
+        "checkpoint": "s3://lake/checkpoints/orders",
+        "state": "whole",
+        "looked_at": NOW.isoformat(),
+        "latest_committed": 10,
+        "batch_time": (NOW - timedelta(minutes=1)).isoformat(),
+        "gap": 0,
+        "batches_behind": 1,
+        "backup": {"backup_id": "b", "created": (NOW - timedelta(hours=1)).isoformat(), "verified": "contents"},
+        "time_to_loss": {"seconds": 3600.0, "known": True, "verdict": "SAFE", "reasons": []},
+        "situation": {"kind": "untouched", "message": "", "commands": [], "plan_id": None},
+        "last_drill": None,
+        "problems": [],
+        **values,
+    }
+
+
+def harmless(page: str) -> Read:
+    """Check that a page runs nothing: no script but its own file, no handler, no address but to its own pages."""
+    read = Read(page)
+    for tag, attrs in read.elements:
+        assert tag not in {"img", "iframe", "object", "style", "base"}, attrs
+        assert not [name for name in attrs if name.startswith("on") or name in {"style", "srcdoc"}], attrs
+        assert tag != "script" or set(attrs) == {"src", "defer"}, attrs
+        for name in ("href", "src", "action"):
+            assert not re.match(r"\s*\w+:", attrs.get(name) or ""), attrs
+    return read
+
+
+def test_all_pages_of_a_repository(repository: Repository, fleet: Fleet, tmp_path: Path) -> None:
+    files = write_site(repository, tmp_path / "site")
+    pages = {file.name: harmless(file.read_text()) for file in files if file.suffix == ".html"}
+    (backup,) = repository.backups("orders")
+    assert set(pages) == {"index.html", "stream-orders.html", f"backup-orders-{backup.backup_id}.html"}
+    there = {file.name for file in files}
+    for name, page in pages.items():
+        assert {link for link in page.links if link} <= there, name
+    stream = pages["stream-orders.html"].text
+    assert "5, planned 2026-11-21 11:13:10 UTC" in stream
+    assert "0, planned 2026-11-21 11:13:05 UTC" in stream  # the oldest batch of the checkpoint
+    assert backup.backup_id in stream
+    manifest = pages[f"backup-orders-{backup.backup_id}.html"]
+    assert all(entry.path in manifest.text for entry in backup.files)
+    assert backup.query_id in manifest.text
+
+
+def test_the_pages_are_made_without_the_checkpoint(repository: Repository, fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").rename(tmp_path / "gone")
+    assert "5, planned" in (tmp_path / "site2" / write_site(repository, tmp_path / "site2")[2].name).read_text()
+
+
+def test_nothing_is_written_to_the_repository(repository: Repository, fleet: Fleet, tmp_path: Path) -> None:
+    before = {path: file.size for path, file in repository.location.walk().items()}
+    write_site(repository, tmp_path / "site")
+    assert {path: file.size for path, file in repository.location.walk().items()} == before
+
+
+@pytest.mark.parametrize("part", ["name", "checkpoint", "state", "problems", "situation", "time_to_loss", "backup"])
+def test_whatever_a_report_says_is_text(part: str, repository: Repository, fleet: Fleet) -> None:
+    values: dict[str, Any] = {
+        "name": HOSTILE,
+        "checkpoint": f"javascript:{HOSTILE}",
+        "state": HOSTILE,
+        "problems": [HOSTILE],
+        "situation": {"kind": "under_way", "message": HOSTILE, "commands": [HOSTILE], "plan_id": HOSTILE},
+        "time_to_loss": {"seconds": 1, "known": False, "verdict": HOSTILE, "reasons": [HOSTILE]},
+        "backup": {"backup_id": HOSTILE, "created": HOSTILE, "verified": HOSTILE},
+    }
+    keep(repository, [row(**{part: values[part]})])
+    pages = Pages(repository, FileLinks())
+    page = harmless(pages.streams())
+    assert "13383377" not in page.text  # no template of a value is carried out
+    if part == "name":
+        with pytest.raises(NotThereError):
+            pages.stream(HOSTILE)
+    else:
+        shown = harmless(pages.stream("orders"))
+        if part in {"problems", "situation", "checkpoint"}:
+            assert "<script>alert(1)</script>" in shown.text
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", [], {}, [None, {"a": 1}], float("inf"), True])
+@pytest.mark.parametrize("part", sorted(row()))
+def test_a_value_of_another_kind_is_not_known(part: str, value: Any, repository: Repository, fleet: Fleet) -> None:
+    keep(repository, [row(**{part: value}), row(name="payments", checkpoint="/other")])
+    pages = Pages(repository, FileLinks())
+    assert "payments" in harmless(pages.streams()).text
+    if part != "name":
+        harmless(pages.stream("orders"))
+
+
+def test_a_hostile_manifest_and_plan_are_text(checkpoint: Checkpoint, repository: Repository) -> None:
+    made = create_backup(
+        checkpoint, repository, name="orders", reason=HOSTILE, tags={HOSTILE: HOSTILE}, made_by=HOSTILE
+    )
+    hold(repository, made.manifest, reason=HOSTILE)
+    repository.keep_plan("1234abcd", {"kind": HOSTILE, "checkpoint": HOSTILE, "steps": [HOSTILE], "verdict": HOSTILE})
+    pages = Pages(repository, FileLinks())
+    for page in (pages.backup("orders", made.manifest.backup_id), pages.change("1234abcd"), pages.stream("orders")):
+        assert "<script>alert(1)</script>" in harmless(page).text
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../etc", "a/b", "nobody", HOSTILE])
+def test_a_name_that_is_no_streams(name: str, repository: Repository, fleet: Fleet) -> None:
+    pages = Pages(repository, FileLinks())
+    for look in (lambda: pages.stream(name), lambda: pages.backup(name, "x"), lambda: pages.change(name)):
+        with pytest.raises(NotThereError):
+            look()
+
+
+def test_the_newest_report_of_a_checkpoint_counts(repository: Repository, fleet: Fleet) -> None:
+    keep_report(repository, fleet, writer="other.task")
+    keep_report(repository, fleet, writer="fleet.report")  # replaces its own
+    assert len(read_reports(repository)) == 2
+    (repository_row,) = rows_of(read_reports(repository))
+    assert repository_row["oldest"] == {"batch_id": 0, "batch_time": "2026-11-21T11:13:05.461000+00:00"}
+    repository.location.replace("reports/broken.json", b"{")
+    repository.location.replace("reports/other.json", b'{"looked_at":"yesterday","writer":"x"}')
+    assert len(read_reports(repository)) == 2
+
+
+def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository) -> None:
+    (only,) = Pages(repository, FileLinks()).rows()
+    assert (only.name, only.standing, only.backup_id) == ("orders", "unknown", "")
+    assert Pages(repository, FileLinks()).stream("orders")
+
+
+def test_300_streams_are_made_in_less_than_a_second() -> None:
+    rows = [StreamRow.of(row(name=f"s{n}", checkpoint=f"/c/{n}", problems=["x"] * (n % 3)), NOW) for n in range(300)]
+    head = Head(FileLinks(), "s3://backups", NOW)
+    streams_page(head, rows)  # compiles the template
+    begun = time.process_time()
+    page = streams_page(head, rows)
+    assert time.process_time() - begun < 1.0
+    assert page.count("<tr>") == 301
+
+
+class TestStanding:
+    def test_fine(self) -> None:
+        assert StreamRow.of(row(), NOW).standing == "fine"
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"problems": ["gap 12, more than 10"]},
+            {"state": "sealed"},
+            {"situation": {"kind": "under_way", "message": "half-way", "commands": [], "plan_id": "1"}},
+        ],
+    )
+    def test_problems(self, values: dict[str, Any]) -> None:
+        assert StreamRow.of(row(**values), NOW).standing == "problem"
+
+    @pytest.mark.parametrize(
+        "values",
+        [{"backup": None}, {"time_to_loss": None}, {"time_to_loss": {"verdict": "fine", "known": True}}],
+    )
+    def test_not_known(self, values: dict[str, Any]) -> None:
+        assert StreamRow.of(row(**values), NOW).standing == "unknown"
+
+    def test_the_time_to_loss_goes_on_after_the_report(self) -> None:
+        later = StreamRow.of(row(), NOW + timedelta(minutes=20))
+        assert later.left_now == 2400.0
+        assert StreamRow.of(row(), NOW + timedelta(hours=9)).left_now == 0.0
+
+    @pytest.mark.parametrize(
+        ("values", "rpo", "met"),
+        [
+            ({}, 7200.0, Met.YES),
+            ({}, 60.0, Met.NO),
+            # Nothing was committed since, as far as numbers tell.
+            ({"batches_behind": 0}, 60.0, Met.UNKNOWN),
+            ({"backup": None}, 7200.0, Met.NO),
+            ({"backup": None, "problems": ["backup UNKNOWN: no rights"]}, 7200.0, Met.UNKNOWN),
+        ],
+    )
+    def test_rpo(self, values: dict[str, Any], rpo: float, met: Met) -> None:
+        assert StreamRow.of(row(**values), NOW, Objectives(rpo=rpo)).rpo is met
+
+    @pytest.mark.parametrize(("seconds", "met"), [(None, Met.UNKNOWN), (60, Met.YES), (6000, Met.NO)])
+    def test_rto(self, seconds: float | None, met: Met) -> None:
+        drill = {"proven_at": NOW.isoformat(), "seconds": seconds} if seconds else None
+        assert StreamRow.of(row(last_drill=drill), NOW, Objectives(rto=900.0)).rto is met
+
+
+def keep(repository: Repository, rows: list[dict[str, Any]]) -> None:
+    """Write a report as somebody with the right to write into the repository could."""
+    for file in repository.location.list("reports").files:
+        repository.location.delete(file.path)
+    document = {"format": "airflow-ckpt-fleet-report", "version": 1, "writer": "w", "looked_at": NOW.isoformat()}
+    repository.location.replace("reports/w.json", json.dumps({**document, "streams": rows}).encode())

@@ -1,0 +1,193 @@
+"""The page in Airflow: nobody sees anything without the right to, at whatever address; and it changes nothing."""
+
+from __future__ import annotations
+
+import tests.throwaway_airflow  # isort: skip  # noqa: F401
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.configuration import conf
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.fleet.discovery import discover
+from airflow_ckpt_provider.fleet.fleet import inspect_fleet
+from airflow_ckpt_provider.fleet.report import keep_report
+from airflow_ckpt_provider.plugins.page import CheckpointPagePlugin, page_address
+from airflow_ckpt_provider.plugins.page_app import make_app
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.one_checkpoint import unpack
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+#: What other applications of FastAPI answer to anybody, what there is, and what there is not.
+ADDRESSES = (
+    "/ckpt/",
+    "/ckpt/stream?name=orders",
+    "/ckpt/stream",
+    "/ckpt/backup?name=orders&id=x",
+    "/ckpt/change?id=1234abcd",
+    "/ckpt/static/page.css",
+    "/ckpt/static/page.js",
+    "/ckpt/static/../pages.py",
+    "/ckpt/static/%2e%2e/html.py",
+    "/ckpt/docs",
+    "/ckpt/redoc",
+    "/ckpt/openapi.json",
+    "/ckpt/nothing/there",
+    "/ckpt//",
+)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a checkpoint, its backup and a report."""
+    place = tmp_path_factory.mktemp("stream")
+    checkpoint = unpack(place / "checkpoints" / "orders")
+    repository = Repository.open_or_create(open_location(str(place / "backups")))
+    create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, name="orders")
+    fleet = inspect_fleet(discover([open_location(str(place / "checkpoints"))]), repository)
+    keep_report(repository, fleet, writer="fleet.report")
+    return place
+
+
+@pytest.fixture
+def client(stream: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """The application as Airflow mounts it, with its simple auth manager in which not everybody is admin."""
+    from airflow.api_fastapi.app import init_auth_manager, purge_cached_app
+    from airflow.models.revoked_token import RevokedToken
+    from airflow.settings import engine
+
+    # All that the auth manager reads of the database.
+    RevokedToken.metadata.create_all(engine, tables=[RevokedToken.__table__])
+
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
+    monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", str(stream / "backups"))
+    purge_cached_app()
+    app = FastAPI()
+    init_auth_manager(app)
+    app.mount("/ckpt", make_app())
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+    purge_cached_app()
+
+
+def as_user(role: str | None) -> dict[str, str]:
+    """Headers of somebody with a role."""
+    token = SimpleAuthManager().generate_jwt(SimpleAuthManagerUser(username="somebody", role=role))
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({}, 401), ({"Authorization": "Bearer x"}, 403), (None, 403)],
+    ids=["nobody", "forged", "no right"],
+)
+def test_nobody_sees_anything_without_the_right_to(
+    client: TestClient, headers: dict[str, str] | None, status: int
+) -> None:
+    given = as_user(None) if headers is None else headers
+    for address in ADDRESSES:
+        for method in METHODS:
+            answer = client.request(method, address, headers=given)
+            assert answer.status_code == status, (method, address)
+            assert "orders" not in answer.text, (method, address)
+            assert "openapi" not in answer.text.lower(), (method, address)
+            assert len(answer.content) < 200, (method, address)
+
+
+def test_it_changes_nothing(client: TestClient) -> None:
+    for method in METHODS[2:]:
+        for address in ("/ckpt/", "/ckpt/stream?name=orders"):
+            assert client.request(method, address, headers=as_user("admin")).status_code in (404, 405)
+
+
+def test_whoever_may_look_sees_all_pages(client: TestClient, stream: Path) -> None:
+    headers = as_user("viewer")
+    (backup,) = Repository.open(open_location(str(stream / "backups"))).backups("orders")
+    for address in ("/ckpt/", "/ckpt/stream?name=orders", f"/ckpt/backup?name=orders&id={backup.backup_id}"):
+        answer = client.get(address, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert "orders" in answer.text
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        assert policy.endswith("frame-ancestors 'self'")
+    for name in ("page.css", "page.js"):
+        assert client.get(f"/ckpt/static/{name}", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "address", ["/ckpt/stream?name=none", "/ckpt/stream?name=" + quote("<b>"), "/ckpt/change?id=9", "/ckpt/static/x"]
+)
+def test_what_is_not_there(client: TestClient, address: str) -> None:
+    answer = client.get(address, headers=as_user("viewer"))
+    assert answer.status_code == 404
+    assert "<b>" not in answer.text
+
+
+def test_a_form_is_filled_in_for_whoever_may_start_the_dag(client: TestClient, stream: Path) -> None:
+    (backup,) = Repository.open(open_location(str(stream / "backups"))).backups("orders")
+    address = f"/ckpt/stream?name=orders&restore={backup.backup_id}"
+    shown = client.get(address, headers=as_user("user")).text
+    assert 'data-dag="restore_checkpoint"' in shown
+    assert f'value="{backup.backup_id}"' in shown
+    assert f'value="{stream}/checkpoints/orders"' in shown
+    refused = client.get(address, headers=as_user("viewer")).text
+    assert "<form" not in refused
+    assert "You may not start restore_checkpoint." in refused
+    rewind = client.get("/ckpt/stream?name=orders&rewind=2026-11-21T11:13:07%2B00:00", headers=as_user("user")).text
+    assert 'value="2026-11-21T11:13:07+00:00"' in rewind
+    assert client.get("/ckpt/stream?name=orders&rewind=yesterday", headers=as_user("user")).status_code == 422
+    assert client.get("/ckpt/stream?name=orders&restore=none", headers=as_user("user")).status_code == 404
+
+
+def test_a_repository_that_cannot_be_read_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", "/nowhere")
+    answer = client.get("/ckpt/", headers=as_user("viewer"))
+    assert answer.status_code == 503
+    assert "/nowhere is not a repository" in answer.text
+    monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", "")
+    assert "set `repository` in the section [ckpt]" in client.get("/ckpt/", headers=as_user("viewer")).text
+
+
+def test_a_report_about_a_dag_that_one_may_not_read(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def only_others(self, *, method, user, access_entity=None, details=None):
+        asked.append(details.id)
+        return details.id != "fleet"
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", only_others)
+    assert client.get("/ckpt/", headers=as_user("admin")).status_code == 403
+    monkeypatch.setenv("AIRFLOW__CKPT__PAGE_DAG_ID", "my_fleet")
+    assert client.get("/ckpt/", headers=as_user("admin")).status_code == 200
+    assert asked == ["fleet", "my_fleet"]
+
+
+def test_the_plugin_costs_nothing_to_load() -> None:
+    program = (
+        "import sys; import airflow.plugins_manager; before = set(sys.modules); import airflow_ckpt_provider.plugins.page\n"
+        "print([m for m in set(sys.modules) - before if m.startswith(('airflow_ckpt_provider.', 'fastapi', 'jinja2'))])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    loaded = eval(said.splitlines()[-1])
+    assert sorted(loaded) == ["airflow_ckpt_provider.plugins", "airflow_ckpt_provider.plugins.page"]
+
+
+def test_the_view_leads_to_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    (app,), (view,) = CheckpointPagePlugin.fastapi_apps, CheckpointPagePlugin.external_views
+    assert view["href"] == f"{app['url_prefix']}/"  # without the slash it is Airflow's own page
+    assert not app["url_prefix"].startswith(("/api/v2", "/ui", "/execution", "/auth", "/pluginsv2"))
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.com/airflow/")
+    assert conf.get("api", "base_url") == "https://example.com/airflow/"
+    assert page_address("stream") == "/airflow/ckpt/stream"
