@@ -348,10 +348,7 @@ class History:
         zone = f"SET spark.sql.session.timeZone={self.chance.choice(ZONES)}"
 
         def restore(version: int) -> None:
-            stamp = self.sql(
-                zone,
-                f"SELECT CAST(timestamp AS STRING) FROM (DESCRIBE HISTORY delta.`{self.out}`) WHERE version = {version}",
-            )[0][0]
+            stamp = self.sql(zone, f"SELECT CAST(timestamp_millis({committed_ms(self.out, version)}) AS STRING)")[0][0]
             self.sql(zone, f"RESTORE TABLE delta.`{self.out}` TO TIMESTAMP AS OF '{stamp}'")
 
         self._restored(restore)
@@ -540,6 +537,14 @@ def _txn(txn: tuple[str, int] | None) -> tuple[str, ...]:
 
 def commit_file(table: Path, version: int) -> Path:
     return table / "_delta_log" / f"{version:020d}.json"
+
+
+def committed_ms(table: Path, version: int) -> int:
+    """When Delta says that a version was committed: the time of its file, or the one that the commit carries."""
+    file = commit_file(table, version)
+    actions = [json.loads(line) for line in file.read_text().splitlines()]
+    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    return int(info.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000))
 
 
 def json_versions(table: Path) -> list[int]:

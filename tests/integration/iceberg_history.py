@@ -183,11 +183,11 @@ class IcebergHistory:
             faulty=faulty,
         ).finished()
         if self.by_merge:
-            for batch in range(before + 1, self.newest + 1):
+            written = range(before + 1, self.newest + 1)
+            for batch, id_ in zip(written, line_of(self.metadata())[-len(written) :], strict=True):
                 self.line += (Event(merged(self.rows_of(batch, faulty=faulty)), batch),)
-            snapshots = self.metadata().get("snapshots") or ()
-            self.at |= {int(s["snapshot-id"]): self.line for s in snapshots if int(s["snapshot-id"]) not in known}
-            return list(range(before + 1, self.newest + 1))
+                self.at[id_] = self.line
+            return list(written)
         self.sync(faulty=faulty)
         return [e.batch for id_, line in self.at.items() if id_ not in known for e in line[-1:] if e.batch is not None]
 
@@ -348,7 +348,7 @@ class IcebergHistory:
         self.sql(f"ALTER TABLE {self.table} CREATE BRANCH {branch}")
         self.sync(added(self._insert(f"{self.table}.branch_{branch}")))
         if self.chance.random() < 0.5:
-            self._call("fast_forward", f"branch => 'main', `to` => '{branch}'")
+            self.sql(f"CALL {self.catalog}.system.fast_forward('sales.{self.name}', 'main', '{branch}')")
             self.sync()
 
     def _tag(self) -> None:

@@ -123,7 +123,8 @@ def recover(history: SinkHistory, count: Counter[str]) -> None:
     except CkptError as e:
         raise AssertionError(f"a plan that cannot be carried out: {type(e).__name__}: {e.message}; {e.hint}") from e
     line, settings = history.line, dict(history.settings)
-    kept = next((i for i, event in enumerate(line) if event.batch is not None and event.batch > target), len(line))
+    beyond = (i for i, event in enumerate(line) if event.batch is not None and event.batch > target)
+    kept = next(beyond, len(line)) if plan.rolls_sink_back else len(line)
     history.sync(line=line[:kept])
     assert history.held() == rows_after(history.line), "rolled back: other rows than before the first batch that left"
     rollback = plan.sink.rollback
