@@ -79,7 +79,7 @@ class Demo:
         self.airflow_home = self.output / "airflow"
         self.interruptions = Interruptions()
         self.processes = Processes(self.output / "logs", self.temporary, self.interruptions)
-        self.arrivals = Arrivals(self.orders, files=self.scale.files, every=0.25)
+        self.arrivals = Arrivals(self.orders, files=self.scale.files, every=0.5)
         self.starts = 0
         self.facts: dict[str, Any] = {}
 
