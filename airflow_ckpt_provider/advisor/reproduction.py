@@ -88,4 +88,6 @@ def innermost_cause(exceptions: Sequence[Mapping[str, Any]]) -> str:
     )
     if advice.condition is None or advice.condition.vague:
         return ""
-    return advice.name or advice.condition.code
+    names = advice.condition.names
+    # The wording of a condition that has one name only is that name, so a log with it and one without it are compared.
+    return advice.name or (names[0] if len(names) == 1 else advice.condition.code)

@@ -102,6 +102,10 @@ _OPERATORS = (
     "Streaming stateful operator name does not match with the operator in state metadata. This likely to happen when user "
     "adds/removes/changes stateful operator of existing streaming query.\nStateful operators in the metadata: []"
 )
+_TUTORIAL = (
+    "Streaming stateful operator name does not match with the operator in state metadata.\nThis is likely to happen when a user "
+    "adds/removes/changes stateful operators of existing streaming query."
+)
 _NAMED = f"[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] {_OPERATORS}"
 
 
@@ -111,6 +115,7 @@ _NAMED = f"[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] {_OPERATORS
         (_WRAPPED.format(_LOSS), _WRAPPED.format(_NAMED), False),
         (_WRAPPED.format(_LOSS), _WRAPPED.format(_LOSS), True),
         (_WRAPPED.format(_NAMED), _OPERATORS, True),  # the tutorial prints it without its name
+        (_WRAPPED.format(_NAMED), _TUTORIAL, True),  # and in words of its own
         (_OPERATORS, _OPERATORS, True),
         ("something broke", "something broke", False),  # not known is never the same
         (_WRAPPED.format("java.lang.RuntimeException: x"), _WRAPPED.format("java.lang.RuntimeException: x"), False),
