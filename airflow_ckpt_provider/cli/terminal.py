@@ -14,12 +14,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from airflow_ckpt_provider.units import format_ago, format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.markdown import Markdown
 
     from airflow_ckpt_provider.backup.transfer import CopyProgress, OnProgress
+
+#: The formats of units, by the short names that the verbs use.
+ago, moment, size = format_ago, format_time, format_size
 
 #: Columns where nobody looks through a window: in a file, a mail, a log.
 _WIDTH_OF_FILES = 120

@@ -31,7 +31,8 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> None:
         ) from e
     hook = DatabricksHook(job.conn_id or stream.databricks_conn_id or "databricks_default", caller=__name__)
     if (job.do or ("cancel" if action == "stop" else "run")) == "cancel":
-        hook.cancel_all_runs(int(job.job_id))
+        for run in _active_runs(hook, job.job_id):
+            hook.cancel_run(run["run_id"])
         _wait(f"runs of job {job.job_id} to end", lambda: not _active_runs(hook, job.job_id))
         return
     run_id = hook.run_now({"job_id": int(job.job_id), "job_parameters": dict(job.parameters)})

@@ -165,3 +165,35 @@ def test_the_report_judges_each_stream_by_its_own_limits(load: Load, run_dag: Ru
     }  # never backed up; the others are not judged by age
     limits = {s["name"]: s for s in result(report, "report", "report")["streams"]}
     assert set(limits) == set(NAMES)
+
+
+WATCH = """
+from airflow.providers.standard.operators.python import PythonOperator
+
+from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dags
+from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
+
+
+class Short(StreamDags):
+    def task(self, operator, task_id, **arguments):
+        if operator is KafkaTimeToLossSensor:  # no broker here: what it reports when it fires
+            report = {"verdict": "WILL_LOSE", "reasons": ["orders-0 is read by nobody"]}
+            return PythonOperator(task_id=task_id, python_callable=lambda: report)
+        return super().task(operator, task_id, **arguments)
+
+
+stream_dags("streams.yaml", factory=Short)
+"""
+
+
+@pytest.mark.slow
+def test_an_alarm_names_the_stream_and_tells_its_notifiers(load: Load, run_dag: RunDag, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    dags = load(
+        "    sources: {kafka: {conn_id: kafka_prod}}\n"
+        f"    notifiers: [{{notifier: tests.system.test_declared_streams.WritesDown, arguments: {{path: {told}}}}}]\n",
+        WATCH,
+    )
+    run = run_dag(dags["ckpt_watch"])
+    assert mapped(run, "stream.alarm") == {"clicks": "failed"}
+    assert told.read_text() == "stream.alarm"

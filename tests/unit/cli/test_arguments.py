@@ -80,7 +80,7 @@ def test_a_pair_has_a_key_and_a_value(text: str):
         ),
         (
             ["restore", "a", "b", "c", "--quiet-for", "inf"],
-            "airflow-ckpt restore: error: argument --quiet-for: 'inf' is not a number of seconds",
+            "airflow-ckpt restore: error: argument --quiet-for: 'inf' is no length of time such as 24h, 90min or 1d 12h",
         ),
         (["restore", "a", "b", "c", "--appl"], "airflow-ckpt: error: unrecognized arguments: --appl"),
         (["seal", "a"], "airflow-ckpt seal: error: the following arguments are required: --reason"),

@@ -34,7 +34,7 @@ def test_inspect(checkpoint: Path):
     assert re.fullmatch(
         r"  last planned  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ \w+ ago|  last planned .*future", planned
     )
-    assert re.fullmatch(r"  holds         \d+ files, [\d.]+ kB", holds)
+    assert re.fullmatch(r"  holds         \d+ files, [\d.]+ KiB", holds)
     usage, partitions = rest[13:18], rest[-1]
     assert rest == [
         "",
@@ -48,18 +48,18 @@ def test_inspect(checkpoint: Path):
         "─────────────────────────────────────────────────────────",
         f"0 stateStoreSave  default           2        {NEWEST + 1}  RocksDB",
         "",
-        "directory  files      bytes  batches",
-        "─────────────────────────────────────",
+        "directory  files    bytes  batches",
+        "───────────────────────────────────",
         *usage,
         "",
-        f"store       bytes  keys  {'by partition: min, median, max':>31}     of  skew",
+        "store        bytes  keys  by partition: min, median, max     of  skew",
         "─" * 70,
         partitions,
     ]
     assert [row.split()[0] for row in usage] == [".", "commits", "offsets", "sources/0", "state/0"]
     assert usage[1].endswith(f"0 to {NEWEST}")
     # Changelogs without a snapshot do not tell how many keys there are.
-    assert re.fullmatch(r"0 default  [\d.]+ kB     \?  +\d+ bytes, \d+ bytes, \d+ bytes  bytes   1\.\d", partitions)
+    assert re.fullmatch(r"0 default  [\d.]+ KiB     \?  +\d+ B, \d+ B, \d+ B  bytes   1\.\d", partitions)
 
 
 def test_inspect_of_a_batch_that_will_run_again(checkpoint: Path):
@@ -99,14 +99,14 @@ def test_backup(checkpoint: Path, tmp_path: Path):
     assert shown[0] == f"Backed up batch {NEWEST} of {checkpoint}"
     backup_id = re.fullmatch(rf"  backup      (\d{{8}}T\d{{6}}Z-b{NEWEST:06d})", shown[1])[1]
     assert shown[2:4] == ["  stream      orders", f"  batch       {NEWEST} can be restored"]
-    holds = re.fullmatch(r"  holds       (\d+ files, [\d.]+ kB)", shown[4])[1]
+    holds = re.fullmatch(r"  holds       (\d+ files, [\d.]+ KiB)", shown[4])[1]
     assert re.fullmatch(rf"  copied now  {holds} in \d+\.\d s", shown[5])
     assert shown[6:] == ["", f"To restore it: airflow-ckpt restore {place} {backup_id} TARGET"]
 
     again = lines(run("backup", checkpoint, place).out)
     number = holds.partition(" ")[0]
     assert re.fullmatch(
-        rf"  copied now  0 files, 0 bytes in \d+\.\d s; {number} files the repository had already", again[5]
+        rf"  copied now  0 files, 0 B in \d+\.\d s; {number} files the repository had already", again[5]
     )
 
 
@@ -114,13 +114,13 @@ def test_backups(repository: Path, checkpoint: Path):
     run("backup", checkpoint, repository, "--name", "other", "--restorable-batches", "4")
     shown = lines(run("backups", repository).out)
     assert shown[0] == "orders  1 backup"
-    assert shown[1] == "backup                    taken     batches  files    size  about".replace(
+    assert shown[1] == "backup                    taken     batches  files     size  about".replace(
         "    size", "    size"
     )
-    row = r"\d{8}T\d{6}Z-b000005  (just now|\d s ago) +5 +\d+ +[\d.]+ kB  before lunch; ticket=OPS-1"
+    row = r"\d{8}T\d{6}Z-b000005  (just now|\d s ago) +5 +\d+ +[\d.]+ KiB  before lunch; ticket=OPS-1"
     assert re.fullmatch(row, shown[3])
     assert shown[5] == "other  1 backup"
-    assert re.fullmatch(r"\d{8}T\d{6}Z-b000005  (just now|\d s ago) +2-5 +\d+ +[\d.]+ kB", shown[8])
+    assert re.fullmatch(r"\d{8}T\d{6}Z-b000005  (just now|\d s ago) +2-5 +\d+ +[\d.]+ KiB", shown[8])
     assert [line for line in lines(run("backups", repository, "--name", "other").out) if "backup" in line] == [
         "other  1 backup",
         shown[6],
@@ -181,7 +181,7 @@ def test_restore(repository: Path, tmp_path: Path):
 
     applied = lines(run("restore", repository, "latest", target, "--apply").out)
     assert applied[-3] == f"Restored {target} to batch {NEWEST}"
-    assert re.fullmatch(r"  wrote  \d+ files, [\d.]+ kB in \d+\.\d s", applied[-2])
+    assert re.fullmatch(r"  wrote  \d+ files, [\d.]+ KiB in \d+\.\d s", applied[-2])
     assert applied[-1] == f"  next   start the query: it goes on with batch {NEWEST + 1}"
 
     again = run("restore", repository, "latest", target, "--apply")

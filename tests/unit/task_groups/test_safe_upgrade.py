@@ -173,3 +173,16 @@ def test_old_names_work_with_a_warning() -> None:
         upgrade(sink_exit="accept", sink_policy="keep")
     with pytest.raises(TypeError, match="unexpected keyword argument 'sinks'"):
         upgrade(sinks="s3://lake/tables/orders")
+
+
+def test_a_declared_stream_stands_for_the_places() -> None:
+    from airflow_ckpt_provider.operators.declared import DeclaredOperator
+
+    tasks = upgrade(checkpoint=None, repository=None, stream="{{ params.stream }}", streams_file="/dags/streams.yaml")
+    ours = [task for task in tasks.values() if isinstance(task, DeclaredOperator)]
+    assert len(ours) > 10
+    for task in ours:
+        assert (task.stream, task.streams_file) == ("{{ params.stream }}", "/dags/streams.yaml")
+        assert getattr(task, "checkpoint", None) is getattr(task, "repository", None) is None
+    with pytest.raises(RefusedError, match="checkpoint or repository is missing\nHINT: give both, or stream"):
+        upgrade(checkpoint=None)
