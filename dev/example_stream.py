@@ -41,8 +41,9 @@ class ExampleStream:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The Airflow Variables that the example DAGs fall back to, as environment."""
+        """What the page reads, and the Airflow Variables that the example DAGs fall back to, as environment."""
         return {
+            "AIRFLOW__CKPT__REPOSITORY": str(self.repository),
             "AIRFLOW_VAR_CKPT_CHECKPOINT": str(self.checkpoint),
             "AIRFLOW_VAR_CKPT_DIRECTORIES": str(self.checkpoint.parent),
             "AIRFLOW_VAR_CKPT_NAME": "orders",

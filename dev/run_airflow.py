@@ -153,7 +153,8 @@ def serve(home: Path, port: int, stream: ExampleStream) -> int:
             f"The stream `orders` runs; its checkpoint is {stream.checkpoint}\n"
             f"  1. {url}/dags/scheduled_backup  Trigger, leave the form empty, unpause: a backup, read again\n"
             f"  2. {url}/dags/fleet  the same: how every stream stands, in the log of the task `report`\n"
-            f"  3. {url}/dags/restore_checkpoint  Repository {stream.repository}, Target {home / 'restored'}: a plan",
+            f"  3. {url}/plugin/checkpoints  the same as a page, with a timeline: choose a backup for a restore\n"
+            f"  4. {url}/dags/restore_checkpoint  Repository {stream.repository}, Target {home / 'restored'}: a plan",
             flush=True,
         )
         return airflow.wait()

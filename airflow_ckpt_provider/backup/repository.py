@@ -19,6 +19,7 @@
     audit/<time>-<plan id>.json            what was changed, by whom, why
     upgrades/<name>/<nnnnnn>.json          what an upgrade of a stream has done so far
     drills/<name>/<backup id>/…            when a backup was last restored and run on
+    reports/<writer>.json                  how the streams stood last, for the page
     signatures/<path of a document>/…      who has written it
 """
 

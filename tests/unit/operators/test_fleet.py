@@ -102,6 +102,23 @@ class TestReport:
         assert f"problems with 1 of 3 streams\n{root}/team/orders: no backup" in str(e.value)
         assert set(context["pushed"]["report"]["problems"]) == {f"{root}/team/orders"}
 
+    def test_it_is_kept_for_the_page_and_replaced_by_the_next(self, root: Path, backed_up: Path, run: Run) -> None:
+        for _ in range(2):
+            report(backed_up, directories=str(root), on_finding="warn").execute(run("report"))
+        (kept,) = (backed_up / "reports").iterdir()
+        document = json.loads(kept.read_text())
+        assert document["writer"] == "dag.report"
+        assert len(document["streams"]) == 3
+        assert sorted(str(row["oldest"] and row["oldest"]["batch_id"]) for row in document["streams"]) == [
+            "0",
+            "0",
+            "None",
+        ]
+
+    def test_a_connection_that_may_only_read_is_no_reason_to_fail(self, root: Path, backed_up: Path, run: Run) -> None:
+        (backed_up / "reports").write_text("no directory can be made here")
+        assert report(backed_up, directories=str(root), on_finding="warn").execute(run())["streams"]
+
     def test_or_only_tell(self, root: Path, backed_up: Path, run: Run) -> None:
         result = report(backed_up, directories=str(root), max_age="1h", on_finding="warn").execute(run())
         assert set(result["problems"]) == {f"{root}/team/orders"}
