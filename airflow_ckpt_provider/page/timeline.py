@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_ckpt_provider.page.backup_point import BackupPoint
@@ -12,8 +12,10 @@ from airflow_ckpt_provider.page.stream_row import StreamRow
 
 #: In units of the drawing.
 WIDTH, LEFT, RIGHT = 1000, 110, 20
-#: Points of the batches that a click rewinds to.
+#: Points of the batches that a click rewinds to, at most.
 _STOPS = 12
+#: Two points closer than this cannot be told apart by a pointer.
+_APART = 15.0
 #: Lengths between two marks of the axis, in seconds.
 _STEPS = (60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400, 91 * 86400)
 
@@ -42,10 +44,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class BackupMark:
-    """A backup on the drawing."""
+    """A backup on the drawing.
+
+    :param level: 0 to 2: those that lie close to each other are drawn below each other.
+    """
 
     x: float
     point: BackupPoint
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +120,8 @@ def timeline(row: StreamRow, backups: Sequence[BackupPoint], changes: Iterable[C
         end=end,
         ticks=tuple(Mark(x(at), at) for at in _ticks(begin, end)),
         batches=batches,
-        stops=tuple(Mark(x(at), at) for at in _stops(batches)),
-        backups=tuple(BackupMark(x(point.batch_time), point) for point in dated if point.batch_time),
+        stops=_stops(batches),
+        backups=_apart([BackupMark(x(point.batch_time), point) for point in dated if point.batch_time]),
         sources=span(kept, end),
         sources_endless=endless,
         window=span(min(good), end) if good else None,
@@ -138,11 +144,24 @@ def _kept_since(row: StreamRow) -> datetime | None:
         return None
 
 
-def _stops(batches: Span | None) -> list[datetime]:
-    if batches is None or batches.end == batches.begin:
-        return [batches.begin] if batches else []
-    step = (batches.end - batches.begin) / _STOPS
-    return [batches.begin + step * number for number in range(_STOPS + 1)]
+def _stops(batches: Span | None) -> tuple[Mark, ...]:
+    """Points from the oldest batch to the newest, as many as have room."""
+    if batches is None:
+        return ()
+    many = min(_STOPS, int(batches.width / _APART))
+    step = (batches.end - batches.begin) / max(many, 1)
+    return tuple(
+        Mark(round(batches.x + batches.width * n / max(many, 1), 1), batches.begin + step * n) for n in range(many + 1)
+    )
+
+
+def _apart(marks: Sequence[BackupMark]) -> tuple[BackupMark, ...]:
+    """Backups that lie close to each other, on levels of their own."""
+    found: list[BackupMark] = []
+    for mark in sorted(marks, key=lambda each: each.x):
+        near = {other.level for other in found[-3:] if mark.x - other.x < _APART}
+        found.append(replace(mark, level=next((n for n in range(3) if n not in near), 2)))
+    return tuple(found)
 
 
 def _ticks(begin: datetime, end: datetime) -> list[datetime]:

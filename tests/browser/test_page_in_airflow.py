@@ -13,12 +13,15 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.notes import hold, note_verification
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import inspect_fleet
@@ -38,16 +41,30 @@ _STREAMS = 299
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place() -> Iterator[Path]:
     """A checkpoint with three backups, and a report of it and 299 other streams."""
-    place = tmp_path_factory.mktemp("page")
+    # A short name, for the pictures.
+    with TemporaryDirectory(prefix="lake-") as directory:
+        yield _filled(Path(directory))
+
+
+def _filled(place: Path) -> Path:
     checkpoint = unpack(place / "checkpoints" / "orders")
     repository = Repository.open_or_create(open_location(str(place / "backups")))
-    for reason in ("hourly", "before 2.7", "hourly"):
-        create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, name="orders", reason=reason)
+    made = [
+        create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, name="orders", reason=reason).manifest
+        for reason in ("hourly", "before 2.7", "hourly")
+    ]
+    hold(repository, made[1], reason="until 2.7 has run a week")
+    note_verification(repository, verify_backup(repository, made[0], read_data=ReadData.parse("all")))
     fleet = inspect_fleet(discover([open_location(str(place / "checkpoints"))]), repository)
     keep_report(repository, fleet, writer="fleet.report")
     now = datetime.now(UTC)
+    # As a guard with a broker would have found it.
+    (report,) = (place / "backups" / "reports").iterdir()
+    told = json.loads(report.read_text())
+    told["streams"][0]["time_to_loss"] = {"seconds": 9 * 86400.0, "known": True, "verdict": "SAFE", "reasons": []}
+    report.write_text(json.dumps(told))
     rows = [_row(number, now) for number in range(_STREAMS)]
     document = {"format": "airflow-ckpt-fleet-report", "version": 1, "writer": "others", "looked_at": now.isoformat()}
     repository.location.replace("reports/others.json", json.dumps({**document, "streams": rows}).encode())
@@ -152,6 +169,8 @@ def test_300_streams_then_one_then_a_form_then_its_plan(page: Any, airflow: Real
     assert form.locator("[name=repository]").input_value() == str(place / "backups")
     assert form.locator("[name=mode]").input_value() == "plan"
     assert form.locator("[name=batch]").input_value() == str(NEWEST)
+    page.set_viewport_size({"width": 1400, "height": 1500})
+    frame.locator("svg").scroll_into_view_if_needed()
     picture(page, "page-stream")
 
     form.get_by_role("button").click()

@@ -50,6 +50,7 @@ def test_all_that_is_drawn_is_inside_and_in_order() -> None:
     marks = [*found.backups, *found.changes, *found.ticks, *found.stops]
     assert all(LEFT <= mark.x <= WIDTH - RIGHT for mark in marks)
     assert (found.stops[0].at, found.stops[-1].at) == (NOW - 2 * HOUR, NOW)
+    assert found.stops[-1].x == found.batches.x + found.batches.width if found.batches else False
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,17 @@ def test_a_damaged_backup_is_drawn_and_does_not_widen_the_window() -> None:
     assert len(found.backups) == 2
     assert found.window is not None
     assert found.window.begin == NOW - 3 * HOUR
+
+
+def test_points_that_a_pointer_could_not_tell_apart_are_left_out_or_put_below_each_other() -> None:
+    found = timeline(row(oldest=timedelta(seconds=5)), [backup(n) for n in (40, 1, 1.001, 1.002)], [])
+    assert found is not None
+    assert len(found.stops) == 1
+    assert [mark.level for mark in found.backups] == [0, 0, 1, 2]
+    wide = timeline(row(oldest=20 * HOUR), [backup(n) for n in (20, 10, 1)], [])
+    assert wide is not None
+    assert len(wide.stops) == 13
+    assert {mark.level for mark in wide.backups} == {0}
 
 
 @pytest.mark.parametrize("days", [0.01, 1, 40, 900])
