@@ -7,6 +7,7 @@ person gives (``sink_options``).
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -14,6 +15,21 @@ from typing import Any
 
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
+
+log = logging.getLogger(__name__)
+
+
+def is_iceberg_catalog(name: str) -> bool:
+    """Whether pyiceberg's own configuration has a catalog of a name."""
+    try:
+        from pyiceberg.utils.config import Config
+    except ImportError:
+        return False
+    try:
+        return Config().get_catalog_config(name) is not None
+    except Exception as e:  # a broken file of somebody who does not use Iceberg is no reason to fail
+        log.info("pyiceberg's configuration cannot be read: %s", e)
+        return False
 
 
 def metadata_by_name(name: str, properties: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ engine is asked for the history, and restores it (:mod:`~airflow_ckpt_provider.s
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from typing import Any, Protocol
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
+from airflow_ckpt_provider.guards.iceberg_client import is_iceberg_catalog
 from airflow_ckpt_provider.guards.iceberg_metadata import SCHEME
 from airflow_ckpt_provider.storage.location import Location
-
-log = logging.getLogger(__name__)
 
 #: Engines that may know a table, as a prefix names them.
 UNITY, SPARK = BY_NAME = "unity", "spark"
@@ -145,19 +143,6 @@ def engine_for(text: str, engines: Sequence[TableEngine], is_place: Callable[[],
         hint=f"Unity Catalog: {_HOW[UNITY]}. Spark: {_HOW[SPARK]}. Iceberg: set the catalog {parts[0]!r} up for pyiceberg "
         f"({SCHEME}{text}). For a directory, give its path",
     )
-
-
-def is_iceberg_catalog(name: str) -> bool:
-    """Whether pyiceberg's own configuration has a catalog of a name."""
-    try:
-        from pyiceberg.utils.config import Config
-    except ImportError:
-        return False
-    try:
-        return Config().get_catalog_config(name) is not None
-    except Exception as e:  # a broken file of somebody who does not use Iceberg is no reason to fail
-        log.info("pyiceberg's configuration cannot be read: %s", e)
-        return False
 
 
 def engine_named(kind: str, engines: Sequence[TableEngine]) -> TableEngine:

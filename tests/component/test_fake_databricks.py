@@ -610,7 +610,7 @@ def test_statements_run_over_the_tables(workspace: FakeWorkspace, hook: Databric
     assert value(f"SELECT count(*) AS n FROM {copy}") == [["9"]]
     assert value("SHOW TABLES IN `main`.`customers` LIKE 'customers__*'") == [["customers", "customers__copy", "false"]]
     history = value(f"DESCRIBE HISTORY {CUSTOMERS} LIMIT 1")
-    assert (history[0][0], history[0][2]) == ("2", "STREAMING UPDATE")
+    assert (history[0][0], history[0][3]) == ("2", "STREAMING UPDATE")
     value(f"DELETE FROM {CUSTOMERS} WHERE id LIKE :pattern", parameters=[{"name": "pattern", "value": "c%"}])
     assert value(f"SELECT count(*) FROM (SELECT * FROM {copy} EXCEPT ALL SELECT * FROM {CUSTOMERS}) AS d") == [["6"]]
     missing = (

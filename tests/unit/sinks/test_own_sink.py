@@ -215,7 +215,7 @@ class TestAFourthSink:
 
 class TestThePackage:
     def test_ours_are_found_in_the_same_way(self, installed: Path) -> None:
-        assert [kind.kind for kind in installed_kinds()] == ["ledger", "delta", "iceberg", "file"]
+        assert [kind.kind for kind in installed_kinds()] == ["ledger", "delta", "unity", "spark", "iceberg", "file"]
 
     def test_it_is_gone(self, site: Path, orders: Location, ledger: Location) -> None:
         """Half-way, and the package is not installed any more: the error names it."""
