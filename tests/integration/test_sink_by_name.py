@@ -134,7 +134,7 @@ def test_somebody_writes_at_the_moment_of_the_restore(host: SparkHost, tmp_path:
 
     sink = named.sink(SparkTables(with_a_writer))
     before = story.rows()
-    with pytest.raises(RefusedError, match=r"somebody wrote version 6 \(WRITE.*the table was put back"):
+    with pytest.raises(RefusedError, match=r"somebody wrote version \d+ \(WRITE.*the table was put back"):
         named.apply(named.plan(sink), sink)
     after = story.rows()
     assert after.total() == before.total() + 1
