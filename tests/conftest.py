@@ -7,6 +7,8 @@ import tests.throwaway_airflow  # isort: skip  # noqa: F401
 import os
 import sys
 
+import pytest
+
 #: What would lead a client to a real account, or to an address other than the test's own.
 _REAL_ACCOUNTS = ("AWS_", "AZURE_", "GOOGLE_APPLICATION_", "DATABRICKS_", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "CKPT_")
 
@@ -28,3 +30,25 @@ os.environ.update(
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--repository-format 2`` runs any test with new repositories of format 2."""
+    parser.addoption("--repository-format", type=int, default=1, help="format of new repositories (1 or 2)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set what new repositories are."""
+    from airflow_ckpt_provider.backup import repository
+
+    repository.DEFAULT_FORMAT = config.getoption("--repository-format")
+
+
+@pytest.fixture(params=[1, 2], ids=["format-1", "format-2"])
+def repository_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a test with new repositories of either format."""
+    from airflow_ckpt_provider.backup import repository
+
+    monkeypatch.setattr(repository, "DEFAULT_FORMAT", request.param)
+    version: int = request.param
+    return version

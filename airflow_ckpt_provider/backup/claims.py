@@ -14,6 +14,8 @@ files appear, which every supported store keeps:
 
     claims/<name>/<claim id>.json        somebody began
     claims/<name>/<claim id>.end.json    ended: {"manifest": path or null, "given_up": false}
+
+A repack of packs claims as a backup does, and writes a record in the place of a manifest.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.errors import BackupRunningError, RepositoryError, StorageError, TooLargeError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location, safe_relative
+from airflow_ckpt_provider.storage.packs import MOVED, moved_path
 
 log = logging.getLogger(__name__)
 
@@ -197,6 +200,8 @@ def open_claims(repository: Repository, name: str, *, finished: Collection[str] 
 def _has_ended(repository: Repository, name: str, claim_id: str) -> bool:
     """Whether it can write no manifest any more: it said so, was given up, or its manifest's path is taken."""
     path = _end_of(repository.location, name, claim_id)["manifest"]
+    if path is not None and path.startswith(f"{MOVED}/"):
+        return repository.location.find(path) is not None
     return path is None or path.rpartition("/")[2].removesuffix(".json") in repository.taken_ids(name)
 
 
@@ -209,7 +214,11 @@ def _end_of(place: Location, name: str, claim_id: str) -> dict[str, Any]:
     try:
         end = load_json(place.read_document(path))
         manifest, given_up_ = end["manifest"], bool(end["given_up"])
-        if manifest is not None:
+        if isinstance(manifest, str) and manifest.startswith(f"{MOVED}/"):  # of a repack
+            number = safe_relative(manifest, below=f"{MOVED}/{name}").rpartition("/")[2].removesuffix(".json")
+            if not number.isdecimal() or manifest != moved_path(name, int(number)):
+                raise ValueError(f"{manifest!r} is no record of {name}")
+        elif manifest is not None:
             backup_id = safe_relative(manifest, below=f"backups/{name}").rpartition("/")[2].removesuffix(".json")
             if manifest != manifest_path(name, backup_id):
                 raise ValueError(f"{manifest!r} is no manifest of {name}")

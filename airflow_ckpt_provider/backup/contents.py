@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
@@ -10,6 +10,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
+from airflow_ckpt_provider.storage.packs import Moved, file_of
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -17,7 +18,7 @@ from airflow_ckpt_provider.storage.store import StoredFile
 class Listed:
     """What the manifests of a stream list.
 
-    :param objects: paths of objects.
+    :param objects: paths of objects; of contents in packs as the manifests have them.
     :param claims: the claims that its backups were made under.
     :param backup_ids: its backups.
     :param unreadable: manifests that cannot be read, in words. What they list is not known.
@@ -38,6 +39,20 @@ def stream_names(repository: Repository) -> tuple[str, ...]:
 def objects_there(repository: Repository, name: str) -> dict[str, StoredFile]:
     """The objects of a stream by their path."""
     return repository.whole_files(f"objects/{checked_name(name)}")
+
+
+def files_needed(objects: Iterable[str], there: Collection[str], moved: Moved) -> set[str]:
+    """The files that hold objects: the pack of a content, or the one that it has been moved to, if that is there.
+
+    :param objects: paths of objects.
+    :param there: paths of the files that are there.
+    :param moved: where contents are whose packs were packed anew.
+    """
+    found = set()
+    for path in objects:
+        now = moved.now(path)
+        found.add(file_of(now if file_of(now) in there else path))
+    return found
 
 
 def listed_by(repository: Repository, name: str, *, without: Collection[str] = ()) -> Listed:

@@ -55,6 +55,7 @@ from airflow_ckpt_provider.errors import (
 )
 from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import Moved, read_moved
 
 log = logging.getLogger(__name__)
 
@@ -250,7 +251,7 @@ def _backed_up(
         lease(place, name, made_by=by) as guarded,
         claimed(place, name, what="backup", made_by=by, guarded=guarded) as claim,
     ):
-        repository = Repository(guarded, repository.repository_id)
+        repository = repository.at(guarded)
         manifest, copied, taken = _taken(checkpoint, repository, name, query_id, request)
         manifest = replace(manifest, tags=request.tags, reason=request.reason, made_by=by)
         request.immutability.lock_objects(manifest)
@@ -294,12 +295,15 @@ def _taken(
     return manifest, copied, taken
 
 
-def make_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None = None) -> Repository:
+def make_for_backup(
+    place: Location, checkpoint: Checkpoint, *, name: str | None = None, format: int | None = None
+) -> Repository:
     """Open the repository for a backup, or make it; only where the backup would not be refused.
 
     :param place: where the repository is, or is to be.
     :param checkpoint: the checkpoint that will be backed up.
     :param name: name of the stream, as for :func:`create_backup`.
+    :param format: of a new repository, as for :meth:`Repository.open_or_create`.
     :raises CkptError: as :func:`create_backup` for what it refuses at once, and :meth:`Repository.open_or_create`.
     """
     try:
@@ -308,7 +312,7 @@ def make_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None
         checked_name(name or checkpoint.location.name)
         _check_places(checkpoint.location, place)
         _check_progress(checkpoint)
-        return Repository.open_or_create(place)
+        return Repository.open_or_create(place, format=format)
 
 
 def _check_length(repository: Repository, name: str) -> None:
@@ -356,12 +360,23 @@ def _objects(repository: Repository, name: str) -> tuple[Objects, Manifest | Non
     """
     place = repository.location
     marks = read_marks(place, name)  # before anything is looked at that they may name
-    listed, ((newest, taken), known) = side_by_side(
-        lambda: list_objects(place, name),
+    (listed, moved), ((newest, taken), known) = side_by_side(
+        lambda: side_by_side(
+            lambda: list_objects(place, name), lambda: read_moved(place, name) if repository.packs else Moved()
+        ),
         lambda: side_by_side(lambda: _newest(repository, name), lambda: read_damaged(place, name)),
     )
     vouched = newest.files if newest else ()
-    objects = Objects(place, name, vouched=vouched, marks=marks, listed=listed, damaged=known.objects.keys())
+    objects = Objects(
+        place,
+        name,
+        vouched=vouched,
+        marks=marks,
+        listed=listed,
+        damaged=known.objects.keys(),
+        moved=moved,
+        packs=repository.packs,
+    )
     return objects, replace(newest, files=()) if newest else None, taken
 
 
@@ -478,6 +493,8 @@ def _store(
     if missing:
         objects.expect(missing.values())
         engine.store(tree, objects, missing.values(), take, lambda file: meter.add(file.size))
+    if objects.packs:
+        stored = FileTable(objects.name, objects.settled(stored))
     if unproven:
         stored = FileTable(objects.name, objects.prove(tree, stored, files))
     copied = tuple(entry.size for entry in stored if objects.is_new(entry.object))

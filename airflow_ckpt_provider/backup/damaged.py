@@ -30,6 +30,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative
+from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ def forget_damaged(repository: Location, name: str, known: DamagedObjects, *, li
     """
     if unused := known.objects.keys() - listed:
         there = repository.walk(f"objects/{name}")
-        gone = {path for path in unused if path not in there}
+        gone = {path for path in unused if file_of(path) not in there}
         learn_damaged(repository, name, damaged={}, whole=gone, since=known.number)
     records = _records(repository, name)
     newest = next((n for n in sorted(records, reverse=True) if repository.is_trusted(records[n].path)), 0)

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
-from airflow_ckpt_provider.backup.verify import content_damage, is_computable
+from airflow_ckpt_provider.backup.verify import content_damage, is_computable, structure_damage
 from airflow_ckpt_provider.errors import StorageError
 
 #: What a manifest says of an object: its path, its bytes, its SHA-256 and its store's checksum.
@@ -65,7 +65,7 @@ def is_whole(repository: Repository, entry: FileEntry) -> bool:
         return False
     try:
         file = repository.location.find(entry.object)
-        if file is None or file.size != entry.size or entry.checksum not in (None, file.checksum):
+        if structure_damage(entry, file) is not None:
             return False
         return not is_computable(entry) or content_damage(entry, repository.location.read(entry.object)) is None
     except (FileNotFoundError, StorageError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.storage.location import safe_relative
+from airflow_ckpt_provider.storage.packs import checked_part, part_of
 
 #: Where all objects of a repository lie.
 OBJECTS = "objects"
@@ -18,7 +19,7 @@ class FileEntry:
 
     :param path: path in the checkpoint.
     :param size: bytes.
-    :param object: path of its content in the repository.
+    :param object: path of its content in the repository; of one in a pack see :mod:`~airflow_ckpt_provider.storage.packs`.
     :param sha256: hash of the content, where it passed through this program.
     :param checksum: checksum that the repository's store vouches for (``etag:…``), where the store copied it itself.
     :param identity: what the checkpoint's store said to tell this content from another; lets the next backup reuse it.
@@ -68,7 +69,8 @@ class FileEntry:
         """Return the entry if it can be believed.
 
         :param objects: the directory of the repository in which its object has to lie.
-        :raises ValueError: its path leads out of a checkpoint, its object lies elsewhere, or a size is none.
+        :raises ValueError: its path leads out of a checkpoint, its object lies elsewhere or is none that a pack can hold, or a
+            size is none.
         """
         for path, below in ((self.path, ""), (self.object, objects)):
             try:
@@ -77,4 +79,15 @@ class FileEntry:
                 raise ValueError(f"it lists {path!r}: {e}") from None
         if type(self.size) is not int or self.size < 0:
             raise ValueError(f"{self.path!r} has a size of {self.size!r}")
+        try:
+            part = checked_part(self.object)
+        except ValueError as e:
+            raise ValueError(f"it lists {self.object!r}: {e}") from None
+        if part is not None and (part.sha256, part.length) != (self.sha256, self.size):
+            raise ValueError(f"{self.path!r} has another hash or size than {self.object!r} says")
         return self
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether its content lies in a pack."""
+        return part_of(self.object) is not None

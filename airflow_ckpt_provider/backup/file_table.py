@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.packed import Packed
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.file_set import order
 
@@ -61,6 +62,8 @@ class FileTable(Sequence[FileEntry]):
         self._long = 0
         self._last: tuple[int, list[list[Any]]] | None = None
         self._is_ordered = True
+        #: Whether contents of some of them lie in packs; not known before it is read.
+        self.has_packed = False
         self._newest = order("")
         #: Reads the files, where nobody has asked for one yet.
         self._later: ReadLater | None = None
@@ -68,12 +71,15 @@ class FileTable(Sequence[FileEntry]):
             self.append(file)
 
     @classmethod
-    def read(cls, table: bytes | memoryview, *, name: str, length: int | None = None) -> FileTable:
+    def read(
+        cls, table: bytes | memoryview, *, name: str, length: int | None = None, packed: Packed | None = None
+    ) -> FileTable:
         """Read what :meth:`write` wrote.
 
         :param table: the text.
         :param name: name of the stream.
         :param length: how many files there may be; by default any number.
+        :param packed: to be shown each file.
         :raises ValueError: it is no table, or one that names a place outside a checkpoint or the objects of the stream.
         """
         self = cls(name)
@@ -86,6 +92,9 @@ class FileTable(Sequence[FileEntry]):
                 for row in rows:
                     entry = _entry(row, self._prefix).checked(objects)
                     self._count(entry.path, entry.size)
+                    self.has_packed = self.has_packed or entry.is_packed
+                    if packed is not None:
+                        packed.add(entry)
                 self._blocks.append(zlib.compress(line, _LEVEL_IN_MEMORY))
                 self._ends.append((self._ends[-1] if self._ends else 0) + len(rows))
         except (zlib.error, TypeError, IndexError, KeyError, AttributeError) as e:
@@ -117,7 +126,7 @@ class FileTable(Sequence[FileEntry]):
             files = self._later()
             whole = files if isinstance(files, FileTable) else FileTable(self.name, files)
             self._blocks, self._ends, self._rows = whole._blocks, whole._ends, whole._rows
-            self._is_ordered, self._newest = whole._is_ordered, whole._newest
+            self._is_ordered, self._newest, self.has_packed = whole._is_ordered, whole._newest, whole.has_packed
             self._later = None  # last: several threads may be here, and all of them read the same
 
     def write(self) -> Iterator[bytes]:
@@ -137,6 +146,7 @@ class FileTable(Sequence[FileEntry]):
         self._rows.append(_row(file, self._prefix))
         self._long += len(file.path) + len(file.object)
         self._count(file.path, file.size)
+        self.has_packed = self.has_packed or file.is_packed
         if len(self._rows) == _ROWS or self._long > _LONG_LINE:
             self._long = 0
             self._blocks.append(zlib.compress(_text(self._rows), _LEVEL_IN_MEMORY))

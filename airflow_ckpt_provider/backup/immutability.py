@@ -17,12 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from airflow_ckpt_provider.backup.contents import files_needed
+from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.key_sets import KEYS
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES
 
 #: A lock cannot be taken back: more than this is taken for a mistake.
@@ -66,7 +69,17 @@ class Immutability:
         """Lock all objects of a backup, and what is needed to open the repository."""
         place = self.repository.location
         keys = () if self.length is None else place.list(KEYS).files
-        self._lock([_MARKER, *(file.path for file in keys), *dict.fromkeys(entry.object for entry in manifest.files)])
+        self._lock([_MARKER, *(file.path for file in keys), *self._files_of(manifest)])
+
+    def _files_of(self, manifest: Manifest) -> Iterable[str]:
+        if self.length is None:
+            return ()
+        place, name = self.repository.location, manifest.name
+        objects = dict.fromkeys(entry.object for entry in manifest.files)
+        if not self.repository.packs:
+            return objects
+        there = {file.path for file in place.sweep(f"{OBJECTS}/{name}")}
+        return files_needed(objects, there, read_moved(place, name))
 
     def lock_manifest(self, manifest: Manifest) -> datetime | None:
         """Lock the manifest of a backup whose objects are locked, and its signatures: without one, readers do not trust it.

@@ -2,7 +2,8 @@
 
 Version 1 has all files as JSON objects (``file_list``), which a person can read. Version 2 has them as a
 :mod:`table <airflow_ckpt_provider.backup.file_table>` (``file_table``), a fifth of the size, and is else the same; it is
-written for backups of many files.
+written for backups of many files. Version 3 is one or the other with contents in packs
+(:mod:`~airflow_ckpt_provider.storage.packs`), which earlier releases have to refuse: they would take packs for objects that nobody lists.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable, ReadLater
+from airflow_ckpt_provider.backup.packed import Packed
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.json_text import load_json
 
 _FORMAT = "airflow-ckpt-manifest"
 #: Newest version that is written, and versions read.
-VERSION = 2
-_READABLE = frozenset({1, 2})
+VERSION = 3
+_READABLE = frozenset({1, 2, 3})
 #: From so many files on version 2 is written.
 COMPACT_FROM = 1000
 _ID_TIME = "%Y%m%dT%H%M%SZ"
@@ -144,7 +146,7 @@ class Manifest:
         compact = len(self.files) >= COMPACT_FROM
         content: dict[str, Any] = {
             "format": _FORMAT,
-            "version": 2 if compact else 1,
+            "version": VERSION if has_packed(self.files) else 2 if compact else 1,
             **self.summary(),
             "facts": dict(self.facts),
             "tool_version": self.tool_version,
@@ -274,16 +276,31 @@ def _taken_apart(data: bytes, length: int) -> tuple[Any, memoryview | None]:
 
 
 def _files(content: dict[str, Any], table: memoryview | None, read_later: ReadLater | None) -> Sequence[FileEntry]:
-    if content["version"] == 1:
+    version, packed = content["version"], Packed(allowed=content["version"] == VERSION)
+    if version == 1 or (version == VERSION and table is None and "file_list" in content):
         objects = f"{OBJECTS}/{content['name']}"
-        return tuple(FileEntry.from_json(value).checked(objects) for value in content["file_list"])
+        listed = tuple(FileEntry.from_json(value).checked(objects) for value in content["file_list"])
+        for file in listed:
+            packed.add(file)
+        packed.check()
+        return listed
     name, length, size = content["name"], content["files"], content["bytes"]
     if read_later:
         return FileTable.later(read_later, name=name, length=length, size=size)
-    files = FileTable.read(table if table is not None else content["file_table"].encode(), name=name, length=length)
+    whole = table if table is not None else content["file_table"].encode()
+    files = FileTable.read(whole, name=name, length=length, packed=packed)
+    packed.check()
     if (len(files), files.bytes) != (length, size):
         raise ValueError("the table does not hold what the manifest says")
     return files
+
+
+def has_packed(files: Sequence[FileEntry]) -> bool:
+    """Whether contents of some files lie in packs."""
+    if isinstance(files, FileTable):
+        files.read_now()
+        return files.has_packed
+    return any(file.is_packed for file in files)
 
 
 def new_backup_id(now: datetime, batch_id: int) -> str:

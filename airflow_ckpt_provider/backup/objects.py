@@ -20,12 +20,14 @@ from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.packing import PACKED_BELOW, Packer
 from airflow_ckpt_provider.backup.prune_marks import Marks
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import PACK_SUFFIX, Moved, Part, file_of, part_of
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -57,6 +59,8 @@ class Objects:
     :param marks: what prunes are about to delete; read after the claim was written, and before this is made.
     :param listed: what is there, where that was listed already.
     :param damaged: paths of objects that are known to be damaged.
+    :param moved: where contents are whose packs were packed anew.
+    :param packs: whether small contents are put into packs; then entries have to go through :meth:`settled`.
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class Objects:
         marks: Marks | None = None,
         listed: FileSet | Iterable[StoredFile] | None = None,
         damaged: Collection[str] = (),
+        moved: Moved | None = None,
+        packs: bool = False,
     ) -> None:
         self.repository = repository
         self.name = name
@@ -80,6 +86,8 @@ class Objects:
         #: In names that nobody else gives: where the store copies over what is there, each backup, and each task, has its own.
         self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
+        self._moved = moved or Moved()
+        self._packer = Packer(self.directory, self._write_pack) if packs else None
         if listed is None:
             listed = list_objects(repository, name)
         self._listed = self._at_first = listed if isinstance(listed, FileSet) else FileSet(listed)
@@ -91,9 +99,28 @@ class Objects:
         self._listed = list_objects(self.repository, self.name)
         self._written = FileSet()
 
+    @property
+    def packs(self) -> bool:
+        """Whether small contents are put into packs."""
+        return self._packer is not None
+
     def is_new(self, path: str) -> bool:
         """Whether an object was not there at first."""
-        return path not in self._at_first
+        return file_of(path) not in self._at_first
+
+    def settled(self, entries: Iterable[FileEntry]) -> Iterable[FileEntry]:
+        """Write the pack that is being filled; the entries with the paths that their contents have for good.
+
+        :raises StorageError: the pack could not be written.
+        """
+        return entries if self._packer is None else self._packer.finish(entries)
+
+    def _write_pack(self, key: str, content: bytes) -> str:
+        return self._put(f"{self._path(key)}{PACK_SUFFIX}", content)[0]
+
+    def _is_packed(self, size: int) -> bool:
+        """Whether a content of so many bytes is put into a pack."""
+        return self._packer is not None and size < PACKED_BELOW
 
     def known(self, groups: Sequence[Sequence[StoredFile]]) -> Iterator[Known]:
         """For each group of files what :meth:`store` may want to know of them, for objects like these in another process.
@@ -113,6 +140,8 @@ class Objects:
         for group in groups:
             sizes = {file.size for file in group}
             here = {file.path: file for size in sizes for file in listed.get(size, ())}
+            in_packs = {file_of(e.object) for size in sizes for e in vouched.get(size, ()) if e.is_packed}
+            here |= {pack: file for pack in in_packs if (file := self._there(pack))}
             for file in group:
                 if file.checksum:
                     here |= {taken.path: taken for taken in self._taken(self._copy_path(file, file.checksum))}
@@ -132,15 +161,12 @@ class Objects:
                 here = order(file.path)
                 while entry is not None and order(entry.path) < here:
                     entry = next(known, None)
-            is_held = (
-                entry is not None
-                and entry.path == file.path
-                and file.identity
-                and (entry.size, entry.identity) == (file.size, file.identity)
-                and self._is_whole(entry)
-            )
-            if entry is not None and is_held:
-                yield file, entry if entry.batches is None else replace(entry, batches=None)
+            whole = None
+            if entry is not None and entry.path == file.path and file.identity:
+                is_same = (entry.size, entry.identity) == (file.size, file.identity)
+                whole = self._whole(entry) if is_same else None
+            if whole is not None:
+                yield file, whole if whole.batches is None else replace(whole, batches=None)
             else:
                 yield file, None
 
@@ -171,7 +197,8 @@ class Objects:
         copied_by_store = source.store.copies_within and source.store.same_as(self.repository.store)
         # Logs in hand are written at once: a copy would have to be looked at again. A snapshot is read to know what it needs;
         # copied by the store it need not be read when it is restored.
-        if copied_by_store and file.checksum and (content is None or file.path.startswith(f"{STATE}/")):
+        by_store = copied_by_store and not self._is_packed(file.size)
+        if by_store and file.checksum and (content is None or file.path.startswith(f"{STATE}/")):
             try:
                 return self._copy_within(source, file, file.checksum)
             except FileNotFoundError:
@@ -200,17 +227,35 @@ class Objects:
             yield self._proven(tree, entry, sources[entry.path]) if copied_within else entry
 
     def _is_whole(self, entry: FileEntry) -> bool:
-        listed = self._there(entry.object)
-        if listed is None or listed.size != entry.size or entry.object in self._condemned:
-            return False
-        return entry.checksum is None or listed.checksum == entry.checksum
+        return self._whole(entry) is not None
+
+    def _whole(self, entry: FileEntry) -> FileEntry | None:
+        """The entry if its object is there, and is none that was condemned; if its pack was packed anew, with its new path."""
+        if entry.object in self._condemned:
+            return None
+        part = part_of(entry.object)
+        if part is None:
+            listed = self._there(entry.object)
+            if listed is None or listed.size != entry.size:
+                return None
+            return entry if entry.checksum is None or listed.checksum == entry.checksum else None
+        if self._is_whole_pack(part):
+            return entry
+        now = self._moved.now(entry.object)
+        moved = part_of(now) if now != entry.object and now not in self._condemned else None
+        return replace(entry, object=now) if moved and self._is_whole_pack(moved) else None
+
+    def _is_whole_pack(self, part: Part) -> bool:
+        listed = self._there(part.pack)
+        return listed is not None and listed.size == part.pack_size and part.pack not in self._condemned
 
     def _vouched_copy(self, mark: str, file: StoredFile) -> Stored | None:
         """The entry of a content that an earlier backup has, under whatever path and whatever name."""
         known = self._contents_held().get((mark, file.size))
-        if known is None or not self._is_whole(known):
+        whole = self._whole(known) if known is not None else None
+        if whole is None:
             return None
-        return Stored(replace(known, path=file.path, identity=file.identity, batches=None), copied=False)
+        return Stored(replace(whole, path=file.path, identity=file.identity, batches=None), copied=False)
 
     def _contents_held(self) -> dict[tuple[str, int], FileEntry]:
         """Made when it is first wanted: a backup with nothing new can do without."""
@@ -283,7 +328,17 @@ class Objects:
         if known := self._vouched_copy(digest, file):
             return known
         entry = FileEntry(file.path, file.size, "", sha256=digest, identity=file.identity)
-        for path in self._names(self._path(digest)):
+        if self._packer is not None and self._is_packed(len(content)):
+            return Stored(replace(entry, object=self._packer.add(content, digest)), copied=True)
+        path, copied = self._put(self._path(digest), content)
+        return Stored(replace(entry, object=path), copied=copied)
+
+    def _put(self, name: str, content: bytes) -> tuple[str, bool]:
+        """Write a content, or find it; return its path, and whether it was written.
+
+        :param name: the first path that it can have.
+        """
+        for path in self._names(name):
             if not self._there(path):
                 try:
                     self.repository.create(path, content)
@@ -291,10 +346,10 @@ class Objects:
                     self._written.add(StoredFile(path, len(content)))
                 else:
                     self._written.add(StoredFile(path, len(content)))
-                    return Stored(replace(entry, object=path), copied=True)
+                    return path, True
             if self._content(path) == content:
-                return Stored(replace(entry, object=path), copied=False)
-        raise _too_many(self._path(digest))
+                return path, False
+        raise _too_many(name)
 
     def _content(self, path: str) -> bytes | None:
         """The content of an object that nobody vouches for; ``None`` where it is none."""

@@ -22,19 +22,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER, OpenClaim, give_up, open_claims, tidy_claims
-from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there, stream_names
+from airflow_ckpt_provider.backup.contents import Listed, files_needed, listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, read_damaged
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import forget_notes, noted_ids
+from airflow_ckpt_provider.backup.packing import PACK_SIZE
 from airflow_ckpt_provider.backup.prune_marks import finish, read_marks, write_mark, written_at
 from airflow_ckpt_provider.backup.reads import tidy_reads
+from airflow_ckpt_provider.backup.repack import PackUse, pack_use, repack, unproven
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import safe_relative
+from airflow_ckpt_provider.storage.packs import Moved, pack_size, read_moved
 from airflow_ckpt_provider.units import format_time, parse_size
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -74,6 +77,10 @@ class MaxUnused:
         return total * self.percent / 100 if self.percent is not None else self.bytes
 
 
+#: What may be there in packs that no backup needs, where nobody says how much, as restic has it.
+_IN_PACKS = MaxUnused(percent=5)
+
+
 @dataclass(frozen=True, slots=True)
 class StreamPrune:
     """What a prune does to one stream.
@@ -85,6 +92,8 @@ class StreamPrune:
     :param left_alone: why nothing of this stream goes, or ``None``.
     :param locked: path -> until when Object Lock protects it, of what would go otherwise.
     :param locks_unknown: why it is not known what is locked, or ``None``.
+    :param repacked: pack -> bytes that backups need of it, of each pack that is mostly garbage: these bytes are written anew, and
+        the pack is deleted.
     """
 
     name: str
@@ -95,6 +104,13 @@ class StreamPrune:
     left_alone: str | None = None
     locked: Mapping[str, datetime] = field(default_factory=dict)
     locks_unknown: str | None = None
+    repacked: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def repack_requests(self) -> int:
+        """About how many requests packing anew takes: reads of parts, packs written and read back, packs deleted, the record."""
+        written = -(-sum(self.repacked.values()) // PACK_SIZE)
+        return 2 * len(self.repacked) + 2 * written + 8 if self.repacked else 0
 
     @property
     def lock_remarks(self) -> tuple[str, ...]:
@@ -122,6 +138,17 @@ class StreamPrune:
             "left_alone": self.left_alone,
             "locked_objects": len(self.locked),
             "locked_until": max(self.locked.values()).isoformat() if self.locked else None,
+            **self._repack_json(),
+        }
+
+    def _repack_json(self) -> dict[str, Any]:
+        if not self.repacked:
+            return {}
+        return {
+            "repacked_packs": len(self.repacked),
+            "repacked_bytes": sum(self.repacked.values()),
+            "repack_frees": sum(pack_size(pack) or 0 for pack in self.repacked) - sum(self.repacked.values()),
+            "repack_requests": self.repack_requests,
         }
 
 
@@ -164,15 +191,22 @@ class PrunePlan:
     @property
     def fingerprint(self) -> str:
         """Changes with the objects to delete."""
-        going = sorted(path for s in self.streams for path in s.objects)
+        going = sorted(path for s in self.streams for path in (*s.objects, *s.repacked))
         return fingerprint_of("\n".join([self.repository, *going]))
 
     @property
     def steps(self) -> tuple[str, ...]:
         """What ``apply`` does, in order, for each stream."""
-        if not self.objects:
+        packs = [s for s in self.streams if s.repacked]
+        if not self.objects and not packs:
             return ()
+        size, requests = sum(sum(s.repacked.values()) for s in packs), sum(s.repack_requests for s in packs)
+        again = (
+            f"pack anew {size} bytes of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about {requests} "
+            "requests; these packs are deleted with the objects",
+        )
         return (
+            *(again if packs else ()),
             "write a mark with the objects to delete: backups that begin now do not use them",
             "leave a stream for the next prune where a backup or restore is at work that began before",
             "read all manifests again",
@@ -248,27 +282,45 @@ def plan_prune(
     :param without: stream -> ids of backups that an expire would remove before.
     """
     names = stream_names(repository) if name is None else (name,)
-    limit = max_unused or MaxUnused()
     gone = without or {}
-    streams = tuple(_of_stream(repository, each, limit, gone.get(each, ())) for each in names)
+    streams = tuple(_of_stream(repository, each, max_unused, gone.get(each, ())) for each in names)
     return PrunePlan(repository.location.uri, streams)
 
 
-def _of_stream(repository: Repository, name: str, limit: MaxUnused, without: Collection[str]) -> StreamPrune:
+def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, without: Collection[str]) -> StreamPrune:
     # In this order: what a backup adds between the two looks is listed and not looked for, and not the other way round.
     there = objects_there(repository, name)
     listed = listed_by(repository, name, without=without)
-    unused = {path: file.size for path, file in there.items() if path not in listed.objects}
+    moved = read_moved(repository.location, name) if repository.packs else Moved()
+    needed = files_needed(listed.objects, there, moved)
+    unused = {path: file.size for path, file in there.items() if path not in needed}
     found = StreamPrune(name, unused, len(unused), sum(unused.values()), sum(file.size for file in there.values()))
     if listed.unreadable:
         return replace(found, objects={}, left_alone=f"what its backups need is not known: {listed.unreadable[0]}")
     if there and not listed.backup_ids:
         why = "it has objects and no backup: its first one runs or was stopped, or this repository was copied in part"
         return replace(found, objects={}, left_alone=why)
-    chosen = _chosen(repository, name, unused, limit.of(found.total_bytes))
-    locked, unknown = locks_on(repository.location, chosen, now=datetime.now(UTC))
+    chosen = _chosen(repository, name, unused, (limit or MaxUnused()).of(found.total_bytes))
+    use = pack_use(listed.objects, there, moved) if repository.packs else PackUse()
+    may_stay = (limit or _IN_PACKS).of(found.total_bytes)
+    packs = _to_repack(use, may_stay - (found.unused_bytes - sum(chosen.values())))
+    locked, unknown = locks_on(repository.location, [*chosen, *packs], now=datetime.now(UTC))
     going = {path: size for path, size in chosen.items() if path not in locked}
-    return replace(found, objects=going, locked=locked, locks_unknown=unknown)
+    repacked = {pack: use.live[pack] for pack in packs if pack not in locked}
+    return replace(found, objects=going, locked=locked, locks_unknown=unknown, repacked=repacked)
+
+
+def _to_repack(use: PackUse, may_stay: float) -> list[str]:
+    """The packs to pack anew, until no more garbage is left in packs than may stay."""
+    found = use.mostly_garbage()
+    left = sum(map(use.unused, found))
+    going = []
+    for pack in found:
+        if left <= may_stay:
+            break
+        going.append(pack)
+        left -= use.unused(pack)
+    return going
 
 
 def _chosen(repository: Repository, name: str, unused: Mapping[str, int], may_stay: float) -> dict[str, int]:
@@ -309,6 +361,10 @@ def apply_prune(
     for stream in plan.streams:
         if stream.left_alone:
             continue
+        if stream.repacked:
+            packs, written = repack(repository, stream.name, stream.repacked, made_by=made_by)
+            stream = replace(stream, objects={**stream.objects, **{pack: pack_size(pack) or 0 for pack in packs}})
+            size -= written
         deleted, waiting = _prune(repository, stream, abandoned_after, made_by, workers)
         objects += len(deleted)
         size += sum(stream.objects.get(path, 0) for path in deleted)
@@ -344,7 +400,11 @@ def _prune(
     if number not in read_marks(place, name, for_prune=True).unfinished:
         # This process stood still, and another prune has carried the mark to its end: what it named may be in use again.
         return [], ("another prune, which has done this one's work",)
-    going = sorted(named & objects_there(repository, name).keys() - listed.objects)
+    there = objects_there(repository, name)
+    moved = read_moved(place, name) if repository.packs else Moved()
+    going = sorted(named & there.keys() - files_needed(listed.objects, there, moved))
+    if stay := unproven(repository, listed, going, moved, workers=workers):
+        going = [path for path in going if path not in stay]
     in_parallel(place.delete, going, workers=workers)
     finish(place, name, number, [n for n in {*marks.unfinished, *marks.done} if n < number])
     _tidy(repository, name, listed, damaged)

@@ -87,14 +87,15 @@ def read_reads(repository: Location, name: str) -> Reads:
 
 
 def note_reads(
-    repository: Location, name: str, known: Reads, objects: Iterable[str], *, at: datetime, there: Iterable[str]
+    repository: Location, name: str, known: Reads, objects: Iterable[str], *, at: datetime, there: Iterable[str] | None
 ) -> None:
     """Note which objects were read.
 
     :param known: what was known before; records of others since then stay beside this one.
     :param objects: their paths; none: nothing is written.
     :param at: when.
-    :param there: paths of the objects that are there. What is known of others is left out where all is written anew.
+    :param there: paths of the objects that are there. What is known of others is left out where all is written anew; ``None``:
+        nothing is left out.
     :raises StorageError: these credentials may not write.
     """
     seconds = int(at.timestamp())
@@ -103,7 +104,7 @@ def note_reads(
         return
     if known.records >= _MERGE_FROM:
         by_time: defaultdict[int, list[bytes]] = defaultdict(list)
-        for each in map(named, there):
+        for each in known.times if there is None else map(named, there):
             if each in known.times:
                 by_time[known.times[each]].append(each)
         with suppress(FileExistsError):  # another verify has done it

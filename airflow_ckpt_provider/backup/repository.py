@@ -1,4 +1,7 @@
-"""The repository: a place that holds backups of many streams. Format 1.
+"""The repository: a place that holds backups of many streams. Formats 1 and 2.
+
+Format 2 is format 1 with small contents in packs (:mod:`~airflow_ckpt_provider.storage.packs`). A repository of format 2 also holds
+backups and objects of format 1.
 
 ::
 
@@ -18,6 +21,7 @@
     changes/<key>/<nnnnnn>.json            attempts at changing a checkpoint
     audit/<time>-<plan id>.json            what was changed, by whom, why
     upgrades/<name>/<nnnnnn>.json          what an upgrade of a stream has done so far
+    moved/<name>/<nnnnnn>.json             where contents are whose packs were packed anew
     drills/<name>/<backup id>/…            when a backup was last restored and run on
     reports/<writer>.json                  how the streams stood last, for the page
     signatures/<path of a document>/…      who has written it
@@ -71,7 +75,9 @@ _MARKER = "repository.json"
 #: Next step where a backup is not found.
 _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
 _FORMAT = "airflow-ckpt-repository"
-_VERSION = 1
+#: Formats that are known here; and the one of a new repository where nobody asks for another.
+FORMATS = (1, 2)
+DEFAULT_FORMAT = 1
 #: Ids of plans name files.
 _PLAN_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._=+-]*")
 
@@ -81,14 +87,25 @@ class Repository:
 
     :param location: where it is.
     :param repository_id: its id, made when it was created.
+    :param format: its format; ``None``: that of new ones.
     """
 
-    def __init__(self, location: Location, repository_id: str) -> None:
+    def __init__(self, location: Location, repository_id: str, format: int | None = None) -> None:
         self.location = location
         self.repository_id = repository_id
+        self.format = format or DEFAULT_FORMAT
 
     def __repr__(self) -> str:
         return f"Repository({self.location.uri!r})"
+
+    @property
+    def packs(self) -> bool:
+        """Whether new backups put small contents into packs."""
+        return self.format >= 2
+
+    def at(self, location: Location) -> Repository:
+        """The same repository as somebody else reaches it, such as the holder of a lease."""
+        return Repository(location, self.repository_id, self.format)
 
     @classmethod
     def open(cls, location: Location) -> Repository:
@@ -117,10 +134,10 @@ class Repository:
             raise RepositoryError(
                 f"{location}/{_MARKER} cannot be read: {data[:80]!r}", hint="restore this file; it was damaged"
             ) from e
-        if not is_ours or version != _VERSION:
+        if not is_ours or type(version) is not int or version not in FORMATS:
             raise RepositoryError(
                 f"{location} is a repository of format {marker['format']} version {version}, known here: "
-                f"{_FORMAT} version {_VERSION}",
+                f"{_FORMAT} versions {FORMATS[0]} and {FORMATS[-1]}",
                 hint="upgrade airflow-ckpt-provider, or use another repository",
             )
         if location.repository_id not in (None, repository_id):
@@ -130,7 +147,7 @@ class Repository:
                 "connection, or --repository-id",
             )
         signing = location.signing and replace(location.signing, repository_id=repository_id)
-        return cls(replace(decrypted(location, marker.get("encryption")), signing=signing), repository_id)
+        return cls(replace(decrypted(location, marker.get("encryption")), signing=signing), repository_id, version)
 
     @classmethod
     def open_if_there(cls, location: Location) -> Repository | None:
@@ -146,9 +163,10 @@ class Repository:
             return None
 
     @classmethod
-    def open_or_create(cls, location: Location) -> Repository:
+    def open_or_create(cls, location: Location, *, format: int | None = None) -> Repository:
         """Open a repository, or make one in an empty place.
 
+        :param format: of a new one, 1 or 2; the default is 1. One that is there keeps its own.
         :raises RepositoryError: the place holds something else, or a repository of a format not known here; it is empty, and a
             repository with a certain id is expected there.
         """
@@ -166,7 +184,8 @@ class Repository:
             raise RepositoryError(
                 f"{location} holds {what}: a repository needs a place of its own", hint="choose an empty place"
             )
-        marker: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "id": str(uuid.uuid4())}
+        version = checked_format(format or DEFAULT_FORMAT)
+        marker: dict[str, Any] = {"format": _FORMAT, "version": version, "id": str(uuid.uuid4())}
         if location.key is not None:
             marker["encryption"] = new_encryption(location.key)
         with suppress(FileExistsError):  # made by somebody else at this very moment
@@ -507,6 +526,16 @@ class Repository:
 def _is_id(repository_id: object) -> bool:
     """Whether this can be the id of a repository: signatures are bound to it, so an empty one would be that of any."""
     return isinstance(repository_id, str) and repository_id.isprintable() and bool(repository_id.strip())
+
+
+def checked_format(format: int) -> int:
+    """Return the format of a repository if it is one that is known here.
+
+    :raises RefusedError: it is none.
+    """
+    if format not in FORMATS:
+        raise RefusedError(f"there is no format {format} of a repository", hint="use 1 or 2")
+    return format
 
 
 def checked_plan_id(plan_id: str) -> str:

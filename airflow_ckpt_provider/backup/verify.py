@@ -7,14 +7,17 @@ import heapq
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from airflow_ckpt_provider.backup.damaged import UNREADABLE, Damage, DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
-from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.manifest import Manifest, has_packed
+from airflow_ckpt_provider.backup.pack_file import index_problem
+from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.reads import Reads, read_reads
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel, side_by_side
@@ -22,6 +25,8 @@ from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.errors import DamagedBackupError, DamagedFileError, RefusedError, StorageError
+from airflow_ckpt_provider.storage.file_set import order
+from airflow_ckpt_provider.storage.packs import Moved, file_of, pack_sha256, part_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_time
 
@@ -87,7 +92,8 @@ class ReadData:
         return (entry for entry in entries if entry.object in chosen)
 
     def _part_of(self, path: str) -> int:
-        return int(hashlib.sha256(path.encode()).hexdigest(), 16) % self.parts + 1
+        # All contents of a pack are in the same part: they are read at once.
+        return int(hashlib.sha256(file_of(path).encode()).hexdigest(), 16) % self.parts + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ class Before:
         def last(path: str) -> float:
             if (read := self.reads.last(path)) is not None:
                 return read
-            file = there.get(path)
+            file = there.get(file_of(path))
             # Reads are known to the second. What was written in the same one and not read comes first.
             return int(file.modified.timestamp()) - 0.5 if file and file.modified else 0.0
 
@@ -197,12 +203,14 @@ class Contents:
     """What reading objects has shown.
 
     :param entries: what was to be read.
-    :param findings: what was found.
+    :param findings: what was found; also of packs as such, whose contents may all be whole.
+    :param packs: packs that were read as a whole, and are what was written.
     """
 
-    def __init__(self, entries: Sequence[FileEntry], findings: Sequence[Damage]) -> None:
+    def __init__(self, entries: Sequence[FileEntry], findings: Sequence[Damage], packs: Collection[str] = ()) -> None:
         self.entries = entries
         self.findings = findings
+        self.packs = frozenset(packs)
         self._not_whole = {damage.object for damage in findings}
         self._unread = {d.object for d in findings if d.problem in (UNREADABLE, "missing")}
 
@@ -227,14 +235,14 @@ class Learned:
     :param damaged: path in the repository -> problem.
     :param whole: objects that were known to be damaged, were read, and are whole.
     :param contents: what was read.
-    :param there: the objects that are there.
+    :param there: the objects that are there; ``None``: not all are known.
     """
 
     before: Before
     damaged: Mapping[str, str]
     whole: frozenset[str]
     contents: Contents
-    there: Iterable[str]
+    there: Iterable[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +330,7 @@ def verify_backup(
         chosen = (e for e in entries if e.path not in wrong and (e.path in picked or e.path in known))
     contents = read_contents(repository, FileTable(name, chosen), workers=workers, on_progress=on_progress)
     whole = {entry.object for entry in contents.whole() if entry.path in known}
+    whole |= contents.packs & before.damaged.objects.keys()
     if not structure and sum(1 for _ in contents.whole()) == len(entries):
         whole.add(manifest.path)
     new = {damage.object or manifest.path: damage for damage in (*structure, *contents.findings) if damage.is_damage}
@@ -345,7 +354,13 @@ def verify_backup(
         uncompared_files=sum(1 for _ in contents.read()) - len(compared),
         contents_read=all_read,
         coverage=coverage,
-        learned=Learned(before, {path: d.problem for path, d in new.items()}, frozenset(whole), contents, there),
+        learned=Learned(
+            before,
+            {path: d.problem for path, d in new.items()},
+            frozenset(whole),
+            contents,
+            None if has_packed(entries) else there,
+        ),
     )
 
 
@@ -364,9 +379,17 @@ def check_structure(
         listed = repository.location.walk(f"objects/{manifest.name}")
     logs = [path for b in manifest.restorable for path in (METADATA_FILE, f"{OFFSETS}/{b}", f"{COMMITS}/{b}")]
     absent, damaged = set(logs), []
+    moved: Moved | None = None
     for entry in entries:
         absent.discard(entry.path)
-        if damage := _structure_of(entry, listed):
+        damage = structure_damage(entry, listed.get(file_of(entry.object)))
+        if damage and damage.problem == "missing" and entry.is_packed:  # its pack may have been packed anew
+            moved = moved or read_moved(repository.location, manifest.name)
+            now = moved.now(entry.object)
+            if now != entry.object:
+                there = listed.get(file_of(now)) or repository.location.find(now)
+                damage = structure_damage(replace(entry, object=now), there)
+        if damage:
             damaged.append(damage)
     if absent:
         absent.difference_update(entry.path for entry in manifest.files)
@@ -380,8 +403,10 @@ def read_contents(
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
 ) -> Contents:
-    """Read objects and compare them with what was stored."""
-    return Contents(entries, check_contents(repository, entries, workers=workers, on_progress=on_progress))
+    """Read objects and compare them with what was stored; a pack of which much is wanted as a whole, with its index."""
+    packs: set[str] = set()
+    findings = check_contents(repository, entries, workers=workers, on_progress=on_progress, packs=packs)
+    return Contents(entries, findings, packs)
 
 
 def check_contents(
@@ -390,16 +415,19 @@ def check_contents(
     *,
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
+    packs: set[str] | None = None,
 ) -> list[Damage]:
     """Read objects and compare them with what was stored.
 
+    :param packs: gets the packs that were read as a whole, and are what was written; ``None``: only contents are read, and no
+        index.
     :returns: what is damaged, and what could not be read.
     """
     meter = Meter(on_progress, files=len(entries), size=sum(e.size for e in entries))
 
-    def check(entry: FileEntry) -> Damage | None:
+    def check(entry: FileEntry, read: Callable[[], bytes]) -> Damage | None:
         try:
-            found = content_damage(entry, repository.location.read(entry.object))
+            found = content_damage(entry, read())
         except FileNotFoundError:
             found = _damage(entry, "missing", "is missing")
         except DamagedFileError as e:
@@ -409,7 +437,42 @@ def check_contents(
         meter.add(entry.size)
         return found
 
-    return [damage for damage in in_parallel(check, entries, workers=workers) if damage]
+    def check_object(entry: FileEntry) -> Damage | None:
+        return check(entry, lambda: repository.location.read(entry.object))
+
+    def check_span(span: Span) -> list[Damage]:
+        found = [check(entry, partial(span.read, entry)) for entry in span.entries]
+        if packs is not None and span.is_whole:
+            found.append(damage := pack_damage(span))
+            if damage is None:
+                packs.add(span.pack)
+        return [damage for damage in found if damage]
+
+    packed = ByPack()
+    single = (e for e in entries if not packed.add(e)) if has_packed(entries) else entries
+    found = [damage for damage in in_parallel(check_object, single, workers=workers) if damage]
+    if not packed:
+        return found
+    spans = packed.spans(repository.location, whole=packs is not None)
+    for of_span in in_parallel(check_span, spans, workers=min(workers, PACKS_AT_ONCE)):
+        found += of_span
+    return sorted(found, key=lambda damage: order(damage.path))
+
+
+def pack_damage(span: Span) -> Damage | None:
+    """What is wrong with a pack as such, of which all was read: its index, or contents that nobody has asked for."""
+    listed = (part for entry in span.entries if (part := part_of(entry.object)))
+    try:
+        pack = span.data()
+    except (FileNotFoundError, StorageError):
+        return None  # that was said of each of its contents
+    what = index_problem(pack, ((part.sha256, part.start, part.length) for part in listed))
+    if what is None and hashlib.sha256(pack).hexdigest() != pack_sha256(span.pack):
+        what = "it is not what was written"
+    if what is None:
+        return None
+    words = f"{span.pack}: {what}; the contents of it that are named by no other finding can be restored"
+    return Damage(span.pack, span.pack, "content", words)
 
 
 def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
@@ -423,13 +486,13 @@ def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
     return None if right else _damage(entry, "content", "has another content than was backed up")
 
 
-def read_whole(repository: Repository, entry: FileEntry, *, right_when: str) -> bytes:
-    """Read what a backup has of a file, for a plan whose objects were found whole before its first change.
+def whole_content(entry: FileEntry, content: bytes, *, right_when: str) -> bytes:
+    """Return what a backup has of a file, for a plan whose objects were found whole before its first change.
 
-    :param right_when: when that was, in words.
+    :param content: as it was read.
+    :param right_when: when it was found whole, in words.
     :raises StorageError: it was damaged since.
     """
-    content = repository.location.read(entry.object)
     if damage := content_damage(entry, content):
         raise StorageError(
             f"{damage.message}; it was right when {right_when}",
@@ -457,12 +520,15 @@ def _matches_store_checksum(checksum: str, content: bytes) -> bool:
     return hashlib.md5(content, usedforsecurity=False).hexdigest() == value
 
 
-def _structure_of(entry: FileEntry, listed: Mapping[str, StoredFile]) -> Damage | None:
-    file = listed.get(entry.object)
+def structure_damage(entry: FileEntry, file: StoredFile | None) -> Damage | None:
+    """Compare an entry with the file that holds its content, as it was listed; ``None`` if it is right as far as that shows."""
     if file is None:
         return _damage(entry, "missing", "is missing")
-    if file.size != entry.size:
-        return _damage(entry, "size", f"has {file.size} bytes instead of {entry.size}")
+    part = part_of(entry.object)
+    size = part.pack_size if part else entry.size
+    if file.size != size:
+        what = "is in a pack that has" if part else "has"
+        return _damage(entry, "size", f"{what} {file.size} bytes instead of {size}")
     if entry.checksum is not None and file.checksum != entry.checksum:
         return _damage(entry, "content", f"has another content than was backed up ({file.checksum})")
     return None

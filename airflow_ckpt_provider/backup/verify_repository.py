@@ -32,6 +32,7 @@ from airflow_ckpt_provider.backup.verify import (
     read_contents,
 )
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.storage.packs import file_of
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +200,11 @@ def _verified(
     contents = _read(repository, chosen, failed, workers, on_progress)
     wrong = {path for path, *_ in failed}
     whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
+    whole |= contents.packs & before.damaged.objects.keys()
+    packs = {damage.object: damage for damage in contents.findings if damage.object == damage.path}
+    for backup_id in listed.backups if packs else ():
+        of_backup = {file_of(entry.object) for entry in listed.of(backup_id)}
+        listed.problems[backup_id] |= {pack: damage for pack, damage in packs.items() if pack in of_backup}
     now = {entry.object for entry in contents.read()}
     # Of a backup that is damaged as such, as far as is known, all has to be whole.
     as_such = [i for i in listed.backups if (path := manifest_path(name, i)) in known and path not in incomplete]
@@ -206,7 +212,9 @@ def _verified(
     whole |= {manifest_path(name, i) for i in as_such if all(e.object in right for e in listed.of(i))}
     outcomes = dict(_outcomes(listed, before, contents, failed, whole, now))
     new = incomplete | _to_note(repository, name, listed, failed, contents)
+    new |= {pack: damage.problem for pack, damage in packs.items()}
     compared = list(contents.compared())
+    parts = (entry.object for entry in listed.entries if entry.is_packed)
     return VerifiedStream(
         name=name,
         backups=len(ids),
@@ -228,7 +236,7 @@ def _verified(
             *(d.message for d in contents.findings if not d.is_damage and d.object not in known),
         ),
         coverage=before.coverage(read_data, {e.object for e in listed.entries}, now, there) if read_data else None,
-        noted=_note(repository, name, Learned(before, new, frozenset(whole), contents, there), outcomes),
+        noted=_note(repository, name, Learned(before, new, frozenset(whole), contents, [*there, *parts]), outcomes),
     )
 
 
@@ -254,7 +262,7 @@ def _read(
         more = read_contents(repository, [entry], workers=workers).findings
         failed |= {claim_of(entry): damage for damage in more if damage.is_damage}
         findings += more
-    return Contents([*once, *again], findings)
+    return Contents([*once, *again], findings, first.packs)
 
 
 def _to_note(

@@ -171,7 +171,7 @@ class _Attempt:
         self.change, self.fence, self.plan = change, fence, change.plan
         self.place = fence.guarding(change.place)
         self.observed = fence.guarding(change.observed) if change.observed else self.place
-        self.repository = Repository(fence.guarding(change.repository.location), change.repository.repository_id)
+        self.repository = change.repository.at(fence.guarding(change.repository.location))
         self.aside = SetAside(self.repository, self.plan.name, self.plan.plan_id, "checkpoint")
         #: Seals of the plan that is undone, which are taken over; they come back where the undo is refused.
         self.found: list[tuple[Location, Seal | None]] = []

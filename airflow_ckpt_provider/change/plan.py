@@ -10,11 +10,13 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.pack_reads import ByPack
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.verify import read_whole
+from airflow_ckpt_provider.backup.verify import whole_content
 from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.file_set import FileSet
@@ -371,13 +373,18 @@ def entry_writes(repository: Repository, entries: Iterable[FileEntry], *, right_
     :param entries: their entries in manifests.
     :param right_when: when they were found whole, in words.
     """
+    place, packed = repository.location, ByPack()
     for entry in entries:
-        source = (repository.location, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
-        yield Write(entry.path, entry.size, _reader(repository, entry, right_when), source)
+        if not packed.add(entry):
+            source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
+            yield Write(entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when), source)
+    for span in packed.spans(place):  # what is read at once is written one behind the other
+        for entry in span.entries:
+            yield Write(entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when))
 
 
-def _reader(repository: Repository, entry: FileEntry, right_when: str) -> Callable[[], bytes]:
-    return lambda: read_whole(repository, entry, right_when=right_when)
+def _reader(entry: FileEntry, read: Callable[[], bytes], right_when: str) -> Callable[[], bytes]:
+    return lambda: whole_content(entry, read(), right_when=right_when)
 
 
 def sink_risk(verdict: Verdict) -> str | None:

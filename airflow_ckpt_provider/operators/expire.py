@@ -87,7 +87,8 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
         """Return what was kept and what went, and why."""
         with no_retry_when_refused():
             mode = self._mode()
-            limit = MaxUnused.parse(text(self.max_unused) or "0")
+            most = text(self.max_unused)
+            limit = MaxUnused.parse(most) if most else None
             after = parse_duration(required(self.abandoned_after, "abandoned_after"), field="abandoned_after")
             repository = self._open_repository()
             name, pruning = text(self.name), flag(self.prune, "prune")

@@ -84,6 +84,8 @@ class FsspecStore(Store):
     :param fs: the filesystem, already authenticated. Its listing cache is switched off.
     """
 
+    reads_parts = True
+
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
         self._protocol: str = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]

@@ -48,6 +48,7 @@ class HdfsStore(Store):
     """
 
     creates_if_absent = True
+    reads_parts = True
     deletes_if_same = True
 
     def __init__(self, namenodes: NameNodes, protocol: str, authority: str) -> None:

@@ -36,6 +36,7 @@ class LocalStore(Store):
     """
 
     creates_if_absent = True
+    reads_parts = True
     deletes_if_same = True
 
     def __init__(self, place: str | None = None) -> None:

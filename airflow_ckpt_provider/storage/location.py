@@ -11,6 +11,7 @@ from datetime import datetime
 
 from airflow_ckpt_provider.errors import RefusedError, UntrustedError
 from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.storage.packs import Part, file_of, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, Signing, is_signed
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
@@ -77,9 +78,29 @@ class Location:
         return map(self._relative, self.store.walk(self._absolute(path)))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file; ``FileNotFoundError`` where there is none."""
+        """Return the content of a file, or of one in a pack; ``FileNotFoundError`` where there is none."""
+        if part := part_of(path):
+            return self._read_content(path, part)
         data = self.store.read(self._absolute(path))
         return self.signing.checked(self, path, data) if self.signing else data
+
+    def _read_content(self, path: str, part: Part) -> bytes:
+        try:
+            return self.read_part(part.pack, part.start, part.length) if part.length else self._nothing_in(part)
+        except FileNotFoundError:
+            now = self.moved(path)
+            if now == path or (to := part_of(now)) is None:
+                raise
+            return self.read_part(to.pack, to.start, to.length)
+
+    def _nothing_in(self, part: Part) -> bytes:
+        if self.find(part.pack) is None:
+            raise FileNotFoundError(part.pack)
+        return b""
+
+    def moved(self, path: str) -> str:
+        """Where a content in a pack is now, if its pack was packed anew."""
+        return read_moved(self, path.split("/")[1]).now(path)
 
     def read_document(self, path: str, *, most: int = SMALL) -> bytes:
         """Return the content of a document of ours, see :meth:`Store.read_at_most`.
@@ -115,8 +136,8 @@ class Location:
         return self.store.read_part(self._absolute(path), start, length)
 
     def find(self, path: str) -> StoredFile | None:
-        """Return one file as a listing shows it now; ``None`` where there is none."""
-        found = self.store.find(self._absolute(path))
+        """Return one file as a listing shows it now, of a content in a pack the pack; ``None`` where there is none."""
+        found = self.store.find(self._absolute(file_of(path)))
         return self._relative(found) if found else None
 
     def size(self, path: str) -> int | None:

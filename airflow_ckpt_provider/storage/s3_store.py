@@ -61,6 +61,7 @@ class S3Store(Store):
     """
 
     creates_if_absent = True
+    reads_parts = True
     copies_within = True
     deletes_if_same = True
 

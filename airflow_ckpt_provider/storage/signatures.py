@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SIGNATURES = "signatures"
 #: Directories of a repository whose documents are signed.
-SIGNED = ("audit/", "backups/", "damaged/", "drills/", "holds/", "prune/", "verified/")
+SIGNED = ("audit/", "backups/", "damaged/", "drills/", "holds/", "moved/", "prune/", "verified/")
 _FORMAT = "airflow-ckpt-signature"
 _VERSION = 1
 

@@ -75,6 +75,8 @@ class Store(ABC):
     #: ``delete_listed`` and ``replace_listed`` never destroy anything but the version that was listed: the service compares, or
     #: the file is renamed away and compared before it is removed. Where false the look and the change are two steps.
     deletes_if_same: bool = False
+    #: A part of a file is read without the rest of it.
+    reads_parts: bool = False
     #: Called before each request that changes the store, see :meth:`fenced`.
     write_check: WriteCheck = NO_CHECK
 

@@ -38,7 +38,7 @@ def expire(call: Call) -> Answer:
             call.screen.print(terminal.plan(pruning.to_markdown()))
     findings = bool(plan.findings)
     if not args.apply:
-        if call.screen and (plan.going or (pruning and pruning.objects)):
+        if call.screen and (plan.going or (pruning and pruning.steps)):
             call.screen.print(_PLANNED)
         return Answer({**document, "outcome": None, "prune_outcome": None}, findings=findings)
     outcome = apply_expire(repository, plan, made_by=call.made_by, reason=args.reason)
@@ -61,7 +61,7 @@ def prune(call: Call) -> Answer:
     if call.screen:
         call.screen.print(terminal.plan(plan.to_markdown()))
     if not args.apply:
-        if call.screen and plan.objects:
+        if call.screen and plan.steps:
             call.screen.print(_PLANNED)
         return Answer({"plan": plan.to_json(), "outcome": None}, findings=bool(plan.findings))
     return Answer({"plan": plan.to_json(), "outcome": _pruned(call, repository, plan)}, findings=bool(plan.findings))

@@ -151,8 +151,8 @@ def resigned(**changes: Any) -> bytes:
 
 def test_a_newer_version_is_refused_as_such() -> None:
     with pytest.raises(RepositoryError) as error:
-        parse(resigned(version=3))
-    assert error.value.message == f"manifest {PATH} has format version 3, known here: 2"
+        parse(resigned(version=4))
+    assert error.value.message == f"manifest {PATH} has format version 4, known here: 3"
     assert error.value.hint == "upgrade airflow-ckpt-provider"
 
 

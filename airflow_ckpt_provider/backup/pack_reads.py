@@ -1,0 +1,128 @@
+"""Reading contents, those in packs by few requests: parts of a pack that lie close together are read as one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import Part, pack_size, part_of
+
+#: Bytes that are read by one request at most, unless one content has more; and bytes between two contents that are read with them,
+#: for a request takes about as long as these.
+SPAN, GAP = 8 * 1024**2, 256 * 1024
+#: Parts of packs that are read at once, so that they fit into memory.
+PACKS_AT_ONCE = 8
+#: Fewer entries than this are kept as they are.
+_FEW = 20_000
+
+
+class Span:
+    """A part of a pack that is read at once, when somebody wants the first of its contents.
+
+    :param place: the repository.
+    :param pack: path of the pack.
+    :param entries: the contents in it that are wanted.
+    :param start: where it begins.
+    :param end: where it ends.
+    """
+
+    def __init__(self, place: Location, pack: str, entries: Sequence[FileEntry], start: int, end: int) -> None:
+        self.pack = pack
+        self.entries = entries
+        self.start, self.end = start, end
+        self._place = place
+        self._lock = threading.Lock()
+        self._data: bytes | None = None
+        self._is_gone = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole pack."""
+        return self.start == 0 and self.end == pack_size(self.pack)
+
+    def data(self) -> bytes:
+        """The bytes of it.
+
+        :raises FileNotFoundError: the pack is missing.
+        """
+        with self._lock:
+            if self._data is None:
+                length = self.end - self.start
+                self._data = self._place.read_part(self.pack, self.start, length) if length else b""
+            return self._data
+
+    def read(self, entry: FileEntry) -> bytes:
+        """The content of one of its entries; shorter where the pack ends before.
+
+        :raises FileNotFoundError: it is missing.
+        """
+        part = part_of(entry.object)
+        if part is None or not part.length or self._is_gone:
+            return self._place.read(entry.object)
+        try:
+            return self.data()[part.start - self.start : part.end - self.start]
+        except FileNotFoundError:  # packed anew since its manifest was read, or missing
+            self._is_gone = True
+            return self._place.read(entry.object)
+
+
+class ByPack:
+    """Entries by the pack that their contents lie in."""
+
+    def __init__(self) -> None:
+        self._packs: dict[str, list[FileEntry] | FileTable] = {}
+        self._length = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._packs)
+
+    def add(self, entry: FileEntry) -> bool:
+        """Take an entry whose content lies in a pack; return whether it does."""
+        if (part := part_of(entry.object)) is None:
+            return False
+        self._length += 1
+        if (group := self._packs.get(part.pack)) is None:
+            group = self._packs[part.pack] = [] if self._length < _FEW else FileTable(part.pack.split("/")[1])
+        group.append(entry)
+        return True
+
+    def spans(self, place: Location, *, whole: bool = False) -> Iterator[Span]:
+        """The parts of packs to read, see :func:`spans`."""
+        for pack, entries in self._packs.items():
+            yield from spans(place, pack, entries, whole=whole)
+
+
+def spans(place: Location, pack: str, entries: Iterable[FileEntry], *, whole: bool = False) -> Iterator[Span]:
+    """The parts of a pack to read for some of its contents.
+
+    :param place: the repository.
+    :param pack: path of the pack.
+    :param entries: the contents in it that are wanted.
+    :param whole: read all of a pack of which half is wanted, with its index.
+    """
+    parts = [(part, entry) for entry in entries if (part := part_of(entry.object))]
+    parts.sort(key=lambda each: (each[0].start, each[0].length))
+    size = pack_size(pack) or 0
+    if whole and 2 * sum({part.start: part.length for part, _ in parts}.values()) >= size:
+        yield Span(place, pack, [entry for _, entry in parts], 0, size)
+        return
+    wanted: list[FileEntry] = []
+    start = end = 0
+    for part, entry in parts:
+        # Where a part of a file costs as much as the file, it is read once.
+        if wanted and place.store.reads_parts and not _is_near(part, start, end):
+            yield Span(place, pack, wanted, start, end)
+            wanted = []
+        if not wanted:
+            start = end = part.start
+        wanted.append(entry)
+        end = max(end, part.end)
+    if wanted:
+        yield Span(place, pack, wanted, start, end)
+
+
+def _is_near(part: Part, start: int, end: int) -> bool:
+    return part.start - end <= GAP and max(end, part.end) - start <= SPAN

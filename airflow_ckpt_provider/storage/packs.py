@@ -1,0 +1,214 @@
+"""Packs: files of a repository that hold many small contents, each of which is named and read as if it were a file of its own.
+
+::
+
+    objects/<stream>/<xx>/<SHA-256>-<bytes>[-g<generation>].pack                               a pack
+    objects/<stream>/<xx>/<SHA-256>-<bytes>[-g<generation>].pack/<SHA-256>-<offset>-<bytes>    a content in it
+
+The path of a content says all that reading it takes: which file, which part of it, and what the hash of that part is. The name of a
+pack has the SHA-256 and the bytes of the whole file, so that a listing shows one that is cut off, and one read another one under
+its name. What a pack is like inside: :mod:`~airflow_ckpt_provider.backup.pack_file`.
+
+Contents that a prune has packed anew are found by the records in ``moved/<stream>/``; manifests never change::
+
+    moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}}}
+
+Such a record is asked only where a pack is missing, so a forged one can hide no content that is there. The SHA-256 of a content
+stays the same, and is compared wherever it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_ckpt_provider.errors import RepositoryError, UntrustedError
+from airflow_ckpt_provider.json_text import load_json
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.storage.location import Location
+
+MOVED = "moved"
+#: Bytes that a pack may have: more than any that is written.
+LARGEST = 128 * 1024**2
+_FORMAT = "airflow-ckpt-moved"
+_VERSION = 1
+_PACK = re.compile(r"objects/([^/]+)/[0-9a-f]{2}/([0-9a-f]{64})-([0-9]{1,12})(?:-g[0-9]{1,9})?\.pack(?:\.[0-9]{1,2})?")
+_CONTENT = re.compile(r"([0-9a-f]{64})-([0-9]{1,12})-([0-9]{1,12})")
+PACK_SUFFIX = ".pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A content in a pack.
+
+    :param pack: path of the pack in the repository.
+    :param pack_sha256: hash of the whole pack.
+    :param pack_size: its bytes.
+    :param sha256: hash of the content.
+    :param start: where it begins in the pack.
+    :param length: its bytes.
+    """
+
+    pack: str
+    pack_sha256: str
+    pack_size: int
+    sha256: str
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends in the pack."""
+        return self.start + self.length
+
+
+def part_of(path: str) -> Part | None:
+    """The content in a pack that a path names; ``None``: it names something else."""
+    if PACK_SUFFIX not in path:
+        return None
+    pack, _, content = path.rpartition("/")
+    if not (of_pack := _PACK.fullmatch(pack)) or not (of_content := _CONTENT.fullmatch(content)):
+        return None
+    return Part(pack, of_pack[2], int(of_pack[3]), of_content[1], int(of_content[2]), int(of_content[3]))
+
+
+def checked_part(path: str) -> Part | None:
+    """As :func:`part_of`, for a path that a document holds.
+
+    :raises ValueError: it names a content that no pack can hold. The message says why, without the path.
+    """
+    if PACK_SUFFIX not in path or _PACK.fullmatch(path.rpartition("/")[0]) is None:
+        return None
+    part = part_of(path)
+    if part is None:
+        raise ValueError("it names a pack, and no content in it")
+    if part.pack_size > LARGEST:
+        raise ValueError(f"no pack has {part.pack_size:,} bytes")
+    if part.end > part.pack_size:
+        raise ValueError("it ends behind the end of its pack")
+    return part
+
+
+def pack_size(path: str) -> int | None:
+    """Bytes of a pack by its name; ``None``: a file of this path is no pack."""
+    found = _PACK.fullmatch(path) if PACK_SUFFIX in path else None
+    return int(found[3]) if found else None
+
+
+def pack_sha256(path: str) -> str:
+    """Hash of a pack by its name."""
+    found = _PACK.fullmatch(path)
+    if found is None:
+        raise ValueError(f"{path} is no pack")
+    return found[2]
+
+
+def file_of(path: str) -> str:
+    """The file that holds an object: a pack, or the object itself."""
+    return path if PACK_SUFFIX not in path or part_of(path) is None else path.rpartition("/")[0]
+
+
+def content_path(pack: str, sha256: str, start: int, length: int) -> str:
+    """Path of a content in a pack."""
+    return f"{pack}/{sha256}-{start}-{length}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where contents are whose packs were packed anew.
+
+    :param paths: path of a content -> its new path.
+    :param records: paths of the records.
+    :param number: of the newest record; 0 where there is none.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    records: tuple[str, ...] = ()
+    number: int = 0
+
+    def now(self, path: str) -> str:
+        """Where an object is now."""
+        seen = set()
+        while path not in seen and (further := self.paths.get(path)):
+            seen.add(path)
+            path = further
+        return path
+
+
+def read_moved(repository: Location, name: str) -> Moved:
+    """Read where contents of a stream have been moved to: one listing, and a read for each record.
+
+    A record that no trusted key has signed is left out.
+
+    :raises RepositoryError: a record cannot be read, or names something else than contents of the stream.
+    """
+    files = sorted(f.path for f in repository.list(f"{MOVED}/{name}").files if _is_record(f.path))
+    paths: dict[str, str] = {}
+    for path in files:
+        try:
+            found = _parsed(repository, name, path)
+        except UntrustedError:
+            continue
+        paths = (
+            found | paths
+        )  # the first record of a content counts: what it names is what prunes have left alone since
+    return Moved(paths, tuple(files), max((int(p.rpartition("/")[2][:-5]) for p in files), default=0))
+
+
+def moved_document(moved: Mapping[str, str]) -> dict[str, object]:
+    """The record of contents that are elsewhere now.
+
+    :param moved: path of each content -> its new path.
+    """
+    packs: dict[str, dict[str, dict[str, int]]] = {}
+    for old, new in moved.items():
+        pack, _, content = old.rpartition("/")
+        to = part_of(new)
+        if to is None:
+            raise ValueError(f"{new} is no content in a pack")
+        packs.setdefault(pack, {}).setdefault(to.pack, {})[content] = to.start
+    return {"format": _FORMAT, "version": _VERSION, "moved": packs}
+
+
+def moved_path(name: str, number: int) -> str:
+    """Path of a record."""
+    return f"{MOVED}/{name}/{number:06d}.json"
+
+
+def _is_record(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.endswith(".json") and name[:-5].isdecimal()
+
+
+def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:
+    from airflow_ckpt_provider.storage.location import LARGE, safe_relative
+
+    try:
+        value = load_json(repository.read_document(path, most=LARGE))
+        if value == {"format": "airflow-ckpt-given-up"}:
+            return {}
+        if value["format"] != _FORMAT or value["version"] != _VERSION:
+            raise ValueError(f"format {value['format']} version {value['version']}")
+        found = {}
+        for old_pack, targets in value["moved"].items():
+            for new_pack, contents in targets.items():
+                for content, start in contents.items():
+                    old = checked_part(safe_relative(f"{old_pack}/{content}", below=f"objects/{name}"))
+                    if old is None or type(start) is not int or start < 0:
+                        raise ValueError(f"{old_pack}/{content} is no content in a pack")
+                    to = content_path(new_pack, old.sha256, start, old.length)
+                    if checked_part(safe_relative(to, below=f"objects/{name}")) is None:
+                        raise ValueError(f"{to} is no content in a pack")
+                    found[f"{old_pack}/{content}"] = to
+        return found
+    except FileNotFoundError:
+        return {}  # a prune has tidied up since it was listed
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise RepositoryError(
+            f"{path} cannot be read ({type(e).__name__}: {e}): it says where contents of {name} have been moved to",
+            hint="put this file back from a copy of the repository; without one, move it out of the repository, and "
+            "`airflow-ckpt verify --read-data` tells which backups are whole",
+        ) from e
