@@ -8,23 +8,27 @@ source, so a copy that was stopped goes on where it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import claimed, in_use
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
-from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.manifest import Manifest, has_packed
 from airflow_ckpt_provider.backup.objects import Objects
+from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
-from airflow_ckpt_provider.backup.verify import check_structure, content_damage, refuse_damage
+from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order, in_parallel
+from airflow_ckpt_provider.backup.verify import check_pack, check_structure, content_damage, refuse_damage
 from airflow_ckpt_provider.errors import DamagedBackupError, OtherStreamError, RefusedError
+from airflow_ckpt_provider.storage.file_set import order
+from airflow_ckpt_provider.storage.packs import Moved, part_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -117,16 +121,38 @@ def _copied(
             numbers[name] = max((m.sequence for m in there_already if isinstance(m, Manifest)), default=0)
         _check_stream(source, target, manifest, near)
         damaged = read_damaged(target.location, name).objects.keys()
-        objects = Objects(target.location, name, vouched=near.files if near else (), marks=marks, damaged=damaged)
+        objects = Objects(
+            target.location,
+            name,
+            vouched=near.files if near else (),
+            marks=marks,
+            damaged=damaged,
+            moved=read_moved(target.location, name) if target.packs else Moved(),
+            packs=target.packs,
+        )
         meter = Meter(on_progress, files=len(manifest.files), size=manifest.bytes)
 
-        def copy(entry: FileEntry) -> FileEntry:
-            copied = _copy_one(source, objects, entry)
+        def copy(entry: FileEntry, read: Callable[[], bytes] | None = None) -> FileEntry:
+            copied = _copy_one(objects, entry, read or (lambda: source.location.read(entry.object)))
             meter.add(entry.size)
             return copied
 
-        stored = FileTable(name)
-        in_order(copy, manifest.files, stored.append, workers=workers)
+        def copy_span(span: Span) -> list[FileEntry]:
+            if target.packs and span.is_whole and (whole := _copy_pack(objects, span)):
+                meter.add(sum(entry.size for entry in whole), len(whole))
+                return whole
+            return [copy(entry, partial(span.read, entry)) for entry in span.entries]
+
+        stored, packed = FileTable(name), ByPack()
+        single = (e for e in manifest.files if not packed.add(e)) if has_packed(manifest.files) else manifest.files
+        in_order(copy, single, stored.append, workers=workers)
+        for of_span in in_parallel(
+            copy_span, packed.spans(source.location, whole=target.packs), workers=min(workers, PACKS_AT_ONCE)
+        ):
+            for entry in of_span:
+                stored.append(entry)
+        if packed or objects.packs:
+            stored = FileTable(name, sorted(objects.settled(stored), key=lambda entry: order(entry.path)))
         # The numbers are those of the repository: one that gets some of the backups only has no gap in them.
         made = replace(manifest, files=stored, claim=claim.claim_id, sequence=numbers[name] + 1)
         try:
@@ -139,13 +165,29 @@ def _copied(
     return CopiedBackup(name, made.backup_id, len(made.files), made.bytes, len(written), sum(written.values()), False)
 
 
-def _copy_one(source: Repository, objects: Objects, entry: FileEntry) -> FileEntry:
+def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:
+    """Copy a whole pack; ``None`` where it is not what was written: then its contents are copied one by one."""
+    part = part_of(span.entries[0].object)
+    pack = objects.held_pack(part) if part else None
+    if part and pack is None:
+        try:
+            content = span.data()
+        except FileNotFoundError:
+            return None
+        damaged = (content_damage(entry, span.read(entry)) for entry in span.entries)
+        pack = None if any(damaged) or check_pack(span, ()) else objects.write_pack(content)
+    if pack is None:
+        return None
+    return [replace(entry, object=f"{pack}/{entry.object.rpartition('/')[2]}") for entry in span.entries]
+
+
+def _copy_one(objects: Objects, entry: FileEntry, read: Callable[[], bytes]) -> FileEntry:
     # The identity is of the checkpoint, and stays: a backup of it into the target reuses the object by it.
     file = StoredFile(entry.path, entry.size, entry.identity)
     if entry.sha256 and (held := objects.held_content(file, entry.sha256)):
         return replace(held.entry, batches=entry.batches)
     try:
-        content = source.location.read(entry.object)
+        content = read()
     except FileNotFoundError:
         raise DamagedBackupError(
             f"{entry.path}: its object {entry.object} is missing",

@@ -295,15 +295,12 @@ def _taken(
     return manifest, copied, taken
 
 
-def make_for_backup(
-    place: Location, checkpoint: Checkpoint, *, name: str | None = None, format: int | None = None
-) -> Repository:
+def make_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None = None) -> Repository:
     """Open the repository for a backup, or make it; only where the backup would not be refused.
 
     :param place: where the repository is, or is to be.
     :param checkpoint: the checkpoint that will be backed up.
     :param name: name of the stream, as for :func:`create_backup`.
-    :param format: of a new repository, as for :meth:`Repository.open_or_create`.
     :raises CkptError: as :func:`create_backup` for what it refuses at once, and :meth:`Repository.open_or_create`.
     """
     try:
@@ -312,7 +309,7 @@ def make_for_backup(
         checked_name(name or checkpoint.location.name)
         _check_places(checkpoint.location, place)
         _check_progress(checkpoint)
-        return Repository.open_or_create(place, format=format)
+        return Repository.open_or_create(place)
 
 
 def _check_length(repository: Repository, name: str) -> None:

@@ -87,7 +87,9 @@ class Objects:
         self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
         self._moved = moved or Moved()
-        self._packer = Packer(self.directory, self._write_pack) if packs else None
+        self._packer = Packer(self.directory, self.write_pack) if packs else None
+        #: Hash and bytes of the packs that earlier backups list.
+        self._packs_held: dict[tuple[str, int], Part] | None = None
         if listed is None:
             listed = list_objects(repository, name)
         self._listed = self._at_first = listed if isinstance(listed, FileSet) else FileSet(listed)
@@ -115,8 +117,21 @@ class Objects:
         """
         return entries if self._packer is None else self._packer.finish(entries)
 
-    def _write_pack(self, key: str, content: bytes) -> str:
+    def write_pack(self, content: bytes) -> str:
+        """See to it that the repository holds a pack; return its path."""
+        key = f"{hashlib.sha256(content).hexdigest()}-{len(content)}"
         return self._put(f"{self._path(key)}{PACK_SUFFIX}", content)[0]
+
+    def held_pack(self, part: Part) -> str | None:
+        """Path of a pack that an earlier backup lists contents of, and that has the content of another repository's pack.
+
+        :param part: of that pack.
+        """
+        if self._packs_held is None:
+            parts = (each for entry in self._entries if (each := part_of(entry.object)))
+            self._packs_held = {(each.pack_sha256, each.pack_size): each for each in parts}
+        held = self._packs_held.get((part.pack_sha256, part.pack_size))
+        return held.pack if held and self._is_whole_pack(held) else None
 
     def _is_packed(self, size: int) -> bool:
         """Whether a content of so many bytes is put into a pack."""

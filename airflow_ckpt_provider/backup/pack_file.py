@@ -78,15 +78,19 @@ def read_index(pack: bytes) -> list[tuple[str, int, int]]:
     return found
 
 
-def index_problem(pack: bytes, listed: Iterable[tuple[str, int, int]]) -> str | None:
-    """What is wrong with the index of a pack: it cannot be read, or says something else than manifests; ``None``: nothing.
+def with_index(pack: bytes | bytearray, listed: Iterable[tuple[str, int, int]]) -> bytes:
+    """A pack with its index written anew, where contents that manifests list fill it without a gap; else as it is.
 
-    :param pack: the whole pack.
-    :param listed: SHA-256, beginning and bytes of contents as manifests have them.
+    :param pack: as many bytes as it had.
+    :param listed: SHA-256, beginning and bytes of contents.
     """
-    try:
-        held = frozenset(read_index(pack))
-    except ValueError as e:
-        return str(e)
-    strange = next((each for each in listed if each not in held), None)
-    return None if strange is None else f"its index has no content {strange[0]} of {strange[2]} bytes at {strange[1]}"
+    rows = sorted(listed, key=lambda row: (row[1], row[2]))
+    index = b"".join(_ROW.pack(bytes.fromhex(sha256), length) for sha256, _, length in rows)
+    end = len(MAGIC)
+    for _, start, length in rows:
+        if start != end:
+            return bytes(pack)
+        end += length
+    trailer = _TRAILER.pack(hashlib.sha256(index).digest(), len(rows), MAGIC)
+    made = b"".join((MAGIC, pack[len(MAGIC) : end], index, trailer))
+    return made if len(made) == len(pack) else bytes(pack)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import Part, pack_size, part_of
 
@@ -36,6 +37,7 @@ class Span:
         self._place = place
         self._lock = threading.Lock()
         self._data: bytes | None = None
+        self._failed: StorageError | None = None
         self._is_gone = False
 
     @property
@@ -47,11 +49,18 @@ class Span:
         """The bytes of it.
 
         :raises FileNotFoundError: the pack is missing.
+        :raises StorageError: it could not be read.
         """
         with self._lock:
+            if self._failed is not None:
+                raise self._failed
             if self._data is None:
                 length = self.end - self.start
-                self._data = self._place.read_part(self.pack, self.start, length) if length else b""
+                try:
+                    self._data = self._place.read_part(self.pack, self.start, length) if length else b""
+                except StorageError as e:
+                    self._failed = e  # one question about all of its contents, one answer
+                    raise
             return self._data
 
     def read(self, entry: FileEntry) -> bytes:

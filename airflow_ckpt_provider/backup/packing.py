@@ -6,7 +6,6 @@ of a pack is known when it is full, so a content has a path of its own until :me
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -26,15 +25,15 @@ _WRITTEN_AT_ONCE = 2
 _REMEMBERED = 100_000
 _PENDING = "packing"
 
-#: Writes a pack under the name that it is given, or another one, and returns that.
-WritePack = Callable[[str, bytes], str]
+#: Writes a pack, and returns its path.
+WritePack = Callable[[bytes], str]
 
 
 class Packer:
     """The packs of one backup.
 
     :param directory: where the objects of the stream are.
-    :param write: writes a pack: given the key that its name is made of, and its content.
+    :param write: writes a pack.
     :param pack_size: bytes from which on a pack is full.
     """
 
@@ -75,7 +74,7 @@ class Packer:
     def _seal(self, number: int, pack: PackBuilder) -> None:
         with self._writing:
             data = pack.sealed()
-            self._packs[number] = self._write(f"{hashlib.sha256(data).hexdigest()}-{len(data)}", data)
+            self._packs[number] = self._write(data)
 
     def finish(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
         """Write the pack that is not full, and give each entry the path that its content has for good.

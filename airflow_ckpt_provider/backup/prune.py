@@ -301,7 +301,10 @@ def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, witho
         why = "it has objects and no backup: its first one runs or was stopped, or this repository was copied in part"
         return replace(found, objects={}, left_alone=why)
     chosen = _chosen(repository, name, unused, (limit or MaxUnused()).of(found.total_bytes))
-    use = pack_use(listed.objects, there, moved) if repository.packs else PackUse()
+    use = PackUse()
+    if repository.packs:
+        damaged = read_damaged(repository.location, name).objects
+        use = pack_use(listed.objects, there, moved, damaged=frozenset(p for p in damaged if pack_size(p) is not None))
     may_stay = (limit or _IN_PACKS).of(found.total_bytes)
     packs = _to_repack(use, may_stay - (found.unused_bytes - sum(chosen.values())))
     locked, unknown = locks_on(repository.location, [*chosen, *packs], now=datetime.now(UTC))
@@ -314,13 +317,13 @@ def _to_repack(use: PackUse, may_stay: float) -> list[str]:
     """The packs to pack anew, until no more garbage is left in packs than may stay."""
     found = use.mostly_garbage()
     left = sum(map(use.unused, found))
-    going = []
+    going = sorted(use.damaged)
     for pack in found:
         if left <= may_stay:
             break
         going.append(pack)
         left -= use.unused(pack)
-    return going
+    return list(dict.fromkeys(going))
 
 
 def _chosen(repository: Repository, name: str, unused: Mapping[str, int], may_stay: float) -> dict[str, int]:
@@ -406,6 +409,8 @@ def _prune(
     if stay := unproven(repository, listed, going, moved, workers=workers):
         going = [path for path in going if path not in stay]
     in_parallel(place.delete, going, workers=workers)
+    if stay:
+        return going, tuple(f"{pack}, of which a content is damaged where it was moved to" for pack in sorted(stay))
     finish(place, name, number, [n for n in {*marks.unfinished, *marks.done} if n < number])
     _tidy(repository, name, listed, damaged)
     return going, ()

@@ -49,9 +49,11 @@ class PackUse:
     """How much of the packs of a stream is needed.
 
     :param live: pack -> bytes that backups need, with their part of its index.
+    :param damaged: of these, the packs that were found damaged as such: their index, or what no backup needs.
     """
 
     live: Mapping[str, int] = field(default_factory=dict)
+    damaged: frozenset[str] = frozenset()
 
     def unused(self, pack: str) -> int:
         """Bytes of a pack that no backup needs."""
@@ -63,18 +65,21 @@ class PackUse:
         return sorted(found, key=lambda pack: (-self.unused(pack), pack))
 
 
-def pack_use(objects: Iterable[str], there: Collection[str], moved: Moved) -> PackUse:
+def pack_use(
+    objects: Iterable[str], there: Collection[str], moved: Moved, *, damaged: frozenset[str] = frozenset()
+) -> PackUse:
     """See how much of each pack is needed.
 
     :param objects: paths of objects that backups list.
     :param there: paths of the files that are there.
     :param moved: where contents are whose packs were packed anew.
+    :param damaged: packs that were found damaged as such.
     """
     live: dict[str, int] = {}
     for path in {_where(path, there, moved) for path in objects}:
         if (part := part_of(path)) and part.pack in there:
             live[part.pack] = live.get(part.pack, 0) + part.length + ROW
-    return PackUse(live)
+    return PackUse(live, damaged & live.keys())
 
 
 def repack(repository: Repository, name: str, packs: Collection[str], *, made_by: str) -> tuple[frozenset[str], int]:

@@ -538,6 +538,28 @@ def checked_format(format: int) -> int:
     return format
 
 
+def raise_format(place: Location, repository: Repository, format: int) -> Repository:
+    """Let new backups of a repository be of a later format. What is there stays as it is; earlier releases refuse it from now on.
+
+    Backups of an earlier release that run at this moment are not disturbed: it refuses the manifests of later ones.
+
+    :param place: the repository, with the key if it is encrypted, as for :meth:`Repository.open`.
+    :param repository: the same as it was opened.
+    :param format: the new format.
+    :raises RefusedError: it has a later one.
+    """
+    if checked_format(format) < repository.format:
+        raise RefusedError(
+            f"{place} is a repository of format {repository.format}, which cannot become one of format {format} again",
+            hint="copy its backups into a new repository: `airflow-ckpt copy`",
+        )
+    marker = place.find(_MARKER)
+    if marker is not None:
+        document = load_json(place.read_document(_MARKER))
+        place.replace_listed(marker, json.dumps({**document, "version": format}).encode())
+    return Repository.open(place)
+
+
 def checked_plan_id(plan_id: str) -> str:
     """Return the id of a plan if it can be one: a seal, a record or a plan may name another.
 

@@ -8,21 +8,23 @@ which manifests say different things is left as it is: one of them is forged or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ckpt_provider.backup.contents import objects_there, stream_names
+from airflow_ckpt_provider.backup.contents import listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.disputed import claims_of, suspects
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.pack_file import with_index
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.verify import check_structure, content_damage, is_computable
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Where a content is taken from.
@@ -258,6 +260,22 @@ def _content(places: Mapping[str, Location], rebuilt: Rebuilt) -> bytes | None:
     return content if content_damage(rebuilt.entry, content) is None else None
 
 
+def _mended(repository: Repository, pack: str, contents: Sequence[tuple[FileEntry, bytes]]) -> bytes:
+    """A pack with some contents put in their places; the same to the letter as it was written, where all of it is known."""
+    size, place = pack_size(pack) or 0, repository.location
+    try:
+        data = bytearray(place.read(pack)[:size])
+    except (FileNotFoundError, DamagedFileError):
+        data = bytearray()
+    data += bytes(size - len(data))
+    for entry, content in contents:
+        if part := part_of(entry.object):
+            data[part.start : part.end] = content
+    listed = listed_by(repository, pack.split("/")[1]).objects
+    parts = {part for path in listed if (part := part_of(path)) and part.pack == pack}
+    return with_index(data, ((part.sha256, part.start, part.length) for part in parts))
+
+
 def apply_objects_repair(
     repository: Repository,
     checkpoint: Location,
@@ -277,19 +295,27 @@ def apply_objects_repair(
     }
     known = {name: read_damaged(repository.location, name) for name in names}
     whole: list[str] = []
+    by_file: dict[str, list[Rebuilt]] = {}
     for each in plan.rebuilt:
-        content = _content(places, each)
-        if content is None:
+        by_file.setdefault(file_of(each.entry.object), []).append(each)
+    for path, of_file in by_file.items():
+        contents = [(each.entry, _content(places, each)) for each in of_file]
+        if missing := next((r for r, (_, content) in zip(of_file, contents, strict=True) if content is None), None):
             raise StorageError(
-                f"{each.source} is not any more what {each.entry.object} was", hint="make a new plan: run it again"
+                f"{missing.source} is not any more what {missing.entry.object} was",
+                hint="make a new plan: run it again",
             )
-        repository.location.replace(each.entry.object, content)
-        if not _is_whole(repository, each.entry):
-            raise StorageError(
-                f"{each.entry.object} was written, and does not read back as what was written",
-                hint="check the store: it does not keep what it is given",
-            )
-        whole.append(each.entry.object)
+        right = [(entry, content) for entry, content in contents if content is not None]
+        repository.location.replace(
+            path, right[0][1] if not right[0][0].is_packed else _mended(repository, path, right)
+        )
+        for entry, _ in right:
+            if not _is_whole(repository, entry):
+                raise StorageError(
+                    f"{entry.object} was written, and does not read back as what was written",
+                    hint="check the store: it does not keep what it is given",
+                )
+            whole.append(entry.object)
     whole += [entry.object for entry in plan.whole_again if _is_whole(repository, entry)]
     for name, before in known.items():
         if cleared := before.objects.keys() & whole:

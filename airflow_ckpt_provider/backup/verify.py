@@ -16,7 +16,7 @@ from airflow_ckpt_provider.backup.damaged import UNREADABLE, Damage, DamagedObje
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest, has_packed
-from airflow_ckpt_provider.backup.pack_file import index_problem
+from airflow_ckpt_provider.backup.pack_file import read_index
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.reads import Reads, read_reads
 from airflow_ckpt_provider.backup.repository import Repository
@@ -318,6 +318,7 @@ def verify_backup(
         lambda: repository.location.walk(f"objects/{name}"), lambda: Before.of(repository, name, read_data)
     )
     structure = check_structure(repository, manifest, entries, listed=there)
+    cut_off = check_packs(entries, there) if has_packed(entries) else []
     wrong = {damage.path for damage in structure}
     known = before.damaged.of(manifest)
     chosen: Iterable[FileEntry] = ()
@@ -333,7 +334,8 @@ def verify_backup(
     whole |= contents.packs & before.damaged.objects.keys()
     if not structure and sum(1 for _ in contents.whole()) == len(entries):
         whole.add(manifest.path)
-    new = {damage.object or manifest.path: damage for damage in (*structure, *contents.findings) if damage.is_damage}
+    found = (*structure, *contents.findings, *cut_off)
+    new = {damage.object or manifest.path: damage for damage in found if damage.is_damage}
     still = [damage for damage in known.values() if damage.object not in new and damage.object not in whole]
     unsure = {damage.path for damage in still}
     compared = FileTable(name, contents.compared())
@@ -350,7 +352,7 @@ def verify_backup(
         bytes=manifest.bytes,
         read_files=len(compared),
         read_bytes=compared.bytes,
-        findings=(*structure, *(d for d in contents.findings if d.path not in unsure), *still),
+        findings=(*structure, *(d for d in contents.findings if d.path not in unsure), *still, *cut_off),
         uncompared_files=sum(1 for _ in contents.read()) - len(compared),
         contents_read=all_read,
         coverage=coverage,
@@ -441,12 +443,13 @@ def check_contents(
         return check(entry, lambda: repository.location.read(entry.object))
 
     def check_span(span: Span) -> list[Damage]:
-        found = [check(entry, partial(span.read, entry)) for entry in span.entries]
+        found = [damage for entry in span.entries if (damage := check(entry, partial(span.read, entry)))]
         if packs is not None and span.is_whole:
-            found.append(damage := pack_damage(span))
-            if damage is None:
+            of_pack = check_pack(span, {damage.object for damage in found})
+            found += of_pack
+            if not any(damage.path == span.pack for damage in of_pack):
                 packs.add(span.pack)
-        return [damage for damage in found if damage]
+        return found
 
     packed = ByPack()
     single = (e for e in entries if not packed.add(e)) if has_packed(entries) else entries
@@ -459,20 +462,51 @@ def check_contents(
     return sorted(found, key=lambda damage: order(damage.path))
 
 
-def pack_damage(span: Span) -> Damage | None:
-    """What is wrong with a pack as such, of which all was read: its index, or contents that nobody has asked for."""
-    listed = (part for entry in span.entries if (part := part_of(entry.object)))
+def check_pack(span: Span, damaged: Collection[str]) -> list[Damage]:
+    """What is wrong with a pack of which all was read: as such, or with what manifests say of it.
+
+    :param damaged: objects of which it is known already.
+    """
     try:
         pack = span.data()
     except (FileNotFoundError, StorageError):
-        return None  # that was said of each of its contents
-    what = index_problem(pack, ((part.sha256, part.start, part.length) for part in listed))
-    if what is None and hashlib.sha256(pack).hexdigest() != pack_sha256(span.pack):
-        what = "it is not what was written"
-    if what is None:
-        return None
-    words = f"{span.pack}: {what}; the contents of it that are named by no other finding can be restored"
-    return Damage(span.pack, span.pack, "content", words)
+        return []  # that was said of each of its contents
+    try:
+        held = frozenset(read_index(pack))
+    except ValueError as e:
+        return [_damage_of_pack(span.pack, "content", str(e))]
+    found = []
+    if hashlib.sha256(pack).hexdigest() != pack_sha256(span.pack):
+        found.append(_damage_of_pack(span.pack, "content", "it is not what was written"))
+    for entry in span.entries:
+        part = part_of(entry.object)
+        if part and entry.object not in damaged and (part.sha256, part.start, part.length) not in held:
+            found.append(_damage(entry, "content", "is none of the contents that the index of its pack has"))
+    return found
+
+
+def check_packs(entries: Iterable[FileEntry], listed: Mapping[str, StoredFile]) -> list[Damage]:
+    """See that the packs of some files have the sizes that they were written with.
+
+    A backup may need nothing of what is damaged of a pack, so this is no reason to refuse a restore.
+
+    :param listed: the objects of the stream.
+    """
+    sizes = {part.pack: part.pack_size for entry in entries if (part := part_of(entry.object))}
+    wrong = ((pack, size, listed[pack].size) for pack, size in sizes.items() if pack in listed)
+    return [
+        _damage_of_pack(pack, "size", f"it has {found} bytes instead of {size}")
+        for pack, size, found in wrong
+        if found != size
+    ]
+
+
+def _damage_of_pack(pack: str, problem: str, what: str) -> Damage:
+    words = (
+        f"pack {pack} is damaged: {what}; its contents that no other finding names can be restored, and the next prune writes "
+        "them anew"
+    )
+    return Damage(pack, pack, problem, words)
 
 
 def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
@@ -524,11 +558,14 @@ def structure_damage(entry: FileEntry, file: StoredFile | None) -> Damage | None
     """Compare an entry with the file that holds its content, as it was listed; ``None`` if it is right as far as that shows."""
     if file is None:
         return _damage(entry, "missing", "is missing")
-    part = part_of(entry.object)
-    size = part.pack_size if part else entry.size
-    if file.size != size:
-        what = "is in a pack that has" if part else "has"
-        return _damage(entry, "size", f"{what} {file.size} bytes instead of {size}")
+    if part := part_of(entry.object):
+        if part.end <= file.size:
+            return None
+        return _damage(
+            entry, "size", f"lies beyond the end of its pack, which has {file.size} bytes instead of {part.pack_size}"
+        )
+    if file.size != entry.size:
+        return _damage(entry, "size", f"has {file.size} bytes instead of {entry.size}")
     if entry.checksum is not None and file.checksum != entry.checksum:
         return _damage(entry, "content", f"has another content than was backed up ({file.checksum})")
     return None

@@ -27,6 +27,7 @@ from airflow_ckpt_provider.backup.verify import (
     Coverage,
     Learned,
     ReadData,
+    check_packs,
     check_structure,
     is_computable,
     read_contents,
@@ -202,6 +203,7 @@ def _verified(
     whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
     whole |= contents.packs & before.damaged.objects.keys()
     packs = {damage.object: damage for damage in contents.findings if damage.object == damage.path}
+    packs |= {damage.object: damage for damage in check_packs(listed.entries, there)}
     for backup_id in listed.backups if packs else ():
         of_backup = {file_of(entry.object) for entry in listed.of(backup_id)}
         listed.problems[backup_id] |= {pack: damage for pack, damage in packs.items() if pack in of_backup}

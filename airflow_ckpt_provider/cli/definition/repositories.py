@@ -30,7 +30,14 @@ VERBS = (
     Verb(
         "init",
         "Make a repository in an empty place",
-        (REPOSITORY,),
+        (
+            REPOSITORY,
+            Option(
+                ("--format",),
+                "2: new backups put small files together into packs; a repository of format 1 becomes one of format 2 (default: 1)",
+                {"type": int, "choices": (1, 2), "metavar": "N"},
+            ),
+        ),
         ("repository",),
         "init",
     ),
