@@ -14,12 +14,14 @@ from typing import Any
 import botocore.session
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.verify import structure_damage
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.storage.store import StoredFile
 from benchmarks.sample_tree import SampleTree
 from benchmarks.steps import Step
-from benchmarks.tools import AT_ONCE, OURS, Tool
+from benchmarks.tools import AT_ONCE, Tool
 from tests.s3_server import ADMIN, REGION, S3Server
 
 #: Takes a step: the tool, the step, and what does it.
@@ -174,13 +176,13 @@ class Ground:
     def _wrong(self, tool: Tool, target: str) -> set[str]:
         if tool.local:  # its own format: what it restores is compared
             return set()
-        if tool.name not in OURS:
+        if not tool.ours:
             return self._unlike(self.place(target).walk(), self.listed())
         there, repository = self.listed(), Repository.open(self.place(target))
         held = {e.path: e for e in repository.manifest("latest").files}
         objects = repository.location.walk("objects")
         wrong = {p for p in self.needed if p not in held or held[p].identity != there[p].identity}
-        wrong |= {e.path for e in held.values() if objects[e.object].size != e.size}
+        wrong |= {e.path for e in held.values() if structure_damage(e, objects.get(file_of(e.object)))}
         source = self.place(self.source)
         for path in sorted(held.keys() - wrong)[:: max(1, len(held) // 20)]:
             if repository.location.read(held[path].object) != source.read(path):
@@ -190,7 +192,7 @@ class Ground:
     def _wrong_back(self, tool: Tool, back: str) -> set[str]:
         if not tool.local:
             there = self._copied[tool.name]
-            wanted = {path: there[path] for path in self.needed} if tool.name in OURS else there
+            wanted = {path: there[path] for path in self.needed} if tool.ours else there
             return self._unlike(self.place(back).walk(), wanted)
         assert self.directory is not None
         files = [path.relative_to(self.directory) for path in self.directory.rglob("*") if path.is_file()]

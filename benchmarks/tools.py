@@ -42,6 +42,8 @@ class Tool(ABC):
     ways: Mapping[Step, str]
     #: Whether it reads, and restores to, a directory of this machine instead of a bucket.
     local = False
+    #: Whether it is this package.
+    ours = False
     #: Whether it runs in this process, and so has loaded its modules already from the second run on.
     in_process = False
 
@@ -120,7 +122,10 @@ class OursInProcess(Tool):
     """``create_backup``, as an Airflow task calls it."""
 
     name = "airflow-ckpt, in process"
+    ours = True
     in_process = True
+    #: Format of the repository; ``None``: that of new ones.
+    format: int | None = None
     ways = MappingProxyType(
         {
             Step.FIRST: "`create_backup`",
@@ -137,7 +142,7 @@ class OursInProcess(Tool):
         return __version__
 
     def begin(self, target: str) -> None:
-        Repository.open_or_create(self._place(target))
+        Repository.open_or_create(self._place(target), format=self.format)
 
     def copy(self, source: str, target: str) -> None:
         repository = Repository.open(self._place(target))
@@ -172,10 +177,25 @@ class OursInProcess(Tool):
         return open_location(f"s3://{path}", storage_options=self.server.options())
 
 
+class Format1(OursInProcess):
+    """The same with a repository of format 1."""
+
+    name = "format 1"
+    format = 1
+
+
+class Format2(OursInProcess):
+    """The same with a repository of format 2: small files in packs."""
+
+    name = "format 2"
+    format = 2
+
+
 class OursFromShell(Tool):
     """``airflow-ckpt backup``, start of Python included."""
 
     name = "airflow-ckpt, from shell"
+    ours = True
     ways = MappingProxyType(
         {
             Step.FIRST: "`airflow-ckpt backup`",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import pack_size, part_of
+from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of
 from tests.unit.checkpoint.builders import Files
 
 
@@ -48,3 +48,22 @@ def with_big_files(files: Mapping[str, bytes], *, count: int = 2) -> Files:
     """The files, and some that are too big for a pack, where Spark looks for nothing but carries them."""
     made = random.Random(1)
     return {**files, **{f"_schema/big{n}": made.randbytes(600_000) for n in range(count)}}
+
+
+def rot(files: Location, path: str, *, encrypted: bool = False) -> None:
+    """Change a bit of an object, on its disk; of one in a pack of its part, or where that is encrypted of the pack."""
+    part = part_of(path)
+    if file_of(path) not in files.walk("objects") or (part and not part.length):
+        return
+    content = files.read(file_of(path))
+    at = (part.end if part and not encrypted else len(content)) - 1
+    if 0 <= at < len(content):
+        files.replace(file_of(path), content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def cut_off(files: Location, path: str) -> None:
+    """Cut the last byte of an object off; of one in a pack with all that comes behind it."""
+    part = part_of(path)
+    if file_of(path) in files.walk("objects"):
+        content = files.read(file_of(path))
+        files.replace(file_of(path), content[: part.end - 1 if part else -1])
