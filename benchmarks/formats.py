@@ -1,7 +1,8 @@
 """Compare repositories of format 1 and 2: ``python -m benchmarks.formats --files 5000``.
 
-Times are taken side by side, each step with one format after the other and in another order in every round; requests and bytes are
-counted in one more round, through a gate before the server. Other tools can be asked for by name (``--peers s5cmd restic``).
+Times are taken side by side, each step with one format after the other and in another order in every round; requests
+and bytes are counted in one more round, through a gate before the server. Other tools can be asked for by name
+(``--peers s5cmd restic``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Version 1 has all files as JSON objects (``file_list``), which a person can read. Version 2 has them as a
 :mod:`table <airflow_ckpt_provider.backup.file_table>` (``file_table``), a fifth of the size, and is else the same; it is
 written for backups of many files. Version 3 is one or the other with contents in packs
-(:mod:`~airflow_ckpt_provider.storage.packs`), which earlier releases have to refuse: they would take packs for objects that nobody lists.
+(:mod:`~airflow_ckpt_provider.storage.packs`). Earlier releases have to refuse it: they would take packs for objects
+that nobody lists.
 """
 
 from __future__ import annotations

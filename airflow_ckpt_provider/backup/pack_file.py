@@ -8,9 +8,9 @@
     32 + 4 bytes             SHA-256 of the index; how many contents (unsigned, big-endian)
     8 bytes                  magic
 
-The index holds no offsets: they follow from the lengths, so no two contents can overlap and none can lie elsewhere. Backups are read
-by their manifests, without it. It says what a pack holds that no manifest lists any more, and verifying compares it with the contents
-and with the manifests.
+The index holds no offsets: they follow from the lengths, so no two contents can overlap and none can lie elsewhere.
+Backups are read by their manifests, without it. It says what a pack holds that no manifest lists any more, and
+verifying compares it with the contents and with the manifests.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import Part, pack_size, part_of
 
-#: Bytes that are read by one request at most, unless one content has more; and bytes between two contents that are read with them,
-#: for a request takes about as long as these.
+#: Bytes that are read by one request at most, unless one content has more; and bytes between two contents that are read
+#: with them, for a request takes about as long as these.
 SPAN, GAP = 8 * 1024**2, 256 * 1024
 #: Parts of packs that are read at once, so that they fit into memory.
 PACKS_AT_ONCE = 8

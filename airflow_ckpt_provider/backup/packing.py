@@ -1,7 +1,8 @@
 """Putting small contents together into packs while they are read, by many threads at once.
 
-A content is added to the pack that is being filled; the thread that fills it writes it, while the others fill the next one. The name
-of a pack is known when it is full, so a content has a path of its own until :meth:`Packer.finish` says what has become of it.
+A content is added to the pack that is being filled; the thread that fills it writes it, while the others fill the
+next one. The name of a pack is known when it is full, so a content has a path of its own until :meth:`Packer.finish`
+says what has become of it.
 """
 
 from __future__ import annotations

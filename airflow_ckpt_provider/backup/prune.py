@@ -202,8 +202,8 @@ class PrunePlan:
             return ()
         size, requests = sum(sum(s.repacked.values()) for s in packs), sum(s.repack_requests for s in packs)
         again = (
-            f"pack anew {size} bytes of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about {requests} "
-            "requests; these packs are deleted with the objects",
+            f"pack anew {size} bytes of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about "
+            f"{requests} requests; these packs are deleted with the objects",
         )
         return (
             *(again if packs else ()),

@@ -1,10 +1,11 @@
 """Packing anew what is still needed of packs that are mostly garbage, so that a prune can delete these.
 
-Manifests never change. So a repack is like a backup: it claims the stream, reads the marks of prunes, writes contents into packs of the
-newest generation, reads them back, and then writes one record that says where each content is now, in the place of a manifest. A prune
-that finds its claim waits, or gives it up, and then it can write no record any more: see :mod:`~airflow_ckpt_provider.backup.claims`.
-Killed before the record, it leaves packs that nobody lists. After the record the old packs are what no manifest needs, and a prune
-deletes them as it deletes everything else; whoever reads one of them has claimed the stream, and is waited for.
+Manifests never change. So a repack is like a backup: it claims the stream, reads the marks of prunes, writes contents
+into packs of the newest generation, reads them back, and then writes one record that says where each content is now,
+in the place of a manifest. A prune that finds its claim waits, or gives it up, and then it can write no record any
+more: see :mod:`~airflow_ckpt_provider.backup.claims`. Killed before the record, it leaves packs that nobody lists.
+After the record the old packs are what no manifest needs, and a prune deletes them as it deletes everything else;
+whoever reads one of them has claimed the stream, and is waited for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_file import OVERHEAD, ROW
-from airflow_ckpt_provider.backup.pack_reads import ByPack
+from airflow_ckpt_provider.backup.pack_reads import spans
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import check_contents
@@ -86,8 +87,8 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
     """Pack anew what backups need of some packs.
 
     :param packs: paths of the packs.
-    :return: those of which nothing is needed any more, and the bytes that were written. None where somebody else packs anew at the
-        same moment, or it is not known what is needed. A pack with a content that is damaged stays as it is.
+    :return: those of which nothing is needed any more, and the bytes that were written. None where somebody else packs
+        anew at the same moment, or it is not known what is needed. A pack with a damaged content stays as it is.
     """
     place = repository.location
     try:
@@ -131,20 +132,12 @@ def _entries(listed: Listed, there: Collection[str], moved: Moved, packs: Collec
 
 def _kept(repository: Repository, objects: Objects, entries: FileTable) -> tuple[dict[str, str], int]:
     """Write contents anew, and read them back: old path -> new path of each that is whole, and the bytes written."""
-    packed = ByPack()
+    by_pack: dict[str, list[FileEntry]] = {}
     for entry in entries:
-        packed.add(entry)
+        by_pack.setdefault(file_of(entry.object), []).append(entry)
     stored = FileTable(objects.name)
-    for span in packed.spans(repository.location):
-        for entry in span.entries:
-            try:
-                content = span.read(entry)
-            except (FileNotFoundError, StorageError) as e:
-                log.warning("%s cannot be packed anew: %s", entry.object, e)
-                continue
-            if hashlib.sha256(content).hexdigest() != entry.sha256:
-                log.warning("%s is damaged: its pack stays as it is", entry.object)
-                continue
+    for pack, of_pack in by_pack.items():
+        for entry, content in _contents(repository, pack, of_pack):
             stored.append(objects.write(StoredFile(entry.path, len(content)), content).entry)
     kept = {entry.path: entry.object for entry in objects.settled(stored)}
     new = {file_of(path) for path in kept.values()}
@@ -157,8 +150,25 @@ def _kept(repository: Repository, objects: Objects, entries: FileTable) -> tuple
     return kept, sum(pack_size(pack) or 0 for pack in new)
 
 
+def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> list[tuple[FileEntry, bytes]]:
+    """Contents of a pack; none where one of them is damaged, for then the pack stays."""
+    found = []
+    for span in spans(repository.location, pack, entries):
+        for entry in span.entries:
+            try:
+                content = span.read(entry)
+            except (FileNotFoundError, StorageError) as e:
+                log.warning("%s cannot be packed anew: %s", entry.object, e)
+                return []
+            if hashlib.sha256(content).hexdigest() != entry.sha256:
+                log.warning("%s is damaged: its pack stays as it is", entry.object)
+                return []
+            found.append((entry, content))
+    return found
+
+
 def unproven(repository: Repository, listed: Listed, going: Collection[str], moved: Moved, *, workers: int) -> set[str]:
-    """Packs to be deleted of which a content that backups list is not whole at the place where it is said to have been moved to.
+    """Packs to be deleted of which a content that backups list is not whole where it is said to have been moved to.
 
     :param going: paths of the files to be deleted.
     """

@@ -1,7 +1,7 @@
 """The repository: a place that holds backups of many streams. Formats 1 and 2.
 
-Format 2 is format 1 with small contents in packs (:mod:`~airflow_ckpt_provider.storage.packs`). A repository of format 2 also holds
-backups and objects of format 1.
+Format 2 is format 1 with small contents in packs (:mod:`~airflow_ckpt_provider.storage.packs`). A repository of format 2
+also holds backups and objects of format 1.
 
 ::
 

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import ByPack
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import whole_content
+from airflow_ckpt_provider.change.fail_closed_order import is_log
 from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.file_set import FileSet
@@ -375,7 +376,9 @@ def entry_writes(repository: Repository, entries: Iterable[FileEntry], *, right_
     """
     place, packed = repository.location, ByPack()
     for entry in entries:
-        if not packed.add(entry):
+        # Logs are written before and after all others, and are few.
+        alone = is_log(entry.path) and place.store.reads_parts
+        if alone or not packed.add(entry):
             source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
             yield Write(entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when), source)
     for span in packed.spans(place):  # what is read at once is written one behind the other

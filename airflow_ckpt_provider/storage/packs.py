@@ -1,20 +1,20 @@
-"""Packs: files of a repository that hold many small contents, each of which is named and read as if it were a file of its own.
+"""Packs: files of a repository that hold many small contents, each of which is named and read like a file of its own.
 
 ::
 
     objects/<stream>/<xx>/<SHA-256>-<bytes>[-g<generation>].pack                               a pack
     objects/<stream>/<xx>/<SHA-256>-<bytes>[-g<generation>].pack/<SHA-256>-<offset>-<bytes>    a content in it
 
-The path of a content says all that reading it takes: which file, which part of it, and what the hash of that part is. The name of a
-pack has the SHA-256 and the bytes of the whole file, so that a listing shows one that is cut off, and one read another one under
-its name. What a pack is like inside: :mod:`~airflow_ckpt_provider.backup.pack_file`.
+The path of a content says all that reading it takes: which file, which part of it, and what the hash of that part is.
+The name of a pack has the SHA-256 and the bytes of the whole file, so that a listing shows one that is cut off, and
+one read another one under its name. What a pack is like inside: :mod:`~airflow_ckpt_provider.backup.pack_file`.
 
 Contents that a prune has packed anew are found by the records in ``moved/<stream>/``; manifests never change::
 
     moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}}}
 
-Such a record is asked only where a pack is missing, so a forged one can hide no content that is there. The SHA-256 of a content
-stays the same, and is compared wherever it is read.
+Such a record is asked only where a pack is missing, so a forged one can hide no content that is there. The SHA-256 of
+a content stays the same, and is compared wherever it is read.
 """
 
 from __future__ import annotations

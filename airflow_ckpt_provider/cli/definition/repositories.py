@@ -34,7 +34,8 @@ VERBS = (
             REPOSITORY,
             Option(
                 ("--format",),
-                "2: new backups put small files together into packs; a repository of format 1 becomes one of format 2 (default: 1)",
+                "2: new backups put small files together into packs; a repository of format 1 becomes one of format 2 "
+                "(default: 1)",
                 {"type": int, "choices": (1, 2), "metavar": "N"},
             ),
         ),
