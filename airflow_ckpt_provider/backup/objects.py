@@ -83,6 +83,8 @@ class Objects:
         self._marks = marks or Marks()
         self._damaged = frozenset(damaged)
         self._condemned = self._marks.condemned | self._damaged
+        #: Names that no new object gets: also those of packs of which only some contents are damaged.
+        self._spent = self._condemned | {file_of(path) for path in self._damaged}
         #: In names that nobody else gives: where the store copies over what is there, each backup, and each task, has its own.
         self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
@@ -396,7 +398,7 @@ class Objects:
 
     def _names(self, path: str) -> Iterator[str]:
         """The names that a content can have, its own first; not those of damaged objects, also where they are missing."""
-        return (each for each in _names(path) if each not in self._condemned)
+        return (each for each in _names(path) if each not in self._spent)
 
 
 def _ordered(entries: Sequence[FileEntry]) -> Iterable[FileEntry]:

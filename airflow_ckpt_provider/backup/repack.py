@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.backup.claims import claimed
 from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.objects import Objects
@@ -100,7 +101,8 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
             if listed.unreadable:
                 return frozenset(), 0
             wanted = [pack for pack in packs if pack in there and pack not in marks.condemned]
-            objects = Objects(place, name, vouched=(), marks=marks, listed=there.values(), packs=True)
+            damaged = read_damaged(place, name).objects.keys()
+            objects = Objects(place, name, vouched=(), marks=marks, listed=there.values(), damaged=damaged, packs=True)
             needed = _entries(listed, there, moved, wanted)
             kept, written = _kept(repository, objects, needed)
             going = frozenset(wanted) - {file_of(entry.object) for entry in needed if entry.object not in kept}

@@ -7,5 +7,5 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.unit.backup.damage_model import Stream, settings_of
 
 
-def test_no_damage_is_forgotten() -> None:
-    run_state_machine_as_test(Stream, settings=settings_of(4))
+def test_no_damage_is_forgotten(repository_format: int) -> None:
+    run_state_machine_as_test(Stream, settings=settings_of(4 if repository_format == 1 else 2))

@@ -288,6 +288,17 @@ class TestFaults:
             e.path: (place / "orders").read(e.path) for e in made.files
         }
 
+    def test_a_pack_that_is_lost_is_written_again_under_another_name(self, place: Location) -> None:
+        """What is known to be damaged is never what a new backup lists, also where the same contents come together again."""
+        repository = packed_repository(place)
+        made = back_up(place, stream()).manifest
+        (pack,) = packs_of(repository)
+        repository.location.delete(pack)
+        record_verification(repository, verify_backup(repository, made, read_data=ALL))
+        after = create_backup(Checkpoint.at(place / "orders"), repository, workers=1).manifest
+        assert {file_of(entry.object) for entry in after.files}.isdisjoint({pack})
+        assert verify_backup(repository, after, read_data=ALL).ok
+
     def test_a_damaged_index_keeps_nobody_from_restoring_the_latest(self, place: Location) -> None:
         repository = packed_repository(place)
         made = back_up(place, stream()).manifest

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_ckpt_provider.backup import lease, transfer
+from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
@@ -33,6 +34,7 @@ from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
+from tests.every_run import of_these
 from tests.unit.backup.backups import files_in
 from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
 from tests.unit.checkpoint.stores import Killed, forget_all, in_memory, watched
@@ -96,7 +98,7 @@ class Actor:
 
     def _run(self, work: Callable[[Repository], object], seen: Location) -> None:
         try:
-            work(Repository(seen, "the model's"))
+            work(Repository(seen, "the model's"))  # of the format of new ones
         except BaseException as e:
             self.error = e
         with self._turn:
@@ -111,6 +113,9 @@ class Actor:
 class Stream(RuleBasedStateMachine):
     """One stream, its checkpoint, and whoever works on its backups."""
 
+    #: Format of the repository.
+    format = 1
+
     @initialize()
     def begin(self) -> None:
         self.base = in_memory()
@@ -120,6 +125,7 @@ class Stream(RuleBasedStateMachine):
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(transfer, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
+        self.patches.setattr(repositories, "DEFAULT_FORMAT", self.format)
         self.repository = Repository.open_or_create(self.place)
         self.running: list[Actor] = []
         self.given_up = False
@@ -277,12 +283,23 @@ class Stream(RuleBasedStateMachine):
         forget_all()
 
 
-Stream.TestCase.settings = settings(
-    max_examples=int(os.environ.get("MODEL_EXAMPLES", "10")),
-    stateful_step_count=25,
-    suppress_health_check=list(HealthCheck),
-)
+class PackedStream(Stream):
+    """The same with small files in packs, which prunes pack anew."""
+
+    format = 2
+
+
+def settings_of(examples: str) -> settings:
+    return settings(
+        max_examples=int(os.environ.get("MODEL_EXAMPLES", examples)),
+        stateful_step_count=25,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+Stream.TestCase.settings, PackedStream.TestCase.settings = settings_of("10"), settings_of("5")
 TestPruneModel = Stream.TestCase
+TestPackedPruneModel = PackedStream.TestCase
 
 
 OTHERS = ("restore", "expire", "prune")
@@ -307,31 +324,38 @@ def check(model: Stream) -> None:
     model.no_prune_takes_what_a_restore_reads()
 
 
-def begun() -> Stream:
+def begun(kind: type[Stream] = Stream) -> Stream:
     """A stream with two backups, and something for a prune to do."""
-    model = Stream()
+    model = kind()
     model.begin()
     model.the_stream_goes_on()
     somebody(model, "backup").finish()
+    if kind is PackedStream:
+        model.the_stream_goes_on()
+        somebody(model, "backup").finish()
+        somebody(model, "expire").finish()
+        (plan,) = plan_prune(model.repository, max_unused=MaxUnused(0)).streams
+        assert plan.repacked
     model.place.create("objects/orders/aa/left", b"by a backup that was killed")
     return model
 
 
 @pytest.mark.parametrize(
-    ("kind", "dead"),
-    [
-        ("backup", False),
-        ("backup", True),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in itertools.product(OTHERS, (False, True))),
-    ],
+    ("streams", "kind", "dead"),
+    of_these(
+        itertools.product((Stream, PackedStream), ("backup", *OTHERS), (False, True)),
+        (Stream, "backup", False),
+        (Stream, "backup", True),
+        (PackedStream, "prune", True),
+    ),
 )
-def test_each_may_stand_still_at_every_request(kind: str, dead: bool) -> None:
+def test_each_may_stand_still_at_every_request(streams: type[Stream], kind: str, dead: bool) -> None:
     """And goes on, or is killed, after everything has happened meanwhile."""
     requests = 0
     while True:
         requests += 1
         for end in (Actor.finish, Actor.kill):
-            model = begun()
+            model = begun(streams)
             one = somebody(model, kind)
             one.step(requests)
             if one.ended:
@@ -347,11 +371,12 @@ def test_each_may_stand_still_at_every_request(kind: str, dead: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("second", ["backup", "restore", "expire", "prune"])
 @pytest.mark.parametrize("first", ["backup", "restore", "expire", "prune"])
-def test_two_may_stand_still_at_every_request(first: str, second: str) -> None:
+@pytest.mark.parametrize("streams", [Stream, PackedStream])
+def test_two_may_stand_still_at_every_request(streams: type[Stream], first: str, second: str) -> None:
     """In every combination; the one that began last goes on first, and the other way round."""
     tried = 0
     for k, j, backwards in itertools.product(range(1, 15), range(1, 15), (False, True)):
-        model = begun()
+        model = begun(streams)
         one = somebody(model, first)
         one.step(k)
         model.the_stream_goes_on()
