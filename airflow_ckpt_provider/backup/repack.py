@@ -89,7 +89,8 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
 
     :param packs: paths of the packs.
     :return: those of which nothing is needed any more, and the bytes that were written. None where somebody else packs
-        anew at the same moment, or it is not known what is needed. A pack with a damaged content stays as it is.
+        anew at the same moment, where it is not known what is needed, or where these credentials may not write. A pack
+        with a damaged content stays as it is.
     """
     place = repository.location
     try:
@@ -113,7 +114,9 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
             return going, written
     except (FileExistsError, BackupRunningError) as e:
         log.info("packs of %s are packed anew by somebody else at this moment: %s", name, e)
-        return frozenset(), 0
+    except StorageError as e:  # without the right to write objects a prune still deletes
+        log.warning("packs of %s that are mostly garbage stay: %s", name, e.message)
+    return frozenset(), 0
 
 
 def _where(path: str, there: Collection[str], moved: Moved) -> str:
