@@ -9,6 +9,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
@@ -117,3 +118,34 @@ def test_a_restore_asks_as_much_as_a_backup_and_in_place_for_what_differs(s3_ser
     assert [{path: file.checksum for path, file in found.items()} for found in state] == [
         {path: file.checksum for path, file in state[1].items()}
     ] * 2
+
+
+def test_packs_take_a_write_for_many_files_and_a_read_for_many(s3_server: S3Server, gate: Gate) -> None:
+    tree, bucket = SampleTree(partitions=12), s3_server.make_bucket()
+    plain = open_location(f"s3://{bucket}", storage_options=s3_server.options())
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda file: plain.replace(f"orders/{file[0]}", file[1]), tree.files()))
+    through = open_location(f"s3://{bucket}", storage_options=gate.options())
+    repository = Repository.open_or_create(through / "repository", format=2)
+    with gate.watched() as backing_up:
+        manifest = create_backup(Checkpoint.at(through / "orders"), repository).manifest
+    files = len(manifest.files)
+    assert files > 300
+    asked = by_kind(backing_up)
+    assert (asked["PUT"], asked["COPY"]) == (_PUTS + 1, 0), "one pack"
+    assert asked["GET"] <= files + 12
+    with gate.watched() as restoring:
+        apply_restore(plan_restore(repository, manifest, through / "elsewhere"))
+    asked = by_kind(restoring)
+    written = [r for r in restoring if r.kind == "PUT" and r.path.startswith(f"/{bucket}/elsewhere")]
+    assert files <= len(written) <= files + 4, "each file, and the seal"
+    objects = [r for r in restoring if r.kind == "GET" and "/objects/" in r.path]
+    # The pack is read when it is checked and when it is written, and the logs, whose order matters, one by one.
+    assert len(objects) <= 2 + sum(
+        entry.path.startswith(("offsets/", "commits/", "metadata")) for entry in manifest.files
+    )
+    with gate.watched() as verifying:
+        assert verify_backup(repository, manifest, read_data=ReadData()).ok
+    assert sum(r.kind == "GET" for r in verifying if "/objects/" in r.path) == 1
+    there = (plain / "orders").walk()
+    assert all(file.checksum == there[path].checksum for path, file in (plain / "elsewhere").walk().items())

@@ -66,7 +66,7 @@ def test_a_place_that_holds_something_else(place: Location, files: dict[str, byt
 @pytest.mark.parametrize(
     ("marker", "format_", "version"),
     [
-        ({"format": "airflow-ckpt-repository", "version": 2, "id": "x"}, "airflow-ckpt-repository", 2),
+        ({"format": "airflow-ckpt-repository", "version": 3, "id": "x"}, "airflow-ckpt-repository", 3),
         ({"format": "other", "version": 1, "id": "x"}, "other", 1),
     ],
 )
@@ -75,7 +75,7 @@ def test_another_format(place: Location, opening: Any, marker: dict[str, Any], f
     with pytest.raises(RepositoryError) as error:
         opening(place)
     assert error.value.message == (
-        f"{place} is a repository of format {format_} version {version}, known here: airflow-ckpt-repository version 1"
+        f"{place} is a repository of format {format_} version {version}, known here: airflow-ckpt-repository versions 1 and 2"
     )
     assert error.value.hint == "upgrade airflow-ckpt-provider, or use another repository"
     assert list(contents(place)) == ["repository.json"]
