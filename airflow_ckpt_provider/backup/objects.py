@@ -124,6 +124,15 @@ class Objects:
         key = f"{hashlib.sha256(content).hexdigest()}-{len(content)}"
         return self._put(f"{self._path(key)}{PACK_SUFFIX}", content)[0]
 
+    def packed(self, entry: FileEntry, content: bytes) -> FileEntry:
+        """Put a content into a pack; the entry has to go through :meth:`settled`. Only where packs are written.
+
+        :param entry: of the content, with its SHA-256.
+        """
+        if self._packer is None or entry.sha256 is None:
+            raise ValueError("no packs are written here, or the content has no hash")
+        return replace(entry, object=self._packer.add(content, entry.sha256))
+
     def held_pack(self, part: Part) -> str | None:
         """Path of a pack that an earlier backup lists contents of, and that has the content of another repository's pack.
 
@@ -158,7 +167,7 @@ class Objects:
             sizes = {file.size for file in group}
             here = {file.path: file for size in sizes for file in listed.get(size, ())}
             in_packs = {file_of(e.object) for size in sizes for e in vouched.get(size, ()) if e.is_packed}
-            here |= {pack: file for pack in in_packs if (file := self._there(pack))}
+            here |= {pack: held for pack in in_packs if (held := self._there(pack))}
             for file in group:
                 if file.checksum:
                     here |= {taken.path: taken for taken in self._taken(self._copy_path(file, file.checksum))}
@@ -346,7 +355,7 @@ class Objects:
             return known
         entry = FileEntry(file.path, file.size, "", sha256=digest, identity=file.identity)
         if self._packer is not None and self._is_packed(len(content)):
-            return Stored(replace(entry, object=self._packer.add(content, digest)), copied=True)
+            return Stored(self.packed(entry, content), copied=True)
         path, copied = self._put(self._path(digest), content)
         return Stored(replace(entry, object=path), copied=copied)
 

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.storage.packs import Part, pack_size, part_of
 #: with them, for a request takes about as long as these.
 SPAN, GAP = 8 * 1024**2, 256 * 1024
 #: Parts of packs that are read at once, so that they fit into memory.
-PACKS_AT_ONCE = 8
+PACKS_AT_ONCE = 4
 #: Fewer entries than this are kept as they are.
 _FEW = 20_000
 

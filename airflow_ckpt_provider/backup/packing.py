@@ -20,8 +20,8 @@ from airflow_ckpt_provider.storage.packs import content_path
 PACKED_BELOW = 512 * 1024
 #: A pack is full from so many bytes on.
 PACK_SIZE = 16 * 1024**2
-#: Full packs that are being written at once. Each is in memory twice, as the client of the store has it too.
-_WRITTEN_AT_ONCE = 2
+#: Packs that are filled or written at once. One that is written is in memory twice, as the client of the store has it too.
+_AT_ONCE = 3
 #: Of so many contents it is remembered that they are packed, so that the same content is not packed twice.
 _REMEMBERED = 100_000
 _PENDING = "packing"
@@ -43,7 +43,7 @@ class Packer:
         self._write = write
         self._pack_size = pack_size
         self._lock = threading.Lock()
-        self._writing = threading.Semaphore(_WRITTEN_AT_ONCE)
+        self._places = threading.Semaphore(_AT_ONCE)
         self._open: PackBuilder | None = None
         #: Path of each pack that was begun; empty until it is written.
         self._packs: list[str] = []
@@ -60,6 +60,7 @@ class Packer:
             if known := self._remembered.get(key):
                 return known
             if self._open is None:
+                self._places.acquire()  # whoever reads faster than packs are written waits here, or at the lock
                 self._open = PackBuilder()
                 self._packs.append("")
             number = len(self._packs) - 1
@@ -73,9 +74,10 @@ class Packer:
         return path
 
     def _seal(self, number: int, pack: PackBuilder) -> None:
-        with self._writing:
-            data = pack.sealed()
-            self._packs[number] = self._write(data)
+        try:
+            self._packs[number] = self._write(pack.sealed())
+        finally:
+            self._places.release()
 
     def finish(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
         """Write the pack that is not full, and give each entry the path that its content has for good.

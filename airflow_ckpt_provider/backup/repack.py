@@ -38,7 +38,6 @@ from airflow_ckpt_provider.storage.packs import (
     part_of,
     read_moved,
 )  # fmt: skip
-from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ def _kept(repository: Repository, objects: Objects, entries: FileTable) -> tuple
     stored = FileTable(objects.name)
     for pack, of_pack in by_pack.items():
         for entry, content in _contents(repository, pack, of_pack):
-            stored.append(objects.write(StoredFile(entry.path, len(content)), content).entry)
+            stored.append(objects.packed(entry, content))
     kept = {entry.path: entry.object for entry in objects.settled(stored)}
     new = {file_of(path) for path in kept.values()}
     for pack in new:

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
+from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.storage.signatures import Signing, new_signing_key, public_key
 from tests.command_line import run
 from tests.s3_server import ADMIN, RESTRICTED, S3Server
@@ -58,7 +59,11 @@ class Vault:
         return {self.place("backups").locked_until(path) for path in paths}
 
     def paths(self, made: BackupResult) -> list[str]:
-        return ["repository.json", made.manifest.path, *{entry.object for entry in made.manifest.files}]
+        return ["repository.json", made.manifest.path, *self.objects(made)]
+
+    def objects(self, made: BackupResult) -> set[str]:
+        """The files that hold the contents of a backup."""
+        return {file_of(entry.object) for entry in made.manifest.files}
 
 
 @pytest.fixture
@@ -98,15 +103,15 @@ def test_a_backup_without_it_locks_nothing(vault: Vault) -> None:
     assert (made.immutable_until, vault.locks(vault.paths(made))) == (None, {None})
 
 
-def test_objects_of_earlier_backups_are_locked_for_longer(vault: Vault) -> None:
+def test_objects_of_earlier_backups_are_locked_for_longer(repository_format: int, vault: Vault) -> None:
     first = vault.back_up(4, DAY)
     second = vault.back_up(5, 10 * DAY)
-    shared = {e.object for e in first.manifest.files} & {e.object for e in second.manifest.files}
+    shared = vault.objects(first) & vault.objects(second)
     assert shared
     assert all(about(until, datetime.now(UTC) + 10 * DAY) for until in vault.locks(vault.paths(second)))
     assert about(vault.place("backups").locked_until(first.manifest.path), datetime.now(UTC) + DAY)
     third = vault.back_up(6, DAY)
-    kept = {e.object for e in second.manifest.files} & {e.object for e in third.manifest.files}
+    kept = vault.objects(second) & vault.objects(third)
     assert kept
     assert all(about(until, datetime.now(UTC) + 10 * DAY) for until in vault.locks(sorted(kept))), "never shortened"
 

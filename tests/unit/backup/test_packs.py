@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
+from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import ReadData, check_contents, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -118,17 +120,29 @@ class TestBackup:
                 return
         raise AssertionError("it never ended")
 
-    def test_memory_is_that_of_a_few_packs(self) -> None:
-        """However many files: what is full is written, and not kept."""
-        written: list[int] = []
-        packer = packing.Packer("objects/orders", lambda pack: written.append(len(pack)) or f"{len(written)}")  # type: ignore[func-returns-value]
-        for number in range(2000):
-            content = number.to_bytes(4, "big") * 8192
-            packer.add(content, hashlib.sha256(content).hexdigest())
-        assert sum(written) > 3 * packing.PACK_SIZE
-        assert max(written) < packing.PACK_SIZE + packing.PACKED_BELOW
-        assert packer._open is not None
-        assert len(packer._open) < packing.PACK_SIZE
+    def test_memory_is_that_of_a_few_packs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many files, and however slow the store: whoever reads waits for whoever writes."""
+        under_way, most = 0, 0
+        counting, may_end = threading.Lock(), threading.Event()
+
+        def write(pack: bytes) -> str:
+            nonlocal under_way, most
+            assert len(pack) < 2 * 64 * 1024
+            with counting:
+                under_way += 1
+                most = max(most, under_way)
+                if under_way == 3:  # as many as there can be: only now the first one is written
+                    may_end.set()
+            assert may_end.wait(60)
+            with counting:
+                under_way -= 1
+            return "written"
+
+        packer = packing.Packer("objects/orders", write, pack_size=64 * 1024)
+        contents_ = [number.to_bytes(4, "big") * 2048 for number in range(400)]
+        in_parallel(lambda c: packer.add(c, hashlib.sha256(c).hexdigest()), contents_, workers=16)
+        list(packer.finish(()))
+        assert most == 3
 
 
 class TestBothFormats:
