@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -26,6 +27,7 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import file_of
 from tests.roles import World, assume, condition_gate
 from tests.s3_server import RESTRICTED, S3Server
 from tests.unit.backup.backups import stream
@@ -60,6 +62,15 @@ class Intruder:
     def state(self) -> FileEntry:
         """A file of state of the newest backup."""
         return next(entry for entry in self.newest.files if entry.path.startswith("state/") and entry.size > 20)
+
+    @property
+    def file(self) -> str:
+        """The file of the repository that holds its content: an object of its own, or a pack."""
+        return file_of(self.state.object)
+
+    @property
+    def file_size(self) -> int:
+        return self.world.place("repository").size(self.file) or 0
 
     def forge(self, *files: FileEntry, **changes: object) -> None:
         """Write a manifest with the right hash, newer than all."""
@@ -197,7 +208,7 @@ ATTACKS = [
     a(
         "backup",
         "writes other bytes of the same length over an object",
-        lambda i: i.theirs.replace(i.state.object, b"\x00" * i.state.size),
+        lambda i: i.theirs.replace(i.file, b"\x00" * i.file_size),
         "condition",
         noticed_by=VERIFY,
         says="state/",
@@ -205,7 +216,7 @@ ATTACKS = [
     a(
         "backup",
         "empties an object",
-        lambda i: i.theirs.replace(i.state.object, b""),
+        lambda i: i.theirs.replace(i.file, b""),
         "condition",
         noticed_by=CHECK,
         says="Damaged backups",
@@ -254,7 +265,7 @@ ATTACKS = [
         noticed_by=CHECK,
         says="repository.json cannot be read",
     ),
-    a("backup", "deletes an object", lambda i: i.theirs.delete(i.state.object), "always"),
+    a("backup", "deletes an object", lambda i: i.theirs.delete(i.file), "always"),
     a("backup", "deletes the newest manifest", lambda i: i.theirs.delete(i.newest.path), "always"),
     a("backup", "deletes `repository.json`", lambda i: i.theirs.delete("repository.json"), "always"),
     a(
@@ -334,7 +345,7 @@ ATTACKS = [
     a(
         "backup",
         "marks objects for deletion",
-        lambda i: i.theirs.create("prune/orders/000002.json", mark(i.state.object)),
+        lambda i: i.theirs.create("prune/orders/000002.json", mark(i.file)),
         "always",
     ),
     a("backup", "notes that a backup was verified", lambda i: i.theirs.create(i.note("contents"), b"{}"), "always"),
@@ -385,13 +396,13 @@ ATTACKS = [
         says="1 objects go, 3,000,000 bytes",
     ),
     a("backup", "writes into the checkpoint", lambda i: i.checkpoint.replace("offsets/9", b"rubbish"), "always"),
-    a("verify", "writes over an object", lambda i: i.theirs.replace(i.state.object, b"rubbish"), "always"),
+    a("verify", "writes over an object", lambda i: i.theirs.replace(i.file, b"rubbish"), "always"),
     a("verify", "deletes the newest manifest", lambda i: i.theirs.delete(i.newest.path), "always"),
     a("verify", "forges a manifest", lambda i: i.forge(), "always"),
     a(
         "verify",
         "notes that a damaged backup was verified",
-        lambda i: (i.world.place("repository").delete(i.state.object), i.theirs.create(i.note("contents"), b"{}")),
+        lambda i: (i.world.place("repository").delete(i.file), i.theirs.create(i.note("contents"), b"{}")),
         noticed_by=VERIFY,
         says="is missing",
     ),
@@ -409,7 +420,7 @@ ATTACKS = [
         "condition",
         signed=TRUST,
     ),
-    a("restore", "writes over an object", lambda i: i.theirs.replace(i.state.object, b"rubbish"), "always"),
+    a("restore", "writes over an object", lambda i: i.theirs.replace(i.file, b"rubbish"), "always"),
     a("restore", "writes over a manifest", lambda i: i.theirs.replace(i.newest.path, b"rubbish"), "always"),
     a("restore", "deletes a backup", lambda i: i.theirs.delete(i.newest.path), "always"),
     a(
@@ -446,7 +457,7 @@ ATTACKS = [
     a(
         "prune",
         "deletes an object of a backup",
-        lambda i: i.theirs.delete(i.state.object),
+        lambda i: i.theirs.delete(i.file),
         noticed_by=CHECK,
         says="Damaged backups",
     ),
@@ -459,7 +470,7 @@ ATTACKS = [
         says="no backup",
     ),
     a("prune", "deletes `repository.json`", lambda i: i.theirs.delete("repository.json"), "always"),
-    a("prune", "writes over an object", lambda i: i.theirs.replace(i.state.object, b"rubbish"), "always"),
+    a("prune", "writes over an object", lambda i: i.theirs.replace(i.file, b"rubbish"), "always"),
     a(
         "prune",
         "writes over a manifest",
@@ -471,7 +482,7 @@ ATTACKS = [
     a(
         "prune",
         "marks objects for deletion that a backup lists",
-        lambda i: i.theirs.create("prune/orders/000002.json", mark(i.state.object)),
+        lambda i: i.theirs.create("prune/orders/000002.json", mark(i.file)),
         no_effect="a prune deletes nothing that a backup lists",
         still=pruned_and_whole,
     ),
@@ -501,7 +512,7 @@ ATTACKS = [
         lambda i: i.theirs.delete(next(iter(i.world.place("repository").walk("verified")))),
     ),
     a("prune", "deletes a hold", lambda i: i.theirs.delete(f"holds/orders/{i.newest.backup_id}/000001.json")),
-    a("keys", "deletes an object", lambda i: i.theirs.delete(i.state.object), "always"),
+    a("keys", "deletes an object", lambda i: i.theirs.delete(i.file), "always"),
     a(
         "keys",
         "writes rubbish over `repository.json`",
@@ -540,9 +551,11 @@ def test_the_page_has_the_table() -> None:
     assert len(ATTACKS) >= 25
 
 
-@pytest.fixture(scope="module")
-def made(s3_server: S3Server) -> World:
-    return World.on(s3_server)
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["format-1", "format-2"])
+def made(s3_server: S3Server, request: pytest.FixtureRequest) -> World:
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(repositories, "DEFAULT_FORMAT", request.param)
+        return World.on(s3_server)
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,13 @@ from tests.unit.backup.damage_model import Stream, settings_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 
 
-def test_on_a_disk(tmp_path: Path) -> None:
+def test_on_a_disk(repository_format: int, tmp_path: Path) -> None:
     run_state_machine_as_test(
         partial(Stream, lambda: Location(LocalStore(), str(tmp_path / uuid.uuid4().hex))), settings=settings_of(100)
     )
 
 
-def test_on_s3(s3_server: S3Server) -> None:
+def test_on_s3(repository_format: int, s3_server: S3Server) -> None:
     bucket, options = s3_server.make_bucket("histories"), s3_server.options()
     run_state_machine_as_test(
         partial(Stream, lambda: open_location(f"s3://{bucket}/{uuid.uuid4().hex}", storage_options=options)),

@@ -103,7 +103,9 @@ class Soak:
 
 
 @pytest.mark.parametrize("kind", ["local", "s3"])
-def test_every_listed_backup_can_be_restored(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_every_listed_backup_can_be_restored(
+    repository_format: int, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     environment = dict(os.environ)
     if kind == "s3":
         server: S3Server = request.getfixturevalue("s3_server")
