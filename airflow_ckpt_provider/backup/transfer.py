@@ -110,15 +110,13 @@ def in_order(
                 return
 
     threads = min(workers, len(items)) if isinstance(items, Sized) else workers
-    with ThreadPoolExecutor(max_workers=max(1, threads - 1)) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
         try:
-            helpers: list[Future[None]] = []
-            # To start a thread costs more than a file on a local disk: the calling thread is one of them, and the others are
-            # started only while there is something left to begin.
-            while len(helpers) < threads - 1 and not (all_begun or failed):
-                helpers.append(pool.submit(take_turns))
-            take_turns()
-            wait(helpers)
+            workers_begun: list[Future[None]] = []
+            # To start a thread costs more than a file on a local disk: no more of them once the last item has begun.
+            while len(workers_begun) < threads and not (all_begun or failed):
+                workers_begun.append(pool.submit(take_turns))
+            wait(workers_begun)
         except BaseException as e:  # Ctrl-C: what has not begun must not
             failed.append(e)
             raise
