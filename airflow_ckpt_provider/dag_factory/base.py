@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from airflow.sdk import DAG, BaseOperator, Context, Param
+from airflow.sdk import DAG, BaseOperator, Param
 
 from airflow_ckpt_provider.dag_factory.told import TellOfFailure
 from airflow_ckpt_provider.streams.stream import Stream
@@ -57,15 +57,8 @@ class DagsOfStreams:
 
     @property
     def of_file(self) -> dict[str, Any]:
-        """The argument that names the file of the streams."""
-        return {"streams_file": self.streams.source} if self.streams.source else {}
-
-    def named(self, names: Sequence[str]) -> list[Any]:
-        """What ``stream`` of the operators is given: names where there is a file, the streams themselves otherwise.
-
-        :param names: names of streams.
-        """
-        return list(names) if self.streams.source else [self.streams[name] for name in names]
+        """The argument that says where the streams are declared."""
+        return {"streams_file": self.streams.source or self.streams}
 
     def dag(
         self,
@@ -111,9 +104,3 @@ class DagsOfStreams:
         """
         names = [stream.name for stream in streams]
         return Param(names[0] if len(names) == 1 else None, type="string", minLength=1, enum=names, title="Stream")
-
-
-def of_run(context: Context) -> Any:
-    """The run that a context belongs to, for messages."""
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}"

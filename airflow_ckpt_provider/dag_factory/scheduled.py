@@ -59,7 +59,7 @@ class ScheduledDags(DagsOfStreams):
     def _backup(self, streams: Sequence[Stream]) -> Any:
         def make() -> None:
             @task_group(group_id="stream")
-            def each(stream: Any) -> None:
+            def each(stream: str) -> None:
                 backup = self.task(
                     CheckpointBackupOperator,
                     "back_up",
@@ -80,7 +80,7 @@ class ScheduledDags(DagsOfStreams):
                 )
                 backup >> verify
 
-            each.expand(stream=self._given(streams))
+            each.expand(stream=_names(streams))
 
         return make
 
@@ -89,7 +89,7 @@ class ScheduledDags(DagsOfStreams):
 
         def make() -> None:
             @task_group(group_id="stream")
-            def each(stream: Any) -> None:
+            def each(stream: str) -> None:
                 self.task(
                     CheckpointExpireOperator,
                     "expire",
@@ -102,7 +102,7 @@ class ScheduledDags(DagsOfStreams):
                     max_active_tis_per_dagrun=AT_ONCE,
                 )
 
-            each.expand(stream=self._given(streams))
+            each.expand(stream=_names(streams))
 
         return self.dag("retention", make, streams=streams, schedule=self.retention_schedule)
 
@@ -118,7 +118,7 @@ class ScheduledDags(DagsOfStreams):
                 self.task(
                     FleetReportOperator,
                     f"report_{number}" if number else "report",
-                    streams=self.named(names),
+                    streams=names,
                     retries=0,
                 )
 
@@ -129,7 +129,7 @@ class ScheduledDags(DagsOfStreams):
 
         def make() -> None:
             @task_group(group_id="stream")
-            def each(stream: Any) -> None:
+            def each(stream: str) -> None:
                 left = self.task(
                     KafkaTimeToLossSensor,
                     "time_to_loss",
@@ -141,14 +141,14 @@ class ScheduledDags(DagsOfStreams):
                 )
 
                 @task(task_id="alarm", retries=0, map_index_template="{{ task.op_kwargs['stream'] }}")
-                def alarm(stream: Any, report: dict[str, Any]) -> None:
+                def alarm(stream: str, report: dict[str, Any]) -> None:
                     said = f"{stream}: {report['verdict']}: {'; '.join(report['reasons'])}"
-                    tell(stream if isinstance(stream, Stream) else self.streams.named(stream), get_current_context())
+                    tell(self.streams.named(stream), get_current_context())
                     raise RuntimeError(said)
 
-                alarm(stream, left.output)
+                alarm(stream=stream, report=left.output)
 
-            each.expand(stream=self._given(streams))
+            each.expand(stream=_names(streams))
 
         return self.dag("watch", make, streams=streams, schedule=self.report_every)
 
@@ -197,8 +197,9 @@ class ScheduledDags(DagsOfStreams):
 
         return self.dag("drill", make, streams=streams, schedule=self.drill_schedule)
 
-    def _given(self, streams: Sequence[Stream]) -> list[Any]:
-        return self.named([stream.name for stream in streams])
+
+def _names(streams: Sequence[Stream]) -> list[str]:
+    return [stream.name for stream in streams]
 
 
 def _drill(stream: Stream) -> list[str]:

@@ -32,8 +32,7 @@ class TellOfFailure:
         from airflow_ckpt_provider.notifications.recovery_advice import recovery_advice
 
         recovery_advice(context)
-        given = getattr(context.get("task"), "stream", None)
-        stream = given if isinstance(given, Stream) else self._streams.get(text(given) or "")
+        stream = self._streams.get(text(getattr(context.get("task"), "stream", None)) or "")
         if stream is not None:
             tell(stream, context)
 

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.streams.parameters import COMPANIONS, parameters_of
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import Streams
 
 if TYPE_CHECKING:
     import jinja2
@@ -30,7 +31,8 @@ class DeclaredOperator(BaseOperator):
 
     :param stream: name of a declared stream, or a :class:`~airflow_ckpt_provider.streams.stream.Stream`; ``None``: all
         parameters are given. (templated)
-    :param streams_file: the file that declares it; ``None``: the one of ``streams`` in the section ``[ckpt]``.
+    :param streams_file: the file that declares it, or :class:`~airflow_ckpt_provider.streams.streams.Streams` made in Python;
+        ``None``: the file of ``streams`` in the section ``[ckpt]``.
     """
 
     template_fields: Sequence[str] = ("stream",)
@@ -48,7 +50,9 @@ class DeclaredOperator(BaseOperator):
         object.__setattr__(self, "_given", frozenset(kwargs))
         return self
 
-    def __init__(self, *, stream: str | Stream | None = None, streams_file: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, stream: str | Stream | None = None, streams_file: str | Streams | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.stream = stream
         self.streams_file = streams_file
@@ -99,7 +103,11 @@ class DeclaredOperator(BaseOperator):
         if isinstance(self.stream, Stream):
             return self.stream
         name = text(self.stream)
-        return configured_streams(self.streams_file).named(name) if name else None
+        return self.declared_streams().named(name) if name else None
+
+    def declared_streams(self) -> Streams:
+        """All streams that are declared."""
+        return self.streams_file if isinstance(self.streams_file, Streams) else configured_streams(self.streams_file)
 
     def _is_unset(self, field: str) -> bool:
         value = getattr(self, field, None)

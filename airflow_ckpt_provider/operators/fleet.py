@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
@@ -222,7 +221,7 @@ class FleetReportOperator(RepositoryOperator):
     def _declared(self) -> list[DeclaredStream]:
         one = self.declared_stream()
         names = [each for each in self.streams if isinstance(each, str)]
-        known = configured_streams(self.streams_file) if names else None
+        known = self.declared_streams() if names else None
         found = [known.named(each) if known and isinstance(each, str) else each for each in self.streams]
         return [each for each in (*found, one) if isinstance(each, DeclaredStream)]
 

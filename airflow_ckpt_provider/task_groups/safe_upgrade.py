@@ -39,6 +39,7 @@ from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import Streams
 
 #: Makes a task of yours, given its id.
 MakeTask = Callable[[str], BaseOperator]
@@ -56,7 +57,7 @@ def safe_upgrade(
     checkpoint: str | None = None,
     repository: str | None = None,
     stream: str | Stream | None = None,
-    streams_file: str | None = None,
+    streams_file: str | Streams | None = None,
     stop: MakeTask | None,
     deploy: MakeTask,
     start: MakeTask,
@@ -125,7 +126,7 @@ def safe_upgrade(
     :param repository: URI of the repository for backups and the record of the upgrade. (templated)
     :param stream: name of a declared stream, for all that is not given here: places, connections, sinks, the driver's logs.
         (templated)
-    :param streams_file: the file that declares it; ``None``: the one of ``streams`` in the section ``[ckpt]``.
+    :param streams_file: the file that declares it, or streams of Python; ``None``: that of ``streams`` in the section ``[ckpt]``.
     :param stop: makes the task that stops the stream; ``None`` in the mode ``last-state``.
     :param deploy: makes the task that puts the new code in place.
     :param start: makes the task that starts whatever code is in place; it returns once the driver runs.

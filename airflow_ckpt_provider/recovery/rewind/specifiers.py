@@ -141,15 +141,15 @@ def _shifted(targets: list[RewindTarget], by: int, newest: int) -> Resolved:
 
 
 def _ended_by(targets: list[RewindTarget], when: datetime, asked: str) -> Resolved:
-    timed = [t for t in targets if t.ended]
+    timed = [(t, t.ended) for t in targets if t.ended]
     if not timed:
         raise RefusedError("no reachable batch has a time", hint="continuous mode logs none; use --to-batch")
-    before = [t for t in timed if t.ended and t.ended <= when]
+    before = [t for t, ended in timed if ended <= when]
     if not before:
-        first = timed[0]
+        first, ended = timed[0]
         raise RefusedError(
             f"no reachable batch had ended at {asked} ({format_time(when)}); the oldest, batch {first.batch_id}, ended "
-            f"at {format_time(first.ended)}",
+            f"at {format_time(ended)}",
             hint="choose a later time, or go back to an older backup (--repository)",
         )
     if when > datetime.now(UTC):

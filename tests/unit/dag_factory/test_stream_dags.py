@@ -92,7 +92,8 @@ def test_a_form_cannot_be_sent_without_a_stream_and_can_with_one(dags: dict[str,
             if not jsonschema.Draft202012Validator(param["schema"]).is_valid(checked[name])
         ]
 
-    filled = {"stream": "orders", **({"version": "2.7"} if kind == "upgrade" else {})}
+    # Only one stream can be upgraded, so it is filled in.
+    filled = {"version": "2.7"} if kind == "upgrade" else {"stream": "orders"}
     assert wrong({}) == list(filled)
     assert wrong(filled) == []
     assert wrong({**filled, "stream": "ordres"}) == ["stream"]
@@ -164,6 +165,17 @@ def test_a_task_can_be_changed_and_tasks_added_around(tmp_path: Path) -> None:
     assert "my_report" in made
     assert "ckpt_report" not in made
     assert made["ckpt_undo"].tags == {"data", "gold"}
+
+
+def test_streams_of_python_need_no_file() -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    streams = [Stream(name, checkpoint=f"/checkpoints/{name}", repository="/backups") for name in ("orders", "clicks")]
+    for dag in stream_dags(streams).values():
+        DagSerialization.to_dict(dag)
+        for task in dag.tasks:
+            if isinstance(task, DeclaredOperator):
+                assert task.declared_streams()["clicks"] is streams[1]
 
 
 def test_each_stream_can_have_dags_of_its_own(tmp_path: Path) -> None:
