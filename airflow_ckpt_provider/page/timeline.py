@@ -114,6 +114,8 @@ def timeline(row: StreamRow, backups: Sequence[BackupPoint], changes: Iterable[C
     reach = [each for each in [*whole, oldest] if each is not None]
     # Older than the sources' rows a restore begins with rows that are gone.
     good = [each for each in reach if endless or (kept is not None and each >= kept)]
+    if kept and oldest and row.newest and oldest < kept < row.newest:
+        good.append(kept)  # the checkpoint has batches from there on
     batches = span(oldest, row.newest)
     return Timeline(
         begin=begin,
@@ -124,7 +126,8 @@ def timeline(row: StreamRow, backups: Sequence[BackupPoint], changes: Iterable[C
         backups=_apart([BackupMark(x(point.batch_time), point) for point in dated if point.batch_time]),
         sources=span(kept, end),
         sources_endless=endless,
-        window=span(min(good), end) if good else None,
+        # After its newest batch there is nothing of the stream to recover.
+        window=span(min(good), max([*good, *([row.newest] if row.newest else [])])) if good else None,
         changes=tuple(ChangeMark(x(change.at), change) for change in changed if change.at),
     )
 

@@ -9,6 +9,7 @@ import tests.throwaway_airflow  # isort: skip  # noqa: F401
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import hold, note_verification
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
@@ -51,10 +53,9 @@ def place() -> Iterator[Path]:
 def _filled(place: Path) -> Path:
     checkpoint = unpack(place / "checkpoints" / "orders")
     repository = Repository.open_or_create(open_location(str(place / "backups")))
-    made = [
-        create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, name="orders", reason=reason).manifest
-        for reason in ("hourly", "before 2.7", "hourly")
-    ]
+    _spread(checkpoint)
+    reasons = {1: "nightly", 3: "before 2.7", NEWEST: "nightly"}
+    made = [_backed_up(checkpoint, repository, newest, reason) for newest, reason in reasons.items()]
     hold(repository, made[1], reason="until 2.7 has run a week")
     note_verification(repository, verify_backup(repository, made[0], read_data=ReadData.parse("all")))
     fleet = inspect_fleet(discover([open_location(str(place / "checkpoints"))]), repository)
@@ -63,12 +64,39 @@ def _filled(place: Path) -> Path:
     # As a guard with a broker would have found it.
     (report,) = (place / "backups" / "reports").iterdir()
     told = json.loads(report.read_text())
-    told["streams"][0]["time_to_loss"] = {"seconds": 9 * 86400.0, "known": True, "verdict": "SAFE", "reasons": []}
+    told["streams"][0]["time_to_loss"] = {"seconds": 14 * 3600.0, "known": True, "verdict": "SAFE", "reasons": []}
     report.write_text(json.dumps(told))
     rows = [_row(number, now) for number in range(_STREAMS)]
     document = {"format": "airflow-ckpt-fleet-report", "version": 1, "writer": "others", "looked_at": now.isoformat()}
     repository.location.replace("reports/others.json", json.dumps({**document, "streams": rows}).encode())
     return place
+
+
+def _spread(checkpoint: Path) -> None:
+    """Put the batches four hours apart: Spark wrote all of them within seconds."""
+    now = datetime.now(UTC)
+    for batch in range(NEWEST + 1):
+        log = checkpoint / "offsets" / str(batch)
+        at = int((now - timedelta(hours=4 * (NEWEST - batch), minutes=2)).timestamp() * 1000)
+        log.write_text(re.sub(r'"batchTimestampMs":\d+', f'"batchTimestampMs":{at}', log.read_text(), count=1))
+        (log.parent / f".{batch}.crc").unlink(missing_ok=True)
+
+
+def _backed_up(checkpoint: Path, repository: Repository, newest: int, reason: str) -> Manifest:
+    """Take the backup as when a batch was the newest."""
+    later = [
+        file
+        for directory in ("offsets", "commits")
+        for file in (checkpoint / directory).iterdir()
+        if file.name.isdigit() and int(file.name) > newest
+    ]
+    for file in later:
+        file.rename(file.with_name(f".{file.name}.later"))
+    made = create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, name="orders", reason=reason)
+    for file in later:
+        file.with_name(f".{file.name}.later").rename(file)
+    assert made.manifest.batch_id == newest
+    return made.manifest
 
 
 def _row(number: int, now: datetime) -> dict[str, Any]:
@@ -201,7 +229,9 @@ def test_a_point_of_the_batches_opens_a_form_for_a_rewind(page: Any, airflow: Re
     page.locator("svg a[aria-label^='Rewind to ']").first.click()
     assert page.locator("[name=checkpoint]").input_value() == str(place / "checkpoints" / "orders")
     assert page.locator("[name=to]").input_value() == "to_datetime"
-    assert page.locator("[name=value]").input_value() == "2026-11-21T11:13:05+00:00"
+    oldest = json.loads(next((place / "backups" / "reports").glob("fleet*")).read_text())["streams"][0]["oldest"]
+    value = datetime.fromisoformat(page.locator("[name=value]").input_value())
+    assert value == datetime.fromisoformat(oldest["batch_time"]).replace(microsecond=0)
 
 
 def test_the_colours_can_be_read_and_nothing_is_blocked(page: Any, airflow: RealAirflow) -> None:

@@ -62,6 +62,7 @@ def test_all_that_is_drawn_is_inside_and_in_order() -> None:
         (row(left=None, known=False), [9, 5], None),  # not known
         (row(left=0.0), [9, 5], None),  # gone already
         (row(), [], 2.0),  # the checkpoint's own batches
+        (row(oldest=10 * HOUR), [9], 6.0),  # of these, the ones whose rows are there
         (row(oldest=None), [9], None),
     ],
 )
@@ -69,6 +70,15 @@ def test_the_window(given: StreamRow, backups: list[float], since: float | None)
     found = timeline(given, [backup(n) for n in backups], [])
     assert found is not None
     assert (found.window.begin if found.window else None) == (None if since is None else NOW - since * HOUR)
+
+
+def test_the_window_ends_with_the_newest_batch() -> None:
+    values = {"name": "orders", "looked_at": NOW.isoformat(), "batch_time": (NOW - 2 * HOUR).isoformat()}
+    left = {"seconds": 86400.0, "known": True, "verdict": "SAFE", "reasons": []}
+    found = timeline(StreamRow.of({**values, "time_to_loss": left}, NOW), [backup(5)], [])
+    assert found is not None
+    assert found.window is not None
+    assert (found.window.begin, found.window.end) == (NOW - 5 * HOUR, NOW - 2 * HOUR)
 
 
 def test_a_damaged_backup_is_drawn_and_does_not_widen_the_window() -> None:
