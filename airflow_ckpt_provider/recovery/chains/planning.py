@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.repository import new_plan_id
@@ -18,7 +17,7 @@ from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL, moved_entries
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, ReadStream, named_streams, read_stream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import batch_of_version
-from airflow_ckpt_provider.recovery.rewind.downstream import downstream_of
+from airflow_ckpt_provider.recovery.rewind.downstream import readers_among, streams_in
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, resolve
@@ -100,13 +99,14 @@ def plan_chain(
             )
             part = replace(part, rewind=plan, undo_needs=_undo_needs(chain, stream, choices, plan))
         parts.append(part)
+    others, unread = _others(chain, choices, look_in)
     return ChainPlan(
         plan_id=made,
         target=str(specifier),
         begins_with=tuple(first),
         parts=tuple(parts),
-        notes=tuple(_notes(choices, wanted)),
-        others=_others(chain, choices, look_in),
+        notes=(*_notes(choices, wanted), *unread),
+        others=others,
     )
 
 
@@ -250,8 +250,13 @@ def _notes(choices: Mapping[str, Choice], wanted: Mapping[str, Sequence[int]]) -
             yield f"{name} reads on behind the rollback ({sources}); batch {choice.batch_id + 1} is planned anew"
 
 
-def _others(chain: Chain, choices: Mapping[str, Choice], look_in: Iterable[Location]) -> tuple[str, ...]:
-    """Streams that were not named and read a table that goes back, among the neighbours of the named checkpoints."""
+def _others(
+    chain: Chain, choices: Mapping[str, Choice], look_in: Iterable[Location]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Streams that were not named and read a table that goes back, and those of which that is not known.
+
+    Looked for among the neighbours of the named checkpoints. Readers of Iceberg tables and of files are not found.
+    """
     named = {plain_uri(stream.stream.checkpoint.uri) for stream in chain.streams.values()}
     places: dict[str, Location] = {place.uri: place for place in look_in}
     for stream in chain.streams.values():
@@ -260,12 +265,18 @@ def _others(chain: Chain, choices: Mapping[str, Choice], look_in: Iterable[Locat
         if parent:
             beside = Location(place.store, parent)
             places.setdefault(beside.uri, beside)
+    streams, unread = [], []
+    for place in places.values():
+        try:
+            there, not_known = streams_in([place], but=named)
+        except (StorageError, OSError) as e:
+            there, not_known = [], [f"{place} could not be searched for streams that are not named: {e}"]
+        streams += there
+        unread += not_known
     found: list[str] = []
     for name, choice in choices.items():
         for asked, report in zip(chain.streams[name].asked, choice.reports, strict=True):
             back = report.rollback
             if asked.history and asked.history.format == "delta" and back and back.to_version != back.from_version:
-                for place in places.values():
-                    with suppress(StorageError, OSError):  # the neighbours may be nobody's business
-                        found += downstream_of(asked.history, back, [place], but=named)
-    return tuple(dict.fromkeys(found))
+                found += readers_among(streams, asked.history, back)
+    return tuple(dict.fromkeys(found)), tuple(unread)

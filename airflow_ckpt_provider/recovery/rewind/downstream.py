@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
@@ -17,30 +18,40 @@ from airflow_ckpt_provider.sinks.report import SinkRollback
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 
-def downstream_of(
-    history: TableHistory, rollback: SinkRollback, places: Iterable[Location], *, but: Collection[str] = ()
-) -> tuple[str, ...]:
+def downstream_of(history: TableHistory, rollback: SinkRollback, places: Iterable[Location]) -> tuple[str, ...]:
     """Say what the rollback of a table does to the streams that read it; one sentence for each.
 
     :param history: the table's log.
     :param rollback: what is planned.
     :param places: checkpoints, or folders whose sub-folders are checkpoints.
-    :param but: checkpoints that go back with the table, as :func:`~airflow_ckpt_provider.storage.location.plain_uri` has them.
     """
-    found = []
-    for place in places:
-        for checkpoint in _checkpoints(place):
-            if but and plain_uri(checkpoint.location.uri) in but:
-                continue
-            try:
-                progress = checkpoint.progress()
-            except NotACheckpointError:
-                continue
-            except UnreadableLogError as e:
-                found.append(f"downstream: {checkpoint.location} cannot be read ({e.message}): UNKNOWN")
-                continue
-            found += _of_stream(history, rollback, checkpoint, progress)
-    return tuple(found)
+    streams, unread = streams_in(places)
+    return (*unread, *readers_among(streams, history, rollback))
+
+
+def streams_in(places: Iterable[Location], *, but: Collection[str] = ()) -> tuple[list[Progress], list[str]]:
+    """How far the streams in some places are, and in words which checkpoints cannot be read.
+
+    :param places: checkpoints, or folders whose sub-folders are checkpoints.
+    :param but: checkpoints to leave out, as :func:`~airflow_ckpt_provider.storage.location.plain_uri` has them.
+    """
+
+    def read(checkpoint: Checkpoint) -> Progress | str | None:
+        try:
+            return checkpoint.progress()
+        except NotACheckpointError:
+            return None
+        except UnreadableLogError as e:
+            return f"downstream: {checkpoint.location} cannot be read ({e.message}): UNKNOWN"
+
+    wanted = [c for place in places for c in _checkpoints(place) if plain_uri(c.location.uri) not in but]
+    found = in_parallel(read, wanted)
+    return [each for each in found if isinstance(each, Progress)], [each for each in found if isinstance(each, str)]
+
+
+def readers_among(streams: Iterable[Progress], history: TableHistory, rollback: SinkRollback) -> list[str]:
+    """What the rollback of a table does to those of some streams that read it; one sentence for each."""
+    return [sentence for progress in streams for sentence in _of_stream(history, rollback, progress)]
 
 
 def _checkpoints(place: Location) -> list[Checkpoint]:
@@ -50,9 +61,7 @@ def _checkpoints(place: Location) -> list[Checkpoint]:
     return [Checkpoint.at(place / name) for name in listing.directories]
 
 
-def _of_stream(
-    history: TableHistory, rollback: SinkRollback, checkpoint: Checkpoint, progress: Progress
-) -> Iterable[str]:
+def _of_stream(history: TableHistory, rollback: SinkRollback, progress: Progress) -> Iterable[str]:
     for source in progress.sources:
         offset = source.offset
         if not isinstance(offset, DeltaOffset) or offset.table_id != history.table_id:
@@ -67,6 +76,6 @@ def _of_stream(
             else ""
         )
         yield (
-            f"downstream: {checkpoint.location} reads this table (source {source.source}): {passed_on}it stops at version "
+            f"downstream: {progress.uri} reads this table (source {source.source}): {passed_on}it stops at version "
             f"{history.newest + 1}, the rollback (DELTA_SOURCE_IGNORE_DELETE), unless it has skipChangeCommits: WILL_FAIL"
         )

@@ -150,6 +150,13 @@ class TestThePlan:
             carry_out(chained.streams("bronze", "silver"))
         assert not is_sealed(chained, "silver")
 
+    def test_a_neighbour_that_cannot_be_read(self, chained: Chained) -> None:
+        """It may read the table or not: the plan says so, and does not ask for more."""
+        plant(chained.checkpoint("other"), {"metadata": b"{}", "offsets/0": b"v1", "commits/0": b"v1"})
+        plan = plan_of(chained.streams())
+        assert plan.others == ()
+        assert any(f"{chained.checkpoint('other')} cannot be read" in note for note in plan.notes)
+
     def test_queries_of_one_application(self, chained: Chained) -> None:
         """They read nothing of each other: each goes to its own batch of that time, and a batch number is for one alone."""
         both = chained.streams("bronze", "gold")
