@@ -56,6 +56,10 @@ class ChainOutcome(RecoveryOutcome):
     seconds: float
     already_done: bool
 
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON."""
+        return {**RecoveryOutcome.to_json(self), "streams": [dict(stream) for stream in self.streams]}
+
 
 def apply_chain(
     streams: Sequence[ChainStream],
