@@ -106,6 +106,15 @@ class History:
         newest = self.ckpt.progress().latest_committed
         return -1 if newest is None else newest
 
+    @property
+    def oldest_told(self) -> int:
+        left = new_commits(self.out, -1)
+        if left[0][0] == 0:
+            return 0
+        txns = (action["txn"] for _, actions in left for action in actions if "txn" in action)
+        ids = {self.query_id, self.id_in_table}
+        return min((int(txn["version"]) for txn in txns if txn["appId"] in ids), default=self.newest + 1)
+
     def plan(self, batch: int, policy: SinkPolicy) -> RewindPlan:
         to = Specifier("to_batch", str(batch))
         return plan_rewind(self.ckpt, to, sink=self.sink, sink_exit=policy, guards=())

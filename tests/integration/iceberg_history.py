@@ -137,6 +137,16 @@ class IcebergHistory:
         newest = self.ckpt.progress().latest_committed
         return -1 if newest is None else newest
 
+    @property
+    def oldest_told(self) -> int:
+        metadata = self.metadata()
+        snapshots = {int(s["snapshot-id"]): s for s in metadata.get("snapshots") or ()}
+        line = [snapshots[id_] for id_ in line_of(metadata)]
+        if not line or (line[0].get("parent-snapshot-id") is None and line[0].get("sequence-number", 1) == 1):
+            return 0
+        told = (int(s["summary"][EPOCH_ID]) for s in line if EPOCH_ID in s["summary"])
+        return min(told, default=self.newest + 1)
+
     def plan(self, batch: int, policy: SinkPolicy) -> RewindPlan:
         to = Specifier("to_batch", str(batch))
         return plan_rewind(self.ckpt, to, sink=self.sink, sink_exit=policy, guards=())
