@@ -136,6 +136,8 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         "sink_policy",
         "txn_app_id",
         "sink_options",
+        "databricks_conn_id",
+        "warehouse_id",
         "spark_conn_id",
         "spark_settings",
         "accept",
