@@ -31,7 +31,7 @@ from airflow_ckpt_provider.backup.notes import forget_notes, noted_ids
 from airflow_ckpt_provider.backup.packing import PACK_SIZE
 from airflow_ckpt_provider.backup.prune_marks import finish, read_marks, write_mark, written_at
 from airflow_ckpt_provider.backup.reads import tidy_reads
-from airflow_ckpt_provider.backup.repack import PackUse, pack_use, repack, unproven
+from airflow_ckpt_provider.backup.repack import PackUse, pack_use, repack, tidy_moved, unproven
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
@@ -461,5 +461,7 @@ def _tidy(repository: Repository, name: str, listed: Listed, damaged: DamagedObj
         manifests = {manifest_path(name, backup_id) for backup_id in listed.backup_ids}
         forget_damaged(repository.location, name, damaged, listed=listed.objects | manifests)
         tidy_reads(repository.location, name)
+        if repository.packs:
+            tidy_moved(repository, name, listed)
     except StorageError as e:
         log.warning("what is known of objects of %s is not tidied up: %s", name, e.message)

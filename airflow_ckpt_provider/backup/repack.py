@@ -185,3 +185,19 @@ def unproven(repository: Repository, listed: Listed, going: Collection[str], mov
     for damage in damaged:
         log.warning("%s stays: what was moved from it is not whole: %s", file_of(damage.path), damage.message)
     return {file_of(damage.path) for damage in damaged}
+
+
+def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:
+    """Delete the records of contents that no manifest lists any more at their old places.
+
+    The newest stays, so that no number comes back; and what stands in the place of a record whose repack was given up.
+    """
+    moved = read_moved(repository.location, name)
+    needed: set[str] = set()
+    for path in listed.objects:
+        while path not in needed and (further := moved.paths.get(path)):
+            needed.add(path)
+            path = further
+    for record, says in sorted(moved.records.items())[:-1]:
+        if says and needed.isdisjoint(says):
+            repository.location.delete(record)

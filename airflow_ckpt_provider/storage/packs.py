@@ -121,12 +121,12 @@ class Moved:
     """Where contents are whose packs were packed anew.
 
     :param paths: path of a content -> its new path.
-    :param records: paths of the records.
+    :param records: path of each record -> what it says; nothing in the place of one whose repack was given up.
     :param number: of the newest record; 0 where there is none.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
-    records: tuple[str, ...] = ()
+    records: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     number: int = 0
 
     def now(self, path: str) -> str:
@@ -147,15 +147,15 @@ def read_moved(repository: Location, name: str) -> Moved:
     """
     files = sorted(f.path for f in repository.list(f"{MOVED}/{name}").files if _is_record(f.path))
     paths: dict[str, str] = {}
+    records: dict[str, dict[str, str]] = {}
     for path in files:
         try:
-            found = _parsed(repository, name, path)
+            records[path] = found = _parsed(repository, name, path)
         except UntrustedError:
             continue
-        paths = (
-            found | paths
-        )  # the first record of a content counts: what it names is what prunes have left alone since
-    return Moved(paths, tuple(files), max((int(p.rpartition("/")[2][:-5]) for p in files), default=0))
+        # The first record of a content counts: what it names is what prunes have left alone since.
+        paths = found | paths
+    return Moved(paths, records, max((int(p.rpartition("/")[2][:-5]) for p in files), default=0))
 
 
 def moved_document(moved: Mapping[str, str]) -> dict[str, object]:

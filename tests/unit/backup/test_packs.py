@@ -32,6 +32,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import ReadData, check_contents, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
@@ -201,6 +202,25 @@ class TestBothFormats:
         assert plan_prune(repository).objects == 0
         # The stored one of format 2 was packed anew once: what a manifest lists is elsewhere.
         assert len(read_moved(repository.location, "orders").paths) == (3 if version == 2 else 0)
+
+
+def test_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def init(*options: str) -> tuple[int, str]:
+        code = main(["init", str(tmp_path / "backups"), "--json", *options])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    code, text = init()
+    made = json.loads(text)
+    assert (code, made["format"], made["created"]) == (0, 1, True)
+    code, text = init("--format", "2")
+    raised = json.loads(text)
+    assert (code, raised["format"], raised["created"], raised["id"]) == (0, 2, False, made["id"])
+    code, text = init()
+    assert (code, json.loads(text)["format"]) == (0, 2)
+    code, text = init("--format", "1")
+    assert code != 0
+    assert "cannot become one of format 1 again" in text
 
 
 class TestEncrypted:
@@ -456,6 +476,24 @@ class TestForged:
 
 
 class TestCopy:
+    def test_killed_before_each_write_the_same_command_finishes(self) -> None:
+        for writes in range(20):
+            place = in_memory()
+            source = packed_repository(place)
+            made = back_up(place, with_big_files(stream())).manifest
+            life = Life(writes)
+            Repository.open_or_create(place / "second", format=2)
+            with suppress(Killed):
+                copy_backups(source, Repository.open(watched(place / "second", life.before)[0]), [made])
+            target = Repository.open(place / "second")
+            copy_backups(source, target, [made])
+            assert verify_backup(target, target.manifest(), read_data=ALL).ok
+            assert restored(target, target.manifest(), place / "target") == files_in(made, place)
+            assert packs_of(target) == packs_of(source), "what was copied already is found"
+            if not life.dead:
+                return
+        raise AssertionError("it never ended")
+
     @pytest.mark.parametrize("target_format", [1, 2])
     @pytest.mark.parametrize("source_format", [1, 2])
     def test_between_formats(self, place: Location, source_format: int, target_format: int) -> None:
@@ -600,6 +638,23 @@ class TestPrune:
         assert moved not in packs_of(repository)
         assert files_in(made, place) == right
         assert verify_backup(repository, made, read_data=ALL).ok
+
+    def test_records_go_when_no_manifest_needs_them(self, place: Location) -> None:
+        """But for the newest: its number must not come back."""
+        repository, made = mostly_garbage(place)
+        apply_prune(repository, plan_prune(repository))
+        (moved,) = {file_of(path) for path in read_moved(repository.location, "orders").paths.values()}
+        assert repack.repack(repository, "orders", [moved], made_by="a test")[0] == {moved}
+        apply_prune(repository, plan_prune(repository))
+        assert len(read_moved(repository.location, "orders").records) == 2, (
+            "the manifest lists what the first one moved"
+        )
+        assert verify_backup(repository, made, read_data=ALL).ok
+        after = back_up(place, stream(7)).manifest
+        expire_and_prune(repository)
+        assert list(read_moved(repository.location, "orders").records) == ["moved/orders/000002.json"]
+        assert verify_backup(repository, after, read_data=ALL).ok
+        assert restored(repository, after, place / "target") == files_in(after, place)
 
     def test_killed_before_each_write_nothing_is_lost_and_the_next_one_finishes(self) -> None:
         killed = 0
