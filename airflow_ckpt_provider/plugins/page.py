@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import AirflowPlugin, conf
@@ -39,14 +39,14 @@ def page_address(path: str = "") -> str:
     return f"{prefix}/ckpt/{path}"
 
 
-class CheckpointPagePlugin(AirflowPlugin):  # type: ignore[misc]
+class CheckpointPagePlugin(AirflowPlugin):
     """Adds *Browse > Checkpoints*."""
 
     name = "ckpt"
-    fastapi_apps: ClassVar[list[Any]] = [
+    fastapi_apps: list[Any] = [  # noqa: RUF012  # as Airflow declares it
         {"app": _AtFirstRequest(), "url_prefix": "/ckpt", "name": "Checkpoints"},
     ]
-    external_views: ClassVar[list[Any]] = [
+    external_views: list[Any] = [  # noqa: RUF012
         {
             "name": "Checkpoints",
             "href": page_address(),
