@@ -74,7 +74,7 @@ class ScheduledDags(DagsOfStreams):
                     CheckpointVerifyOperator,
                     "verify",
                     stream=stream,
-                    backup_id=backup.output["backup_id"],
+                    backup_id=backup.output["backup_id"],  # type: ignore[index]  # an XComArg can be
                     map_index_template="{{ task.stream }}",
                     max_active_tis_per_dagrun=AT_ONCE,
                 )
@@ -146,7 +146,7 @@ class ScheduledDags(DagsOfStreams):
                     tell(self.streams.named(stream), get_current_context())
                     raise RuntimeError(said)
 
-                alarm(stream=stream, report=left.output)
+                alarm(stream=stream, report=left.output)  # type: ignore[arg-type]  # an XComArg becomes one
 
             each.expand(stream=_names(streams))
 
@@ -225,9 +225,9 @@ def _watch(stream: Stream) -> StreamEventTrigger:
         checkpoint=stream.checkpoint,
         checkpoint_conn_id=parameters_of(stream).get("checkpoint_conn_id"),
         stuck_after=watch.stuck_after.total_seconds(),
-        behind_after=watch.behind_after and watch.behind_after.total_seconds(),
+        behind_after=watch.behind_after.total_seconds() if watch.behind_after else None,
         max_gap=watch.max_gap,
-        silent_after=watch.silent_after and watch.silent_after.total_seconds(),
+        silent_after=watch.silent_after.total_seconds() if watch.silent_after else None,
     )
 
 

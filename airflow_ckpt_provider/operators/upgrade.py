@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
 from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
@@ -61,7 +61,9 @@ class UpgradeBeginOperator(UpgradeSinkOperator):
             accepted = self._accepted()
             way_back = self._dry_run(checkpoint)
             way_back.check(accepted)
-            baseline = stream_baseline(self.checkpoint, text(self.checkpoint_conn_id), **(self.driver_logs or {}))
+            baseline = stream_baseline(
+                required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id), **(self.driver_logs or {})
+            )
             about = {"mode": self.mode, "version": text(self.version) or "", "baseline": baseline}
             about |= {"accepted": list(accepted), "way_back": way_back.to_json()}
             begun = begin(checkpoint, repository, name, run, **about)

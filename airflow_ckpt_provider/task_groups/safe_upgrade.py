@@ -206,7 +206,7 @@ def safe_upgrade(
         every={"retries": retries, "retry_delay": retry_delay, "stream": stream, "streams_file": streams_file},
     )
     # The guard's own default would be the connection kafka_default.
-    kafka = {"kafka_config_id": kafka_config_id} if kafka_config_id else {}
+    kafka: dict[str, Any] = {"kafka_config_id": kafka_config_id} if kafka_config_id else {}
     rest = {"condition": "drained", "quiet_for": quiet_for, "poll_interval": quiet_for, "timeout": rest_timeout}
     health = {"timeout": 3600.0, "catching_up": True, **(health or {})}
     logs = {key: health[key] for key in ("progress_log", "error_log", "progress_log_conn_id") if key in health}

@@ -129,7 +129,7 @@ class TestSilence:
         assert world.awake == pytest.approx(3000.0)
         assert proof.words == (
             "no file changed for 3000 s, more than 3 times the longest of the pauses between the newest 101 batches "
-            "(1000.0 s, in 25.0 h)"
+            "(1000.0 s, in 1 d 1 h)"
         )
 
     def test_never_less_than_a_minute(self) -> None:

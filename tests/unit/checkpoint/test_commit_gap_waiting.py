@@ -178,7 +178,7 @@ def test_stuck_when_nothing_is_written_any_more() -> None:
     assert answer.state is State.STUCK
     assert answer.message == (
         "memory://ck/orders is stuck: batch 3 was begun and is not committed, and nothing was written to offsets/, "
-        "commits/ or state/ for 10 min (newest logged batch 3, newest committed 2)"
+        "commits/ or state/ for 10 min 6 s (newest logged batch 3, newest committed 2)"
     )
     assert answer.hint == "see whether the query still runs, and what its driver and its sink wait for"
 

@@ -64,7 +64,7 @@ def test_wrong_usage(checkpoint: Path, argv: list[str]) -> None:
     [
         (["--batch", "77"], "committed and still in the log: batches 0 to 5"),
         (["--to-datetime", "noon"], "'noon' is not a time"),
-        (["--by-duration", "P"], "'P' is not a duration"),
+        (["--by-duration", "P"], "the duration is 'P', which is no duration"),
         (["--partitions", "orders=3"], "reads no topic 'orders'"),
         (["--table", "0=/tmp"], "source '0' reads no Delta table"),
     ],

@@ -76,7 +76,7 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 def test_no_length_of_time(text: str) -> None:
     with pytest.raises(RefusedError) as e:
         parse_seconds(text, field="max_downtime")
-    assert str(e.value).startswith(f"max_downtime is {text!r}\nHINT: ")
+    assert str(e.value).startswith(f"max_downtime is {text!r}, which is no duration\nHINT: ")
 
 
 @pytest.mark.parametrize(

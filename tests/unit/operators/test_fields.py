@@ -58,8 +58,8 @@ def test_seconds(value: timedelta | float, expected: float) -> None:
     assert seconds(value, "quiet_for").total_seconds() == expected
 
 
-@pytest.mark.parametrize("value", [-1, None, "5m", True, float("nan"), float("inf"), timedelta(seconds=-1)])
+@pytest.mark.parametrize("value", [-1, None, "soon", True, float("nan"), float("inf"), timedelta(seconds=-1)])
 def test_no_seconds(value: Any) -> None:
     with pytest.raises(RefusedError) as e:
         seconds(value, "quiet_for")
-    assert str(e.value) == f"quiet_for is {value!r}\nHINT: give seconds or a timedelta, from 0 s up"
+    assert str(e.value) == f"quiet_for is {value!r}\nHINT: give seconds or a duration such as 90s or 1h, from 0 s up"
