@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.system.conftest import RunDag, result, states
+from tests.system.conftest import Answer, RunDag, result, states
 from tests.unit.checkpoint.builders import logs, plant
 
 pytestmark = pytest.mark.airflow
@@ -197,3 +197,17 @@ def test_an_alarm_names_the_stream_and_tells_its_notifiers(load: Load, run_dag: 
     run = run_dag(dags["ckpt_watch"])
     assert mapped(run, "stream.alarm") == {"clicks": "failed"}
     assert told.read_text() == "stream.alarm"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("choice", "becomes"), [("Reject", "skipped"), ("Approve", "success")])
+def test_nothing_is_stopped_or_changed_before_the_approval(
+    load: Load, run_dag: RunDag, answer: Answer, tmp_path: Path, choice: str, becomes: str
+) -> None:
+    dags = load(f"    stop: echo stop >> {tmp_path}/acts\n")
+    run_dag(dags["ckpt_backup_daily"])
+    (tmp_path / "checkpoints" / "clicks").rename(tmp_path / "lost")
+    answer("ckpt_restore", choice)
+    run = run_dag(dags["ckpt_restore"], run_conf={"stream": "clicks", "mode": "apply"})
+    assert states(run)["restore"] == states(run)["stop"] == becomes
+    assert (tmp_path / "checkpoints" / "clicks").exists() is (tmp_path / "acts").exists() is (choice == "Approve")
