@@ -21,6 +21,11 @@ def chained(tmp_path: Path) -> Chained:
     return Chained(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Chained:
+    return Chained(tmp_path_factory.mktemp("untouched"))
+
+
 def operator(chained: Chained, **fields: Any) -> ChainRewindOperator:
     given = {"streams": [stream.argument for stream in chained.streams()], "to": "to_batch", "value": "4", **fields}
     return ChainRewindOperator(task_id="rewind", query_is_stopped=True, quiet_for=0.0, accept=ACCEPTED, **given)
@@ -56,6 +61,6 @@ def test_there_again_and_back(chained: Chained, run: Run) -> None:
         ({"fingerprint": "0" * 16, "mode": "apply"}, "is not the one that would be carried out now"),
     ],
 )
-def test_what_does_not_fit(chained: Chained, run: Run, fields: dict[str, Any], why: str) -> None:
+def test_what_does_not_fit(untouched: Chained, run: Run, fields: dict[str, Any], why: str) -> None:
     with pytest.raises(AirflowFailException, match=why):
-        operator(chained, **fields).execute(run("rewind"))
+        operator(untouched, **fields).execute(run("rewind"))

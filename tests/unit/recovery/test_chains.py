@@ -429,6 +429,7 @@ class TestTogether:
         rest = [key for key in before if key not in ("silver files", "gold files")]
         assert {key: now[key] for key in rest} == {key: before[key] for key in rest}
 
+    @pytest.mark.slow
     def test_in_one_repository(self, chained: Chained, tmp_path: Path) -> None:
         place = open_location(str(tmp_path / "repository"))
         Repository.open_or_create(place)
@@ -447,6 +448,7 @@ class TestTogether:
         assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
         assert [position(chained.checkpoint(n), b) for n in ("silver", "gold") for b in (3, 4)] == [(10, -1)] * 4
 
+    @pytest.mark.slow
     def test_a_part_is_not_taken_back_alone(self, chained: Chained) -> None:
         plan, _ = carry_out(chained.streams())
         silver = chained.streams("silver")[0]
@@ -454,6 +456,7 @@ class TestTogether:
             undo(silver.checkpoint, repository_of_change(silver.checkpoint), sink=silver.sinks, rest=STOPPED)
         assert f"`airflow-ckpt chain undo {plan.arguments} --plan {plan.plan_id}`" in str(refused.value.hint)
 
+    @pytest.mark.slow
     def test_the_undo_needs_all_of_them(self, chained: Chained) -> None:
         carry_out(chained.streams())
         with pytest.raises(RefusedError, match="rewound gold too"):
@@ -504,7 +507,7 @@ class TestStoppedAnywhere:
             return True
         return False
 
-    @pytest.mark.parametrize("step", [71, pytest.param(1, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("step", [131, pytest.param(1, marks=pytest.mark.slow)])
     def test_it_is_resumed_or_taken_back(self, template: Path, tmp_path: Path, step: int) -> None:
         half_way = 0
         for writes in range(0, 900, step):
@@ -535,7 +538,7 @@ class TestStoppedAnywhere:
             pytest.fail("it never ended")
         assert half_way or step > 1
 
-    @pytest.mark.parametrize("step", [79, pytest.param(1, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("step", [151, pytest.param(1, marks=pytest.mark.slow)])
     def test_an_undo_is_resumed(self, template: Path, tmp_path: Path, step: int) -> None:
         for writes in range(0, 600, step):
             chained = Chained.copied(template, tmp_path / str(writes))
@@ -612,6 +615,7 @@ class TestStoppedAnywhere:
         assert now["gold files"] == before["gold files"]  # silver's table was not rolled back: no position has to move
         assert not any(is_sealed(chained, name) for name in IDS)
 
+    @pytest.mark.slow
     def test_a_seal_that_somebody_has_lifted(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(Killed):
             self.half_way(chained, monkeypatch, before="silver")
