@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, IcebergOffset
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
@@ -183,7 +183,7 @@ class _ChainGuard:
     """Knows that what a stream reads of the chain is there: the plan itself puts it there.
 
     :param sources: those whose table goes back in the same plan.
-    :param behind: those among them that go on behind a rollback (Delta). How the others read on was not run on Spark.
+    :param behind: those among them that go on behind a rollback (Delta). How a file source reads on was not run on Spark.
     """
 
     sources: frozenset[str]
@@ -197,7 +197,7 @@ class _ChainGuard:
     def judge(self, source: GuardedSource) -> SourceReport:
         """It reads on where its table is put back to."""
         why = "its table goes back in the same plan, to what this batch has read"
-        if source.name in self.behind:
+        if source.name in self.behind or source.start.kind == IcebergOffset.kind:
             return SourceReport(source.name, source.start.kind, (Judgement(Verdict.SAFE, why),))
         why += f"; that a source of kind {source.start.kind} reads on from there was not run on Spark"
         return SourceReport(source.name, source.start.kind, (Judgement(Verdict.UNKNOWN, why),), lost=None)
