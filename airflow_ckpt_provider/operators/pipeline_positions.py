@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.lakeflow.examine import examine, names_of
 from airflow_ckpt_provider.lakeflow.found_position import Terms
 from airflow_ckpt_provider.lakeflow.gathering import AskKafka, Readers
@@ -93,11 +92,5 @@ class PipelinePositionsOperator(PipelineOperator):
         return found.to_json()
 
     def _margin(self) -> timedelta | None:
-        given = self.margin
-        if isinstance(given, str):
-            stripped = text(given)
-            try:
-                given = None if stripped is None else float(stripped)
-            except ValueError as e:
-                raise RefusedError(f"margin is {given!r}", hint="give seconds or a timedelta") from e
+        given = text(self.margin) if isinstance(self.margin, str) else self.margin
         return None if given is None else seconds(given, "margin", least=0.0)
