@@ -36,8 +36,8 @@ def parse_duration(value: str | float | timedelta, *, field: str = "the duration
     if isinstance(value, timedelta):
         found: timedelta | None = value
     else:
-        seconds = _seconds(value)
         try:
+            seconds = _seconds(value)
             found = None if seconds is None else timedelta(seconds=seconds)
         except (OverflowError, ValueError):
             found = None
