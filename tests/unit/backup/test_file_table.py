@@ -204,8 +204,8 @@ def test_a_flipped_bit_is_found() -> None:
 def test_a_later_form_is_refused() -> None:
     content = json.loads(made(many(2)).to_document())
     del content["sha256"]
-    with pytest.raises(RepositoryError, match="format version 3"):
-        parse_manifest(_sealed(content | {"version": 3}), path=PATH)
+    with pytest.raises(RepositoryError, match="format version 4"):
+        parse_manifest(_sealed(content | {"version": 4}), path=PATH)
 
 
 def _sealed(content: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ from tests.unit.checkpoint.builders import Files
 def wanted(place: Location, manifest: Manifest, batch: int | None = None) -> Files:
     """The files that a restore leaves: the batch's, and no others."""
     entries = manifest.files_of(manifest.batch_id if batch is None else batch)
-    return {e.path: place.read(f"backups/{e.object}") for e in sorted(entries, key=lambda e: e.path)}
+    return {e.path: (place / "backups").read(e.object) for e in sorted(entries, key=lambda e: e.path)}
 
 
 def restore(place: Location, manifest: Manifest, target: Location | None = None, **options: Any) -> RestoreOutcome:

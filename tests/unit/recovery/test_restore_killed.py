@@ -105,7 +105,10 @@ CASES: dict[str, Callable[[Location], Case]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_killed_at_every_write(place: Location, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("repository_format", [1, pytest.param(2, marks=pytest.mark.slow)], indirect=True)
+def test_killed_at_every_write(
+    repository_format: int, place: Location, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At every moment untouched, sealed or finished; the same call then ends as if it had never been stopped."""
     monkeypatch.setattr("airflow_ckpt_provider.backup.create._PAUSE", 0)
     case = CASES[name](place)
