@@ -11,6 +11,7 @@ import argparse
 import os
 import statistics
 import tempfile
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def main() -> None:
             tree = SampleTree.of_about(args.files)
             ground, times = timed(server, Path(directory, "timed"), tree, args.rounds, args.peers)
             counts = counted(server, Path(directory, "counted"), tree, args.peers)
-    text = report(ground, times, counts, args.rounds, args.peers)
+    text = report(ground, times, counts, files=args.files, rounds=args.rounds, peers=args.peers)
     print(text)
     if not args.no_report:
         write_part("benchmarks.formats", text)
@@ -99,21 +100,21 @@ def counted(server: S3Server, scratch: Path, tree: SampleTree, peers: list[str])
     return counts
 
 
-def report(ground: Ground, times: Times, counts: Counts, rounds: int, peers: list[str]) -> str:
+def report(ground: Ground, times: Times, counts: Counts, *, files: int, rounds: int, peers: list[str]) -> str:
     """The tables, in Markdown."""
     facts = ground.facts()
     names = list(dict.fromkeys(name for name, _ in times))
-    peer_words = f" --peers {' '.join(peers)}" if peers else ""
+    options = f"--files {files} --rounds {rounds}" + (f" --peers {' '.join(peers)}" if peers else "")
+    words = f"""Format 2 puts small files into packs; format 1 stores each as an object of its own. {facts["files"]} files,
+        {facts["bytes"] / 1e6:.0f} MB, from one bucket to another bucket of one S3 server (SeaweedFS), in process; {today()},
+        {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f} at the end. Seconds: the median of {rounds}, and in brackets
+        the least and the most. Where the load is above the number of cores, trust the ratios."""
     lines = [
         "## Formats of the repository",
         "",
-        f"    python -m benchmarks.formats --files {facts['files']} --rounds {rounds}{peer_words}",
+        f"    python -m benchmarks.formats {options}",
         "",
-        f"Format 2 puts small files into packs; format 1 stores each as an object of its own. {facts['files']} files, "
-        f"{facts['bytes'] / 1e6:.0f} MB, from one bucket to another bucket of one S3 server",
-        f"(SeaweedFS), in process; medians of {rounds} rounds in seconds, in brackets the least and the most, {today()}, "
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f} at the end. A machine",
-        "with a load above its cores shows ratios, not times.",
+        *textwrap.wrap(" ".join(words.split()), 119),
         "",
         f"| step | {' | '.join(names)} | format 2 / format 1 |",
         f"|---|{'---|' * len(names)}---|",

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +17,13 @@ from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.engine import OnFile, OnStored, Threads
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import record_verification
+from airflow_ckpt_provider.backup.objects import Objects, Stored
 from airflow_ckpt_provider.backup.pack_file import MAGIC, PackBuilder, read_index
 from airflow_ckpt_provider.backup.prune import MaxUnused, PruneOutcome, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
@@ -32,6 +34,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import ReadData, check_contents, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
@@ -39,6 +42,7 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of, read_moved
+from airflow_ckpt_provider.storage.store import StoredFile
 from tests.unit.backup.backups import back_up, files_in, stream
 from tests.unit.backup.packs import of_pack, packed_repository, packs_of, restorable, with_big_files
 from tests.unit.checkpoint.builders import Files, contents, plant
@@ -221,6 +225,37 @@ def test_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     code, text = init("--format", "1")
     assert code != 0
     assert "cannot become one of format 1 again" in text
+
+
+class Executors:
+    """An engine as Spark's: what is in hand is stored here, all else by others, who get plain values and write no packs."""
+
+    def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
+        in_hand = [file for file in files if tree.content_in_hand(file) is not None]
+        stored: dict[str, Stored] = {}
+        Threads().store(tree, objects, in_hand, lambda s: stored.update({s.entry.path: s}), done)
+        rest = tuple(file for file in files if file.path not in stored)
+        for known in objects.known([rest]):
+            theirs = Objects(
+                objects.repository, objects.name, vouched=known.vouched, marks=known.marks, listed=known.listed
+            )
+            for file in rest:
+                stored[file.path] = theirs.store(Tree(tree.location), file)
+        for file in files:
+            take(stored[file.path])
+
+
+def test_executors_write_objects_into_a_repository_that_holds_both(place: Location) -> None:
+    repository = packed_repository(place)
+    first = back_up(place, stream(4), engine=Executors()).manifest
+    assert {entry.is_packed for entry in first.files} == {True, False}
+    second = back_up(place, stream(6)).manifest
+    third = back_up(place, stream(8), engine=Executors()).manifest
+    for number, manifest in enumerate((first, second, third)):
+        assert verify_backup(repository, manifest, read_data=ALL).ok
+        assert restored(repository, manifest, place / f"target{number}") == files_in(manifest, place)
+    shared = {e.object for e in second.files} & {e.object for e in third.files}
+    assert any(part_of(path) for path in shared), "what lies in packs is not stored again"
 
 
 class TestEncrypted:
