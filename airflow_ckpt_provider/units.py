@@ -104,7 +104,7 @@ def exact_duration(value: timedelta) -> str:
     rest = value - timedelta(days=value.days, seconds=value.seconds)
     hours, seconds = divmod(value.seconds, 3600)
     minutes, seconds = divmod(seconds, 60)
-    second = f"{seconds + rest.total_seconds():g}"
+    second = f"{seconds}.{rest.microseconds:06d}".rstrip("0").rstrip(".")
     parts = ((value.days, "d"), (hours, "h"), (minutes, "min"), (second, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number not in (0, "0")) or "0s"
 

@@ -38,20 +38,16 @@ with DAG(
     tags=["checkpoint"],
     doc_md=__doc__,
     params={
-        "mode": Param("plan", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
+        "mode": Param("plan", type="string", enum=["plan", "apply"], title="Mode", description="plan changes nothing"),
         "streams": Param(
-            [
-                "bronze=s3://bucket/checkpoints/bronze,sink=s3://bucket/tables/bronze",
-                "silver=s3://bucket/checkpoints/silver,sink=s3://bucket/tables/silver",
-                "gold=s3://bucket/checkpoints/gold,sink=s3://bucket/tables/gold",
-            ],
-            type="array",
-            items={"type": "string"},
-            minItems=1,
+            "",
+            type="string",
+            format="multiline",
+            minLength=1,
             title="Streams",
-            description="NAME=CHECKPOINT,sink=SINK, one in each line: every stream of the chain",
+            description="every stream of the chain, one in each line: bronze=s3://bucket/checkpoints/bronze,sink=s3://bucket/tables/bronze",
         ),
-        "to": Param("to_datetime", enum=list(CHAIN_KINDS), title="Where to"),
+        "to": Param("to_datetime", type="string", enum=list(CHAIN_KINDS), title="Where to"),
         "value": Param(
             None,
             type=OPTIONAL,
@@ -80,8 +76,8 @@ with DAG(
             description="to be told whether the brokers still have the data",
         ),
         "accept": Param(
-            "",
-            type="string",
+            None,
+            type=OPTIONAL,
             title="Accepted risks",
             description="the words that the plan prints, such as source_unknown; with commas between",
         ),
@@ -91,11 +87,11 @@ with DAG(
             title="The streams are stopped",
             description="by the task stop_streams, or by hand before you approve; the audit records name the run",
         ),
-        "reason": Param("", type="string", title="Reason", description="kept in the audit records"),
+        "reason": Param(None, type=OPTIONAL, title="Reason", description="kept in the audit records"),
     },
 ) as dag:
     ASKED = {
-        "streams": "{{ params.streams }}",
+        "streams": "{{ params.streams.splitlines() }}",
         "to": "{{ params.to }}",
         "value": "{{ params.value }}",
         "begins_with": "{{ params.begins_with }}",
@@ -112,7 +108,7 @@ with DAG(
 
     approve = ApprovalOperator(
         task_id="approve",
-        subject="Rewind {{ params.streams | length }} streams?",
+        subject="Rewind {{ params.streams.splitlines() | length }} streams?",
         body="{{ ti.xcom_pull(task_ids='plan')['markdown'] }}",
         defaults="Reject",
         response_timeout=timedelta(hours=4),
@@ -128,7 +124,7 @@ with DAG(
         batches="{{ ti.xcom_pull(task_ids='plan')['plan']['batches'] }}",
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
-        accept="{{ params.accept }}",
+        accept="{{ params.accept or '' }}",
         reason="{{ params.reason }}",
         retries=3,
         retry_delay=timedelta(seconds=30),

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.page.change_record import ChangeRecord
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.page.timeline import timeline
-from airflow_ckpt_provider.units import format_duration
+from airflow_ckpt_provider.units import format_duration, format_time
 
 #: What a browser may load and run: what is served beside the page, and nothing else. Nothing of it is written into the page.
 POLICY = (
@@ -149,7 +149,7 @@ def _when(at: datetime | None) -> Markup:
     """A time, which a browser can read too."""
     if at is None:
         return Markup("UNKNOWN")
-    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), at.strftime("%Y-%m-%d %H:%M:%S UTC"))
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), format_time(at))
 
 
 def _short(at: datetime, begin: datetime, end: datetime) -> str:
