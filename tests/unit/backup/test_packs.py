@@ -36,12 +36,13 @@ from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.cli.main import main
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of, read_moved
+from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from airflow_ckpt_provider.storage.store import StoredFile
 from tests.unit.backup.backups import back_up, files_in, stream
 from tests.unit.backup.packs import of_pack, packed_repository, packs_of, restorable, with_big_files
@@ -673,6 +674,45 @@ class TestPrune:
         assert moved not in packs_of(repository)
         assert files_in(made, place) == right
         assert verify_backup(repository, made, read_data=ALL).ok
+
+    def test_without_the_right_to_write_objects_it_still_deletes(
+        self, place: Location, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        repository, made = mostly_garbage(place)
+        repository.location.create("objects/orders/aa/left", b"by a backup that was killed")
+
+        def refuse(operation: str, path: str) -> None:
+            if operation == "create" and "/objects/" in path:
+                raise StorageError(f"could not write {path}", hint="ask for the right")
+
+        seen = repository.at(watched(place / "backups", refuse)[0])
+        assert apply_prune(seen, plan_prune(seen)).objects == 1
+        assert "packs of orders that are mostly garbage stay: could not write" in caplog.text
+        assert verify_backup(repository, made, read_data=ALL).ok
+
+    def test_records_are_signed_and_an_unsigned_one_is_ignored(self, place: Location) -> None:
+        signing = Signing(b"\x01" * 32, (public_key(b"\x01" * 32),))
+        repository = Repository.open_or_create(replace(place / "backups", signing=signing), format=2)
+        plant(place / "orders", {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
+        create_backup(Checkpoint.at(place / "orders"), repository)
+        for n in range(8):
+            (place / "orders").delete(f"_schema/{n}")
+        plant(place / "orders", stream(6))
+        made = create_backup(Checkpoint.at(place / "orders"), repository).manifest
+        names = {file_of(e.object): e.object.rpartition("/")[2] for e in made.files}
+        pack, content = next(iter(names.items()))
+        forged_ = {"format": "airflow-ckpt-moved", "version": 1, "moved": {pack: {pack: {content: 8}}}}
+        (place / "backups").create("moved/orders/000001.json", json.dumps(forged_).encode())
+        assert read_moved(repository.location, "orders").paths == {}
+        apply_expire(repository, plan_expire(repository, Policy(last=1)))
+        apply_prune(repository, plan_prune(repository))
+        moved = read_moved(repository.location, "orders")
+        assert list(moved.records) == ["moved/orders/000002.json"]
+        assert moved.paths
+        assert verify_backup(repository, made, read_data=ALL).ok
+        assert restored(repository, made, place / "target") == {
+            e.path: (place / "orders").read(e.path) for e in made.files
+        }
 
     def test_records_go_when_no_manifest_needs_them(self, place: Location) -> None:
         """But for the newest: its number must not come back."""
