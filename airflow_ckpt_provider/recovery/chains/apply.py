@@ -139,6 +139,12 @@ def _apply_chain(
     if begun and begun.is_undone:
         command = begun.plan.undo_command if begun.plan else "airflow-ckpt chain undo"
         raise SealedError(f"chain {begun.chain_id} is being taken back, and that was not ended", hint=f"`{command}`")
+    if begun and begun.plan is None and begun.is_half_way:
+        raise SealedError(
+            f"chain {begun.chain_id} has begun to change {', '.join(begun.seals)}, and no repository that is named keeps its plan; "
+            "nothing was changed by this attempt",
+            hint="name the repository of the run that began it (repository / --repository; left out if it was then)",
+        )
     proofs: Mapping[str, RestProof] = {}
     if begun and begun.plan:
         made = begun.plan
@@ -157,6 +163,7 @@ def _apply_chain(
         lift_all([stream for _, _, stream in parts], made.plan_id)  # which is all that was left
         return made, []
     ended = [_record(stream, rewind) for _, rewind, stream in parts]
+    fence.check()  # a later attempt may have kept another plan under the id of the seals
     _keep(made, streams)
     _check_sealed(made, parts)
     outcomes = []
@@ -164,11 +171,12 @@ def _apply_chain(
         for (part, rewind, stream), record in zip(parts, ended, strict=True):
             if record is not None:
                 log.info("%s: its part %s was carried out before", part.name, rewind.plan_id)
+                _check_versions(made, part, rewind, record)
                 continue
             fence.check()
             outcome = _apply(part, rewind, stream, proofs.get(part.name), rest, accept, made_by, reason, workers)
             outcomes.append({"name": part.name, **outcome.to_json()})
-            _check_versions(made, part, rewind, outcome)
+            _check_versions(made, part, rewind, outcomes[-1])
     except (ChangeRunningError, LeaseLostError):
         raise
     except CkptError as e:
@@ -341,12 +349,14 @@ def _apply(
     )
 
 
-def _check_versions(plan: ChainPlan, part: ChainPart, rewind: RewindPlan, outcome: RewindOutcome) -> None:
+def _check_versions(plan: ChainPlan, part: ChainPart, rewind: RewindPlan, done: Mapping[str, Any]) -> None:
     """See that the rollback of each Delta table is the commit behind which its readers stand.
+
+    :param done: the outcome of the part, or its audit record.
 
     :raises StorageError: it is not.
     """
-    versions = [outcome.table_version] if len(rewind.sinks) == 1 else [s["table_version"] for s in outcome.sinks]
+    versions = [each.get("table_version") for each in ([done] if len(rewind.sinks) == 1 else done.get("sinks", ()))]
     for sink, version in zip(rewind.sinks, versions, strict=True):
         back = sink.report.rollback if sink.rolls_back and sink.report.kind == "delta" else None
         if back and back.from_version is not None and version != back.from_version + 1:

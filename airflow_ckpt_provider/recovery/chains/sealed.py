@@ -47,6 +47,11 @@ class Begun:
         """Whether an undo of it was begun."""
         return any(undone_by(mark.plan_id) != mark.plan_id for mark in self.seals.values())
 
+    @property
+    def is_half_way(self) -> bool:
+        """Whether a checkpoint was changed, or may have been: an attempt at its part has taken the seal over."""
+        return any(mark.attempt is not None for mark in self.seals.values())
+
 
 def find_begun(streams: Sequence[ChainStream]) -> Begun | None:
     """Find the chain that has sealed some of the streams; ``None`` where none has.

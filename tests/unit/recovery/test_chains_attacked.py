@@ -1,0 +1,76 @@
+"""Chains that are resumed or taken back after something else has happened: another repository, another commit, another chain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.unit.checkpoint.stores import Killed
+from tests.unit.recovery.chained import IDS, Chained
+from tests.unit.recovery.test_chains import carry_out, is_sealed, take_back
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Chained(tmp_path_factory.mktemp("chained")).root
+
+
+@pytest.fixture
+def chained(template: Path, tmp_path: Path) -> Chained:
+    return Chained.copied(template, tmp_path / "0")
+
+
+def test_a_rollback_behind_which_no_reader_stands(chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit without rows came before it. The same command must not lift the seals then: gold would read the rollback."""
+    from airflow_ckpt_provider.sinks import delta_sink
+
+    real = delta_sink.roll_back_table
+
+    def late(target: Any, *, expected: int, by_spark: Any = None) -> int:
+        if target.table.root.endswith("/silver") and DeltaTable(target.table.uri).version() == expected:
+            DeltaTable(target.table.uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+            expected += 1
+        return real(target, expected=expected, by_spark=by_spark)
+
+    monkeypatch.setattr(delta_sink, "roll_back_table", late)
+    for _ in range(2):
+        with pytest.raises(
+            StorageError, match="silver was rolled back in version 8, and the streams that read it stand"
+        ):
+            carry_out(chained.streams())
+        assert [is_sealed(chained, name) for name in IDS] == [True] * 3
+    take_back(chained.streams())
+    assert not any(is_sealed(chained, name) for name in IDS)
+
+
+@pytest.mark.slow
+def test_resumed_with_another_repository(chained: Chained, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The plan of what is half-way is in the first one. A new plan over changed checkpoints could not take it back."""
+    from airflow_ckpt_provider.sinks import delta_sink
+
+    real = delta_sink.roll_back_table
+
+    def stop(target: Any, **how: Any) -> int:
+        if target.table.root.endswith("/silver"):
+            raise Killed("silver")
+        return real(target, **how)
+
+    before = chained.content()
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_sink, "roll_back_table", stop)
+        with pytest.raises(Killed):
+            carry_out(chained.streams())
+    half_way = chained.content()
+    other = Repository.open_or_create(open_location(str(tmp_path / "other"))).location
+    with pytest.raises(RefusedError, match="repository"):
+        carry_out([replace(stream, repository=other) for stream in chained.streams()])
+    assert chained.content() == half_way
+    take_back(chained.streams())
+    assert chained.content()["gold"] == before["gold"]
