@@ -158,18 +158,17 @@ def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
 
 
 def _newest(streams: Sequence[ChainStream]) -> str | None:
-    """The newest chain of these streams that was carried out and not taken back."""
+    """The newest chain of these streams that was carried out, also where it was taken back: sent twice, an undo is of one chain."""
+    checkpoints = {plain_uri(stream.checkpoint.uri) for stream in streams}
     newest: dict[str, str] = {}
-    undone = set()
     for place in {plain_uri(stream.place.uri): stream for stream in streams}.values():
         held = place.held
         for record in held.records() if held else ():
-            if record.get("kind") == KIND:
-                undone.add(str(record["of"]))
-            elif record.get("kind") == ChainPlan.kind:
-                newest[str(record["plan_id"])] = str(record["at"])
-    left = {plan_id: at for plan_id, at in newest.items() if plan_id not in undone} or newest
-    return max(left, key=lambda plan_id: left[plan_id]) if left else None
+            if record.get("kind") == ChainPlan.kind:
+                parts = record["plan"]["parts"]
+                if checkpoints & {plain_uri(str(part["checkpoint"])) for part in parts if part["rewind"]}:
+                    newest[str(record["plan_id"])] = str(record["at"])
+    return max(newest, key=lambda plan_id: newest[plan_id]) if newest else None
 
 
 def _held(stream: ChainStream) -> Repository:

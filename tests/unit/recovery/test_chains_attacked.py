@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.checkpoint.stores import Killed
 from tests.unit.recovery.chained import IDS, Chained
@@ -74,3 +74,32 @@ def test_resumed_with_another_repository(chained: Chained, monkeypatch: pytest.M
     assert chained.content() == half_way
     take_back(chained.streams())
     assert chained.content()["gold"] == before["gold"]
+
+
+@pytest.mark.slow
+def test_an_undo_that_is_sent_twice(chained: Chained) -> None:
+    """A retry, or the same command after a kill: it takes one chain back, and not the one before it."""
+    carry_out(chained.streams())
+    last, _ = carry_out(chained.streams(), 2)
+    assert take_back(chained.streams()).plan_id == last.plan_id
+    now = chained.content()
+    again = take_back(chained.streams())
+    assert (again.plan_id, again.already_done) == (last.plan_id, True)
+    assert chained.content() == now
+
+
+@pytest.mark.slow
+def test_chains_of_one_repository(template: Path, tmp_path: Path) -> None:
+    """Two chains with the same names in one repository: each is taken back by itself."""
+    held = Repository.open_or_create(open_location(str(tmp_path / "held"))).location
+    one, other = (Chained.copied(template, tmp_path / name) for name in ("one", "other"))
+    both = [[replace(s, repository=held) for s in each.streams()] for each in (one, other)]
+    first, _ = carry_out(both[0])
+    second, _ = carry_out(both[1])
+    now = one.content(), other.content()
+    with pytest.raises(CkptError):
+        take_back(both[0], plan_id=second.plan_id)
+    assert (one.content(), other.content()) == now
+    assert not any(is_sealed(one, name) for name in IDS)
+    assert take_back(both[0]).plan_id == first.plan_id
+    assert other.content() == now[1]
