@@ -166,6 +166,8 @@ class _Yaml:
     def read(self, text: str) -> Any:
         """Return the document."""
         try:
+            if _is_too_deep(text):
+                raise RecursionError
             node = yaml.compose(text, Loader=_LOADER)
         except yaml.YAMLError as e:
             mark = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
@@ -229,6 +231,19 @@ class _Yaml:
 
     def _wrong(self, node: Any, path: Path, message: str, hint: str) -> None:
         self.problems.append(Problem(path, message, hint, node.start_mark.line + 1))
+
+
+def _is_too_deep(text: str) -> bool:
+    """Whether it is nested so deeply that composing it would end the process: libyaml's composer has no limit."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def _line(mark: Any, text: str) -> int | None:

@@ -201,6 +201,12 @@ def test_a_bad_file_is_told_where(text: str, line: int | None, field: str, messa
     assert message in first[2]
 
 
+@pytest.mark.parametrize("opened", ["[", "{a: ", "- "])
+def test_a_file_that_is_nested_deeply_is_refused_and_ends_no_process(opened: str) -> None:
+    said = problems_of("streams: " + "\n" * (opened == "- ") + opened * 100_000)
+    assert [message for _, _, message in said] == ["it is nested too deeply"]
+
+
 def test_aliases_that_repeat_without_end_are_refused() -> None:
     text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
     text += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
