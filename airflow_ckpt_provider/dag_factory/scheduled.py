@@ -52,7 +52,9 @@ class ScheduledDags(DagsOfStreams):
         """One DAG for each schedule: backup, then verify, for each stream."""
         groups: dict[str | timedelta, list[Stream]] = {}
         for stream in self.streams.values():
-            groups.setdefault(stream.schedule, []).append(stream)
+            schedule = stream.schedule
+            one = " ".join(schedule.split()) if isinstance(schedule, str) else schedule
+            groups.setdefault(one, []).append(stream)
         for schedule, streams in groups.items():
             yield self.dag(f"backup_{_word(schedule)}", self._backup(streams), streams=streams, schedule=schedule)
 
@@ -231,8 +233,12 @@ def _watch(stream: Stream) -> StreamEventTrigger:
     )
 
 
+#: What an id of a DAG cannot have, or what would make one id of two schedules.
+_IN_AN_ID = str.maketrans({"*": "x", "/": "--", ",": ".", "#": "..", "?": "-x-"})
+
+
 def _word(schedule: str | timedelta) -> str:
-    """A schedule as a part of an id: ``daily``, ``1h``, ``30_2_x_x_x``."""
+    """A schedule as a part of an id: ``daily``, ``1h``, ``30_2_x_x_x``; two schedules have two words."""
     if isinstance(schedule, timedelta):
         return exact_duration(schedule)
-    return re.sub(r"\W+", "_", schedule.replace("*", "x")).strip("_")
+    return re.sub(r" +", "_", schedule.removeprefix("@")).translate(_IN_AN_ID)

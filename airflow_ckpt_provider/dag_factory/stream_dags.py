@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 from airflow_ckpt_provider.configuration import configured_settings, configured_streams
 from airflow_ckpt_provider.dag_factory.manual import ManualDags
 from airflow_ckpt_provider.dag_factory.scheduled import ScheduledDags
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.loading import load_streams
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
@@ -21,8 +22,11 @@ class StreamDags(ScheduledDags, ManualDags):
     """All DAGs of all streams. Subclass it to change them, and give the class to :func:`stream_dags`."""
 
     def dags(self) -> dict[str, DAG]:
-        """Make the DAGs, by their ids."""
-        return {dag.dag_id: dag for dag in (*self.scheduled(), *self.manual())}
+        """Make the DAGs, by their ids.
+
+        :raises RefusedError: two would have one id.
+        """
+        return _by_id((*self.scheduled(), *self.manual()))
 
 
 def stream_dags(
@@ -58,10 +62,21 @@ def stream_dags(
     groups: Mapping[str, Streams] = {prefix: found}
     if per_stream:
         groups = {f"{prefix}_{name}": Streams([stream], source=found.source) for name, stream in found.items()}
-    made: dict[str, DAG] = {}
-    for each, of_group in groups.items():
-        made |= factory(of_group, prefix=each, **settings).dags()
-    return made
+    made = [factory(of_group, prefix=each, **settings).dags() for each, of_group in groups.items()]
+    return _by_id(dag for of_group in made for dag in of_group.values())
+
+
+def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:
+    """Airflow would keep the last DAG of an id, and the streams of the others would silently have none."""
+    found: dict[str, DAG] = {}
+    for dag in dags:
+        if dag.dag_id in found:
+            raise RefusedError(
+                f"two DAGs would have the id {dag.dag_id}",
+                hint="rename one stream, or write its schedule in another way",
+            )
+        found[dag.dag_id] = dag
+    return found
 
 
 def _streams(given: str | Streams | Iterable[Stream] | None, caller: str | None) -> Streams:

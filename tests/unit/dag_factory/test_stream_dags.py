@@ -16,10 +16,11 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
 from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dags
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
 from airflow_ckpt_provider.streams.problems import DeclarationError
-from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.stream import Backup, Stream
 
 DECLARED = """
 defaults:
@@ -185,6 +186,25 @@ def test_each_stream_can_have_dags_of_its_own(tmp_path: Path) -> None:
     )
     assert "ckpt_clicks_upgrade" not in made
     assert made["ckpt_clicks_restore"].params["stream"] == "clicks"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("0 1,5 * * *", "0 1-5 * * *"), ("*/5 * * * *", "*,5 * * * *"), ("0 0 * * 1#2", "0 0 * * 1,2")]
+)
+def test_streams_of_two_schedules_are_both_backed_up(one: str, other: str) -> None:
+    streams = [
+        Stream(name, checkpoint=f"/c/{name}", repository="/b", backup=Backup(schedule=schedule))
+        for name, schedule in (("orders", one), ("clicks", other), ("views", one.replace(" ", "  ", 1)))
+    ]
+    backups = [dag for name, dag in stream_dags(streams).items() if name.startswith("ckpt_backup_")]
+    assert sorted(len(dag.task_group.children["stream"]._expand_input.value["stream"]) for dag in backups) == [1, 2]
+
+
+def test_two_streams_whose_dags_would_have_one_id_are_refused() -> None:
+    streams = [Stream(name, checkpoint=f"/c/{name}", repository="/b") for name in ("day=1", "day_1")]
+    assert "ckpt_restore" in stream_dags(streams)
+    with pytest.raises(RefusedError, match="two DAGs would have the id ckpt_day_1_"):
+        stream_dags(streams, per_stream=True)
 
 
 def test_300_streams_are_parsed_without_a_network_and_at_little_more_than_the_cost_of_one(
