@@ -8,8 +8,9 @@ which manifests say different things is left as it is: one of them is forged or 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.contents import listed_by, objects_there, stream_names
@@ -24,7 +25,7 @@ from airflow_ckpt_provider.backup.verify import check_structure, content_damage,
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of
+from airflow_ckpt_provider.storage.packs import Part, file_of, pack_size, part_of, read_moved
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Where a content is taken from.
@@ -261,19 +262,59 @@ def _content(places: Mapping[str, Location], rebuilt: Rebuilt) -> bytes | None:
 
 
 def _mended(repository: Repository, pack: str, contents: Sequence[tuple[FileEntry, bytes]]) -> bytes:
-    """A pack with some contents put in their places; the same to the letter as it was written, where all of it is known."""
-    size, place = pack_size(pack) or 0, repository.location
+    """A pack with some contents put in their places; the same to the letter as it was written, where all of it is known.
+
+    A reader prefers a pack that is there to where its contents were moved to. So a missing one gets these as well.
+    """
+    size, place, name = pack_size(pack) or 0, repository.location, pack.split("/")[1]
+    moved = read_moved(place, name)
     try:
         data = bytearray(place.read(pack)[:size])
-    except (FileNotFoundError, DamagedFileError):
-        data = bytearray()
-    data += bytes(size - len(data))
+        data += bytes(size - len(data))
+    except DamagedFileError:
+        data = bytearray(size)
+    except FileNotFoundError:
+        data = bytearray(size)
+        for path in moved.paths:
+            if (
+                (part := part_of(path))
+                and part.pack == pack
+                and (content := _whole_part(place, path, part)) is not None
+            ):
+                data[part.start : part.end] = content
     for entry, content in contents:
         if part := part_of(entry.object):
             data[part.start : part.end] = content
-    listed = listed_by(repository, pack.split("/")[1]).objects
-    parts = {part for path in listed if (part := part_of(path)) and part.pack == pack}
+    listed = listed_by(repository, name).objects
+    parts = {
+        part for path in listed for each in (path, moved.now(path)) if (part := part_of(each)) and part.pack == pack
+    }
     return with_index(data, ((part.sha256, part.start, part.length) for part in parts))
+
+
+def _whole_part(place: Location, path: str, part: Part) -> bytes | None:
+    try:
+        content = place.read(path)
+    except (FileNotFoundError, DamagedFileError):
+        return None
+    return content if hashlib.sha256(content).hexdigest() == part.sha256 else None
+
+
+def _by_file(repository: Repository, rebuilt: Sequence[Rebuilt]) -> dict[str, list[tuple[Rebuilt, FileEntry]]]:
+    """What is rebuilt by the file that it is read from, with its place there: another pack, if its own was packed anew."""
+    found: dict[str, list[tuple[Rebuilt, FileEntry]]] = {}
+    gone = {
+        pack
+        for pack in {file_of(each.entry.object) for each in rebuilt if each.entry.is_packed}
+        if repository.location.find(pack) is None
+    }
+    moved = {name: read_moved(repository.location, name) for name in {pack.split("/")[1] for pack in gone}}
+    for each in rebuilt:
+        path = each.entry.object
+        if file_of(path) in gone:
+            path = moved[path.split("/")[1]].now(path)
+        found.setdefault(file_of(path), []).append((each, replace(each.entry, object=path)))
+    return found
 
 
 def apply_objects_repair(
@@ -295,12 +336,11 @@ def apply_objects_repair(
     }
     known = {name: read_damaged(repository.location, name) for name in names}
     whole: list[str] = []
-    by_file: dict[str, list[Rebuilt]] = {}
-    for each in plan.rebuilt:
-        by_file.setdefault(file_of(each.entry.object), []).append(each)
-    for path, of_file in by_file.items():
-        contents = [(each.entry, _content(places, each)) for each in of_file]
-        if missing := next((r for r, (_, content) in zip(of_file, contents, strict=True) if content is None), None):
+    for path, of_file in _by_file(repository, plan.rebuilt).items():
+        contents = [(entry, _content(places, each)) for each, entry in of_file]
+        if missing := next(
+            (r for (r, _), (_, content) in zip(of_file, contents, strict=True) if content is None), None
+        ):
             raise StorageError(
                 f"{missing.source} is not any more what {missing.entry.object} was",
                 hint="make a new plan: run it again",
@@ -309,7 +349,7 @@ def apply_objects_repair(
         repository.location.replace(
             path, right[0][1] if not right[0][0].is_packed else _mended(repository, path, right)
         )
-        for entry, _ in right:
+        for entry in (each.entry for each, _ in of_file):
             if not _is_whole(repository, entry):
                 raise StorageError(
                     f"{entry.object} was written, and does not read back as what was written",
