@@ -406,11 +406,12 @@ def _prune(
     there = objects_there(repository, name)
     moved = read_moved(place, name) if repository.packs else Moved()
     going = sorted(named & there.keys() - files_needed(listed.objects, there, moved))
-    if stay := unproven(repository, listed, going, moved, workers=workers):
+    if stay := unproven(repository, listed, there, going, moved, workers=workers):
         going = [path for path in going if path not in stay]
     in_parallel(place.delete, going, workers=workers)
     if stay:
-        return going, tuple(f"{pack}, of which a content is damaged where it was moved to" for pack in sorted(stay))
+        why = "which has a content that is damaged or missing where it was moved to (airflow-ckpt verify --read-data)"
+        return going, tuple(f"{pack}, {why}" for pack in sorted(stay))
     finish(place, name, number, [n for n in {*marks.unfinished, *marks.done} if n < number])
     _tidy(repository, name, listed, damaged)
     return going, ()

@@ -22,7 +22,7 @@ from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.objects import Objects
-from airflow_ckpt_provider.backup.pack_file import OVERHEAD, ROW
+from airflow_ckpt_provider.backup.pack_file import OVERHEAD, ROW, read_index
 from airflow_ckpt_provider.backup.pack_reads import spans
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
@@ -171,20 +171,48 @@ def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> li
     return found
 
 
-def unproven(repository: Repository, listed: Listed, going: Collection[str], moved: Moved, *, workers: int) -> set[str]:
-    """Packs to be deleted of which a content that backups list is not whole where it is said to have been moved to.
+def unproven(
+    repository: Repository,
+    listed: Listed,
+    there: Collection[str],
+    going: Collection[str],
+    moved: Moved,
+    *,
+    workers: int,
+) -> set[str]:
+    """Packs to be deleted that hold a content which backups list and which is not whole where it is said to be.
 
+    That includes one of which nothing says where it is: its record may be missing, or not signed by a trusted key.
+
+    :param there: paths of the files that are there.
     :param going: paths of the files to be deleted.
     """
     wanted = {pack for pack in going if pack_size(pack) is not None}
-    entries = FileTable("")
+    entries, lost = FileTable(""), set()
     for path in listed.objects if wanted else ():
-        if (part := part_of(path)) and part.pack in wanted:
-            entries.append(FileEntry(path, part.length, moved.now(path), part.sha256))
-    damaged = check_contents(repository, entries, workers=workers)
-    for damage in damaged:
-        log.warning("%s stays: what was moved from it is not whole: %s", file_of(damage.path), damage.message)
-    return {file_of(damage.path) for damage in damaged}
+        part = part_of(path)
+        if part is None or (part.pack in there and part.pack not in wanted):
+            continue
+        now = moved.now(path)
+        if file_of(now) not in there:
+            lost.add(part.sha256)
+        elif any(file_of(each) in wanted for each in moved.places(path)):
+            entries.append(FileEntry(path, part.length, now, part.sha256))
+    for damage in check_contents(repository, entries, workers=workers):
+        log.warning("what was moved is not whole: %s", damage.message)
+        if part := part_of(damage.path):
+            lost.add(part.sha256)
+    return {pack for pack in wanted if _may_hold(repository, pack, lost)} if lost else set()
+
+
+def _may_hold(repository: Repository, pack: str, contents: Collection[str]) -> bool:
+    """Whether a pack has one of some contents, by their SHA-256; also where its index cannot be read."""
+    try:
+        return any(sha256 in contents for sha256, *_ in read_index(repository.location.read(pack)))
+    except FileNotFoundError:
+        return False
+    except (StorageError, ValueError):
+        return True
 
 
 def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:

@@ -137,6 +137,16 @@ class Moved:
             path = further
         return path
 
+    def places(self, path: str) -> set[str]:
+        """Where an object is or was by any record: of two that contradict each other, one may be forged."""
+        found: set[str] = set()
+        left = [path]
+        while left:
+            if (each := left.pop()) not in found:
+                found.add(each)
+                left += [says[each] for says in self.records.values() if each in says]
+        return found
+
 
 def read_moved(repository: Location, name: str) -> Moved:
     """Read where contents of a stream have been moved to: one listing, and a read for each record.

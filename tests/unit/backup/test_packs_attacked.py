@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
+from airflow_ckpt_provider.backup import repack
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -94,4 +96,51 @@ def test_a_repair_that_stood_still_hides_nothing_that_was_moved_meanwhile(place:
     assert file_of(entry.object) not in packs_of(repository)
     with suppress(StorageError):
         apply_objects_repair(repository, place / "orders", plan)
+    assert restorable(repository, made) == right
+
+
+@pytest.mark.parametrize("number", ["000000", "000002"])
+def test_a_forged_record_of_what_was_moved_before_deletes_nothing(place: Location, number: str) -> None:
+    repository, made = moved_once(place)
+    right = files_in(made, place)
+    moved = read_moved(repository.location, "orders").paths
+    new = {file_of(to) for to in moved.values()}
+    (other,) = {file_of(e.object) for e in made.files} & set(packs_of(repository))
+    # It says of what was moved, at its old or at its new place, that it is elsewhere.
+    record: dict[str, dict[str, dict[str, int]]] = {}
+    for old, to in moved.items():
+        pack, _, content = (old if number == "000000" else to).rpartition("/")
+        record.setdefault(pack, {}).setdefault(other, {})[content] = 8
+    document = {"format": "airflow-ckpt-moved", "version": 1, "moved": record}
+    repository.location.create(f"moved/orders/{number}.json", json.dumps(document).encode())
+    prune(repository)
+    prune(repository)
+    assert new <= set(packs_of(repository))
+    repository.location.delete(f"moved/orders/{number}.json")
+    assert restorable(repository, made) == right
+
+
+def test_what_was_moved_twice_is_read_before_its_last_good_copy_goes(place: Location) -> None:
+    repository, made = moved_once(place)
+    right = files_in(made, place)
+    first = {file_of(to) for to in read_moved(repository.location, "orders").paths.values()}
+    assert repack.repack(repository, "orders", first, made_by="a test")[0] == first
+    moved = read_moved(repository.location, "orders")
+    entry = next(e for e in made.files if e.object in moved.paths and e.size)
+    flip(repository, moved.now(entry.object))
+    prune(repository)
+    assert first <= set(packs_of(repository))
+    repository.location.delete("moved/orders/000002.json")
+    assert restorable(repository, made) == right
+
+
+def test_without_its_record_what_was_moved_stays(place: Location) -> None:
+    """A repository that was copied without it, or a prune that trusts other keys than the one before."""
+    repository, made = moved_once(place)
+    right, path = files_in(made, place), "moved/orders/000001.json"
+    data, before = repository.location.read(path), packs_of(repository)
+    repository.location.delete(path)
+    apply_prune(repository, plan_prune(repository, max_unused=MaxUnused(0)))
+    assert packs_of(repository) == before
+    repository.location.create(path, data)
     assert restorable(repository, made) == right
