@@ -10,7 +10,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
-from airflow_ckpt_provider.storage.packs import Moved, file_of
+from airflow_ckpt_provider.storage.packs import Moved, file_of, part_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -53,6 +53,16 @@ def files_needed(objects: Iterable[str], there: Collection[str], moved: Moved) -
         now = moved.now(path)
         found.add(file_of(now if file_of(now) in there else path))
     return found
+
+
+def moved_of(repository: Repository, name: str, objects: Iterable[str]) -> Moved:
+    """Where contents of a stream have been moved to; no request where none of them lies in a pack.
+
+    Not by the format of the repository: it may have been raised since it was opened.
+
+    :param objects: paths of objects that backups list.
+    """
+    return read_moved(repository.location, name) if any(map(part_of, objects)) else Moved()
 
 
 def listed_by(repository: Repository, name: str, *, without: Collection[str] = ()) -> Listed:

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.key_sets import KEYS
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import read_moved
+from airflow_ckpt_provider.storage.packs import part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES
 
 #: A lock cannot be taken back: more than this is taken for a mistake.
@@ -76,7 +76,7 @@ class Immutability:
             return ()
         place, name = self.repository.location, manifest.name
         objects = dict.fromkeys(entry.object for entry in manifest.files)
-        if not self.repository.packs:
+        if not any(map(part_of, objects)):
             return objects
         there = {file.path for file in place.sweep(f"{OBJECTS}/{name}")}
         return files_needed(objects, there, read_moved(place, name))

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER, OpenClaim, give_up, open_claims, tidy_claims
-from airflow_ckpt_provider.backup.contents import Listed, files_needed, listed_by, objects_there, stream_names
+from airflow_ckpt_provider.backup.contents import Listed, files_needed, listed_by, moved_of, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, read_damaged
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.immutability import locks_on
@@ -37,7 +37,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import safe_relative
-from airflow_ckpt_provider.storage.packs import Moved, pack_size, read_moved
+from airflow_ckpt_provider.storage.packs import pack_size
 from airflow_ckpt_provider.units import format_time, parse_size
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -291,7 +291,7 @@ def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, witho
     # In this order: what a backup adds between the two looks is listed and not looked for, and not the other way round.
     there = objects_there(repository, name)
     listed = listed_by(repository, name, without=without)
-    moved = read_moved(repository.location, name) if repository.packs else Moved()
+    moved = moved_of(repository, name, listed.objects)
     needed = files_needed(listed.objects, there, moved)
     unused = {path: file.size for path, file in there.items() if path not in needed}
     found = StreamPrune(name, unused, len(unused), sum(unused.values()), sum(file.size for file in there.values()))
@@ -404,7 +404,7 @@ def _prune(
         # This process stood still, and another prune has carried the mark to its end: what it named may be in use again.
         return [], ("another prune, which has done this one's work",)
     there = objects_there(repository, name)
-    moved = read_moved(place, name) if repository.packs else Moved()
+    moved = moved_of(repository, name, listed.objects)
     going = sorted(named & there.keys() - files_needed(listed.objects, there, moved))
     if stay := unproven(repository, listed, there, going, moved, workers=workers):
         going = [path for path in going if path not in stay]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import open_claims
-from airflow_ckpt_provider.backup.contents import files_needed, objects_there, stream_names
+from airflow_ckpt_provider.backup.contents import files_needed, moved_of, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune_marks import read_marks
@@ -15,7 +15,6 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, StorageError
-from airflow_ckpt_provider.storage.packs import Moved, read_moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def _checked(repository: Repository, name: str) -> CheckedStream:
         if problems:
             damaged.append(DamagedBackup(name, found.backup_id, tuple(d.message for d in problems.values())))
     there = objects_there(repository, name) if there is None else there
-    moved = read_moved(repository.location, name) if repository.packs else Moved()
+    moved = moved_of(repository, name, listed)
     needed = files_needed(listed, there, moved)
     unused = [file.size for path, file in there.items() if path not in needed]
     return CheckedStream(

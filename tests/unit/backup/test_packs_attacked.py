@@ -144,3 +144,12 @@ def test_without_its_record_what_was_moved_stays(place: Location) -> None:
     assert packs_of(repository) == before
     repository.location.create(path, data)
     assert restorable(repository, made) == right
+
+
+def test_a_prune_that_had_opened_it_as_format_1_knows_what_was_moved(place: Location) -> None:
+    repository, made = moved_once(place)
+    right = files_in(made, place)
+    opened_before = Repository(repository.location, repository.repository_id, 1)
+    assert plan_prune(opened_before, max_unused=MaxUnused(0)).objects == 0
+    prune(opened_before)
+    assert restorable(repository, made) == right
