@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from airflow.sdk.configuration import conf
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.loading import load_streams

@@ -159,8 +159,7 @@ def _config() -> dict[str, Any]:
             None,
         ),
         "repository_conn_id": (
-            "Connection to reach the repository of the page and those of the streams that declare none; the environment's own "
-            "credentials where it is not set.",
+            "Connection to reach the repository of the page, and those of the streams that declare none.",
             None,
         ),
         "kafka_conn_id": ("Connection of type kafka of the streams that declare none.", None),

@@ -15,10 +15,10 @@ STREAMS = "streams"
 STREAMS_WORDS = "File that declares the streams; in Airflow a relative path begins at the folder of the DAGs."
 #: Defaults of all streams, below those of the file -> what each is for.
 SETTINGS: Mapping[str, str] = {
-    "repository": "URI of the repository of the streams that declare none.",
+    "repository": "URI of the repository that the page reads, and of the streams that declare none.",
     "storage_conn_id": "Connection to reach the stores of the streams that declare none.",
-    "checkpoint_conn_id": "Connection to reach the checkpoints of the streams that declare none.",
-    "repository_conn_id": "Connection to reach the repositories of the streams that declare none.",
+    "checkpoint_conn_id": "Connection to reach the checkpoints of the streams that declare none; the forms of the page send it.",
+    "repository_conn_id": "Connection to reach the repository of the page, and those of the streams that declare none.",
     "kafka_conn_id": "Connection of type kafka of the streams that declare none.",
     "spark_conn_id": "Connection of type spark of the streams that declare none.",
     "databricks_conn_id": "Connection of type databricks of the streams that declare none.",

@@ -158,7 +158,7 @@ def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
 
 
 def _newest(streams: Sequence[ChainStream]) -> str | None:
-    """The newest chain of these streams that was carried out, also where it was taken back: sent twice, an undo is of one chain."""
+    """The newest chain of these streams that was carried out, also one taken back: an undo sent twice is of one chain."""
     checkpoints = {plain_uri(stream.checkpoint.uri) for stream in streams}
     newest: dict[str, str] = {}
     for place in {plain_uri(stream.place.uri): stream for stream in streams}.values():
