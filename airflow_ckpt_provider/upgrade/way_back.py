@@ -273,10 +273,9 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
     if history and (history.format == "iceberg" or report.kind in BY_NAME):
         return list(_of_history(history, ids, app_id, report, newest))
     if history is None or sink.place is None or history.format != "delta":
-        found = [_blocked(report, report)] if _is_blocked(report) or report.obstacle else []
         if sink.place and report.kind == "file" and (why := obstacle_to_rollback(sink.place, unwritten=unwritten)):
-            found.append(Obstacle("file_sink_log", why, "leave its rows in it (sink_policy='keep')"))
-        return found
+            return [Obstacle("file_sink_log", why, "leave its rows in it (sink_policy='keep')")]
+        return [_blocked(report, report)] if _is_blocked(report) or report.obstacle else []
     return list(_of_table(sink, sink.place, history, ids, app_id, progress.query_id, report, newest))
 
 

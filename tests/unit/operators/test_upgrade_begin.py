@@ -237,7 +237,7 @@ class TestRefused:
     def test_a_file_sink_whose_log_lacks_entries(self, upgrades: Upgrades, tmp_path: Path) -> None:
         place = file_sink(tmp_path / "out", NEWEST)
         (place / "_spark_metadata" / "2").unlink()
-        upgrades.refused("sink_history", sink=str(place))
+        upgrades.refused("file_sink_log", sink=str(place))
 
     def test_deltalake_is_not_installed(self, upgrades: Upgrades, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         real = builtins.__import__
