@@ -141,8 +141,8 @@ def _apply_chain(
         raise SealedError(f"chain {begun.chain_id} is being taken back, and that was not ended", hint=f"`{command}`")
     if begun and begun.plan is None and begun.is_half_way:
         raise SealedError(
-            f"chain {begun.chain_id} has begun to change {', '.join(begun.seals)}, and no repository that is named keeps its "
-            "plan; nothing was changed by this attempt",
+            f"chain {begun.chain_id} has begun to change {', '.join(begun.seals)}, and no repository that is named keeps "
+            "its plan; nothing was changed by this attempt",
             hint="name the repository of the run that began it (repository / --repository; left out if it was then)",
         )
     proofs: Mapping[str, RestProof] = {}

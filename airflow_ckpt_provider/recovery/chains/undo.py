@@ -99,6 +99,7 @@ def _undo_chain(
         if record_of(_held(stream), undo_of(rewind.plan_id)) is None:
             _check(part, rewind, stream, plan)
     ids = {part.name: undo_of(rewind.plan_id) for part, rewind, _ in parts}
+    was_sealed = find_begun(streams) is not None
     seal_all(
         [stream for _, _, stream in parts],
         ids,
@@ -129,6 +130,11 @@ def _undo_chain(
     except (ChangeRunningError, LeaseLostError):
         raise
     except CkptError as e:
+        begun = find_begun(streams)
+        if not (was_sealed or outcomes or begun is None or begun.is_half_way):
+            fence.check()
+            lift_all([stream for _, _, stream in parts], plan.plan_id)  # nothing was changed
+            raise
         names = ", ".join(part.name for part, _, _ in parts)
         e.add_hint(f"{names} stay sealed: run the same undo again: `{plan.undo_command}`")
         raise
@@ -158,7 +164,10 @@ def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
 
 
 def _newest(streams: Sequence[ChainStream]) -> str | None:
-    """The newest chain of these streams that was carried out, also one taken back: an undo sent twice is of one chain."""
+    """The newest chain of these streams that was carried out, also where it was taken back.
+
+    So an undo that is sent twice undoes one chain; an older one is named by its id.
+    """
     checkpoints = {plain_uri(stream.checkpoint.uri) for stream in streams}
     newest: dict[str, str] = {}
     for place in {plain_uri(stream.place.uri): stream for stream in streams}.values():

@@ -79,13 +79,16 @@ def test_resumed_with_another_repository(chained: Chained, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_an_undo_that_is_sent_twice(chained: Chained) -> None:
     """A retry, or the same command after a kill: it takes one chain back, and not the one before it."""
-    carry_out(chained.streams())
+    first, _ = carry_out(chained.streams())
     last, _ = carry_out(chained.streams(), 2)
     assert take_back(chained.streams()).plan_id == last.plan_id
     now = chained.content()
     again = take_back(chained.streams())
     assert (again.plan_id, again.already_done) == (last.plan_id, True)
+    with pytest.raises(RefusedError, match="bronze"):
+        take_back(chained.streams(), plan_id=first.plan_id)
     assert chained.content() == now
+    assert not any(is_sealed(chained, name) for name in IDS)  # what was refused before any change can be started
 
 
 @pytest.mark.slow
