@@ -83,6 +83,12 @@ class DeltaSink(SinkKind):
             raise brought_forward(change)
         if change.plan_id in plans:
             return
+        if change.table_id and history.table_id not in (None, change.table_id):
+            raise RefusedError(
+                f"{place} is another table now (id {history.table_id}; the plan was made for {change.table_id}): it was dropped "
+                "and made again; it was not changed",
+                hint="see who made it anew; then make a new plan",
+            )
         if history.newest != rollback.from_version:
             raise RefusedError(
                 f"{place} is at version {history.newest}, and the plan was made at version {rollback.from_version}: somebody "

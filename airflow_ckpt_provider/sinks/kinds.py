@@ -89,6 +89,7 @@ class SinkChange:
     :param check_lease: raises ``LeaseLostError`` where this attempt may not write any more. Call it before a write that does
         not go through a place of ``guarding``.
     :param workers: requests under way at once.
+    :param table_id: the id of the table when the plan was made; empty where that is not known.
     :param is_half_undone: in :meth:`SinkKind.check_undo`: another sink was brought forward already, so that no rewind goes on. A
         refusal then has to name what a person does to this sink by hand before the same undo is run again.
     """
@@ -110,6 +111,7 @@ class SinkChange:
     check_lease: Callable[[], None] = lambda: None
     workers: int = 1
     is_half_undone: bool = False
+    table_id: str = ""
 
     def instead_of_undo(self, by_hand: str) -> str:
         """The hint of a sink that was written to since the roll-back.

@@ -51,7 +51,8 @@ class AskedSink:
         """The sink as the plan has it."""
         history, named = self.history, self.sink.app_id
         app_id = ids.known_as(named).writes_as(history) if history else named or query_id
-        return PlannedSink(self.sink.name, self.report(ids, batch_id, newest, unwritten), self.policy, app_id)
+        table_id = history.table_id or "" if history else ""
+        return PlannedSink(self.sink.name, self.report(ids, batch_id, newest, unwritten), self.policy, app_id, table_id)
 
 
 def downstream_of_sinks(

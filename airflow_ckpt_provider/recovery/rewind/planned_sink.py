@@ -45,12 +45,14 @@ class PlannedSink:
     :param report: what it says.
     :param policy: what is done about rows beyond the target, where anything is.
     :param app_id: the id by which it knows the query.
+    :param table_id: the id of the table; empty where it has none, and in plans of earlier releases.
     """
 
     name: str
     report: SinkReport
     policy: SinkPolicy | None
     app_id: str
+    table_id: str = ""
 
     @property
     def rolls_back(self) -> bool:
@@ -148,13 +150,15 @@ class PlannedSink:
             "verdict": self.verdict.value,
             "sink_exit": self.policy.value if self.policy else None,
             "app_id": self.app_id,
+            **({"table_id": self.table_id} if self.table_id else {}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PlannedSink:
         """Read what :meth:`to_json` wrote."""
         policy = SinkPolicy(value["sink_exit"]) if value["sink_exit"] else None
-        return cls(str(value["name"]), SinkReport.from_json(value["report"]), policy, str(value["app_id"]))
+        table_id = str(value.get("table_id") or "")
+        return cls(str(value["name"]), SinkReport.from_json(value["report"]), policy, str(value["app_id"]), table_id)
 
 
 def planned_sinks_of(document: Mapping[str, Any]) -> tuple[PlannedSink, ...]:
@@ -164,7 +168,8 @@ def planned_sinks_of(document: Mapping[str, Any]) -> tuple[PlannedSink, ...]:
     """
     if "sinks" not in document:
         one = {"name": document["request"]["sink"], "report": document["sink"]}
-        return (PlannedSink.from_json({**one, "sink_exit": document["sink_exit"], "app_id": document["app_id"]}),)
+        beside = {name: document[name] for name in ("sink_exit", "app_id", "table_id") if name in document}
+        return (PlannedSink.from_json({**one, **beside}),)
     found = tuple(PlannedSink.from_json(each) for each in document["sinks"])
     if not found:
         raise ValueError("the plan has no sink")
@@ -177,7 +182,8 @@ def sinks_json(sinks: Sequence[PlannedSink]) -> dict[str, Any]:
         return {"sinks": [sink.to_json() for sink in sinks]}
     sink = sinks[0]
     exit_ = sink.policy.value if sink.policy else None
-    return {"sink": sink.report.to_json(), "sink_exit": exit_, "app_id": sink.app_id}
+    table = {"table_id": sink.table_id} if sink.table_id else {}
+    return {"sink": sink.report.to_json(), "sink_exit": exit_, "app_id": sink.app_id, **table}
 
 
 def verdict_of(sinks: Sequence[PlannedSink]) -> Verdict:

@@ -70,6 +70,7 @@ class _Sinks:
                     checkpoint=plan.checkpoint,
                     query_id=plan.query_id,
                     app_id=planned.app_id,
+                    table_id=planned.table_id,
                     batch_id=plan.batch_id,
                     newest=plan.newest,
                     continued=plan.continued,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -165,6 +168,19 @@ class TestTheTable:
             Checkpoint.at(orders), target, sink=Sink(place=table), sink_exit=SinkPolicy.ROLLBACK, guards=()
         )
         assert plan.sink_verdict is Verdict.WILL_LOSE
+
+    def test_another_table_at_the_same_place(self, orders: Location, table: Location) -> None:
+        """Dropped and made again since the plan, with as many versions: they are others."""
+        checkpoint, sink = Checkpoint.at(orders), Sink(place=table)
+        to = Specifier("to_batch", "4")
+        plan = plan_rewind(checkpoint, to, sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=())
+        newest = DeltaTable(table.uri).version()
+        shutil.rmtree(table.uri)
+        delta_table(Path(table.uri), range(newest + 1), app_id="somebody-else")
+        for made in (plan, RewindPlan.of_document(json.loads(json.dumps(plan.document())))):
+            with pytest.raises(RefusedError, match="is another table now"):
+                apply_rewind(replace(made, continued=False), checkpoint, repository(orders), sink=sink, rest=STOPPED)
+        assert DeltaTable(table.uri).version() == newest
 
     def test_somebody_writes_between_plan_and_apply(self, orders: Location, table: Location) -> None:
         sink = Sink(place=table)
