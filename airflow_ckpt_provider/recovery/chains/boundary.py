@@ -136,7 +136,9 @@ class _Search:
         if rollback is None:
             return f"{edge.table} cannot be rolled back"
         if isinstance(offset, DeltaOffset) and history is not None:
-            return _delta_obstacle(offset, history, rollback, batch_id, edge)
+            return _delta_obstacle(offset, history, rollback, batch_id, edge) or _has_read(
+                reader, history, batch_id, edge
+            )
         if isinstance(offset, IcebergOffset) and history is not None:
             return _iceberg_obstacle(offset, history, rollback, batch_id, edge)
         if isinstance(offset, FileOffset) and rollback.paths:
@@ -194,6 +196,31 @@ def _delta_obstacle(
         f"its batch {batch_id} ends at version {offset.table_version - 1} of {edge.table}, which goes to version "
         f"{rollback.to_version}"
     )
+
+
+def _has_read(reader: ReadStream, history: TableHistory, batch_id: int, edge: Edge) -> str | None:
+    """Why a reader has rows of commits that left the table before; ``None`` where no log entry that is left says so.
+
+    With ``skipChangeCommits`` it passes a rollback and keeps what it has read. A position that a chain has moved behind a
+    rollback has not read what lies before: it stands in two entries, and the rollback is by a plan of ours.
+    """
+    found = {batch: reader.position(batch, edge.source) for batch in sorted(reader.entries) if batch <= batch_id}
+    ends = {batch: s.offset for batch, s in found.items() if s and isinstance(s.offset, DeltaOffset)}
+    lineage = history.lineage(ends[batch_id].table_version - 1) or ()
+    stay, before = {commit.version for commit in lineage}, None
+    for batch, offset in ends.items():
+        end, behind = offset.table_version, history.at(offset.table_version - 1)
+        after = ends.get(batch + 1)
+        moved = behind and behind.plan_id and after and after.table_version == end
+        if before is not None and not moved:
+            for version in range(before, end):
+                commit = history.at(version)
+                if commit and commit.changes_data and commit.restored is None and version not in stay:
+                    return (
+                        f"it has read {commit.describe()} of {edge.table} by batch {batch}, which left the table since"
+                    )
+        before = end
+    return None
 
 
 def same_rows(history: TableHistory, version: int, other: int) -> bool:

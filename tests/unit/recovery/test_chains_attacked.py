@@ -12,9 +12,11 @@ from deltalake import DeltaTable
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.unit.checkpoint.builders import plant
 from tests.unit.checkpoint.stores import Killed
-from tests.unit.recovery.chained import IDS, Chained
-from tests.unit.recovery.test_chains import carry_out, is_sealed, take_back
+from tests.unit.recovery.chained import IDS, Chained, end_of, reader
+from tests.unit.recovery.tables import append
+from tests.unit.recovery.test_chains import batches_of, carry_out, is_sealed, plan_of, take_back
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,14 @@ def test_chains_of_one_repository(template: Path, tmp_path: Path) -> None:
     assert not any(is_sealed(one, name) for name in IDS)
     assert take_back(both[0]).plan_id == first.plan_id
     assert other.content() == now[1]
+
+
+def test_a_reader_that_has_passed_a_rollback(chained: Chained) -> None:
+    """With skipChangeCommits silver kept what left bronze by a rewind of bronze alone. Its later batches are no boundary."""
+    table, silver = chained.table("bronze"), chained.checkpoint("silver")
+    DeltaTable(str(table)).restore(4)
+    for batch in (5, 6):
+        append(table, batch, app_id=IDS["bronze"])
+    plant(silver, reader("silver", [end_of(table, version) for version in range(10)]))
+    chained.write("silver", range(7, 10))
+    assert batches_of(plan_of(chained.streams("bronze", "silver"))) == {"bronze": 4, "silver": 4}
