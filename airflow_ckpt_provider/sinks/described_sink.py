@@ -105,6 +105,8 @@ class DescribedSink(SinkKind):
         if change.continued and self._undone_in(change, history) is not None:
             raise brought_forward(change)
         if self._rolled_back_in(change, history) is None:
+            if change.continued:
+                _check_lost(change, history)
             _expect(history, change.rollback.from_version, "the plan was made at")
 
     def roll_back(self, change: SinkChange) -> int | None:
@@ -188,14 +190,7 @@ class DescribedSink(SinkKind):
         history = self._history(change)
         rolled_back, former = self._rolled_back_in(change, history), change.rollback.from_version
         if rolled_back is None:
-            lost = _restored_over(history, change.rollback.to_version, after=former)
-            if lost is not None:
-                raise RefusedError(
-                    f"the roll-back of {change.report.uri} in version {lost} took out rows that somebody wrote just before; "
-                    "nothing was changed",
-                    hint=f"give the rows back by hand (RESTORE TABLE {_name(change)} TO VERSION AS OF {lost - 1}), then run "
-                    "this again",
-                )
+            _check_lost(change, history)
             if former is not None and history.first > former + 1:
                 raise RefusedError(
                     f"the history of {change.report.uri} begins at version {history.first}, so nobody knows whether rewind "
@@ -267,6 +262,21 @@ class DescribedSink(SinkKind):
 def _name(change: SinkChange) -> str:
     """The table's name, as the plan has it."""
     return change.report.uri.partition(":")[2]
+
+
+def _check_lost(change: SinkChange, history: TableHistory) -> None:
+    """See that no earlier attempt has taken out rows of others that are not back yet.
+
+    :raises RefusedError: one has.
+    """
+    lost = _restored_over(history, change.rollback.to_version, after=change.rollback.from_version)
+    if lost is not None:
+        raise RefusedError(
+            f"the roll-back of {change.report.uri} in version {lost} took out rows that somebody wrote just before; "
+            "nothing was changed by this attempt",
+            hint=f"give the rows back by hand (RESTORE TABLE {_name(change)} TO VERSION AS OF {lost - 1}), then take the plan "
+            f"back: `airflow-ckpt undo {change.checkpoint} --plan {change.plan_id} --sink {change.report.uri}`",
+        )
 
 
 def _history(engine: TableEngine, name: str) -> TableHistory:

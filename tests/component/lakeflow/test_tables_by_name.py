@@ -390,6 +390,9 @@ def test_somebody_writes_at_the_moment_of_the_restore(story: Story, puts_back: b
         return
     assert "RESTORE TABLE main.sales.orders TO VERSION AS OF 8" in finished.err
     assert "sealed" in run("status", story.checkpoint).out
+    again = story.rewind()
+    assert again.code != 0
+    assert "took out rows that somebody wrote just before" in again.err, "what was changed must not be denied"
     undone = story.undo()
     assert undone.code != 0
     assert "took out rows that somebody wrote just before" in undone.err
