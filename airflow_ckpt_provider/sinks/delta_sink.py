@@ -189,6 +189,13 @@ class DeltaSink(SinkKind):
         done = record["table_version"] if record else committed_by(place, change.plan_id)
         history = read_table_history(place)
         newest, former = history.newest, change.rollback.from_version
+        commit = history.at(done) if done is not None else None
+        if commit and commit.plan_id != change.plan_id:
+            raise RefusedError(
+                f"{place} is not the table that rewind {change.plan_id} rolled back: its {commit.describe()} is not by that "
+                "plan; nothing was changed",
+                hint=f"name the sink of the rewind: --sink {change.report.uri}",
+            )
         if done is None and former is not None and history.first > former + 1:
             raise RefusedError(
                 f"the log of {place} begins at version {history.first}, so nobody knows whether rewind {change.plan_id} rolled "

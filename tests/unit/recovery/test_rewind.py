@@ -182,6 +182,15 @@ class TestTheTable:
                 apply_rewind(replace(made, continued=False), checkpoint, repository(orders), sink=sink, rest=STOPPED)
         assert DeltaTable(table.uri).version() == newest
 
+    def test_an_undo_with_another_table(self, orders: Location, table: Location, tmp_path: Path) -> None:
+        """Of as many versions as the one that was rolled back: it is not touched."""
+        rewind(orders, "to_batch", 4, table=table)
+        versions = DeltaTable(table.uri).version()
+        other = delta_table(tmp_path / "other", range(versions + 1), app_id="somebody-else")
+        with pytest.raises(RefusedError, match="is not the table that rewind"):
+            undo(orders, repository(orders), sink=Sink(place=other), rest=STOPPED)
+        assert DeltaTable(other.uri).version() == versions
+
     def test_somebody_writes_between_plan_and_apply(self, orders: Location, table: Location) -> None:
         sink = Sink(place=table)
         checkpoint = Checkpoint.at(orders)
