@@ -83,12 +83,7 @@ class DeltaSink(SinkKind):
             raise brought_forward(change)
         if change.plan_id in plans:
             return
-        if change.table_id and history.table_id not in (None, change.table_id):
-            raise RefusedError(
-                f"{place} is another table now (id {history.table_id}; the plan was made for {change.table_id}): it was dropped "
-                "and made again; it was not changed",
-                hint="see who made it anew; then make a new plan",
-            )
+        _expect_same_table(change, history)
         if history.newest != rollback.from_version:
             raise RefusedError(
                 f"{place} is at version {history.newest}, and the plan was made at version {rollback.from_version}: somebody "
@@ -189,6 +184,8 @@ class DeltaSink(SinkKind):
         done = record["table_version"] if record else committed_by(place, change.plan_id)
         history = read_table_history(place)
         newest, former = history.newest, change.rollback.from_version
+        if done is None:
+            _expect_same_table(change, history)
         commit = history.at(done) if done is not None else None
         if commit and commit.plan_id != change.plan_id:
             raise RefusedError(
@@ -234,6 +231,19 @@ def _table(change: SinkChange) -> Location:
             hint=f"name it: --sink {change.report.uri}",
         )
     return change.sink.place
+
+
+def _expect_same_table(change: SinkChange, history: TableHistory) -> None:
+    """See that a table that is not rolled back is the one of the plan, where both tell their ids.
+
+    :raises RefusedError: it is another one.
+    """
+    if change.table_id and history.table_id not in (None, change.table_id):
+        raise RefusedError(
+            f"{history.uri} is another table now (id {history.table_id}; the plan was made for {change.table_id}): it was "
+            "dropped and made again, or it is not the sink of the plan; it was not changed",
+            hint=f"name the sink of the plan ({change.report.uri}); if it was made anew, make a new plan",
+        )
 
 
 def _gone(place: Location, history: TableHistory, version: int | None) -> str | None:

@@ -39,6 +39,7 @@ from tests.unit.checkpoint.builders import QUERY_ID, ROCKSDB, Files, batch_metad
 from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
 from tests.unit.recovery.restores import loud_seal
 from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.unit.sinks.test_file_sink import file_sink
 
 NEWEST = 6
 
@@ -190,6 +191,37 @@ class TestTheTable:
         with pytest.raises(RefusedError, match="is not the table that rewind"):
             undo(orders, repository(orders), sink=Sink(place=other), rest=STOPPED)
         assert DeltaTable(other.uri).version() == versions
+
+    def test_an_undo_of_half_a_rewind_with_another_table(
+        self, orders: Location, table: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The checkpoint must not be put back while its own table stays rolled back."""
+        from airflow_ckpt_provider.sinks import delta_sink
+
+        real = delta_sink.roll_back_table
+
+        def die(*args: Any, **how: Any) -> int:
+            real(*args, **how)
+            raise Killed("after the table")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(delta_sink, "roll_back_table", die)
+            with pytest.raises(Killed):
+                rewind(orders, "to_batch", 4, table=table)
+        other = delta_table(tmp_path / "other", range(3), app_id="somebody-else")
+        with pytest.raises(RefusedError, match="is another table now"):
+            undo(orders, repository(orders), sink=Sink(place=other), rest=STOPPED)
+        assert Checkpoint.at(orders).progress().seal is not None
+        undo(orders, repository(orders), sink=Sink(place=table), rest=STOPPED)
+        assert batches_in(table) == sorted([*range(NEWEST + 1)] * 2)
+
+    def test_an_undo_into_a_directory_that_is_no_sink(self, orders: Location, tmp_path: Path) -> None:
+        out = file_sink(open_location(str(tmp_path / "out")), NEWEST)
+        rewind(orders, "to_batch", 4, table=out)
+        wrong = open_location(str(tmp_path / "ou"))
+        with pytest.raises(RefusedError, match="has no log of a file sink"):
+            undo(orders, repository(orders), sink=Sink(place=wrong), rest=STOPPED)
+        assert not list(wrong.walk())
 
     def test_somebody_writes_between_plan_and_apply(self, orders: Location, table: Location) -> None:
         sink = Sink(place=table)
