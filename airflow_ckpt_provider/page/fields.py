@@ -9,15 +9,18 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """A text; empty where it is none."""
-    return value if isinstance(value, str) else ""
+    """A text that can be sent; empty where it is none. JSON can have half a character in it, which no page can."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def number(value: Any) -> float | None:
     """A finite number; ``None`` where it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def whole(value: Any) -> int | None:
@@ -41,4 +44,4 @@ def inner(value: Any) -> Mapping[str, Any]:
 
 def texts(value: Any) -> tuple[str, ...]:
     """The texts of a list."""
-    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list | tuple) else ()
+    return tuple(text(each) for each in value if isinstance(each, str)) if isinstance(value, list | tuple) else ()

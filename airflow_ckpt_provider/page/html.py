@@ -120,7 +120,8 @@ ASSETS: Mapping[str, str] = {"page.css": "text/css; charset=utf-8", "page.js": "
 
 
 def _render(template: str, head: Head, title: str, **values: Any) -> str:
-    return _environment().get_template(template).render(head=head, title=title, policy=POLICY, **values)
+    page = _environment().get_template(template).render(head=head, title=title, policy=POLICY, **values)
+    return page.encode("utf-8", "replace").decode()  # a manifest or a plan can have half a character in it
 
 
 @cache

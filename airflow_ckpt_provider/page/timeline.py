@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow_ckpt_provider.page.backup_point import BackupPoint
 from airflow_ckpt_provider.page.change_record import ChangeRecord
@@ -96,7 +96,7 @@ def timeline(row: StreamRow, backups: Sequence[BackupPoint], changes: Iterable[C
     if not there:
         return None
     begin, end = min(there), row.now
-    begin -= max((end - begin) * 0.03, timedelta(seconds=30))
+    begin -= min(max((end - begin) * 0.03, timedelta(seconds=30)), begin - datetime.min.replace(tzinfo=UTC))
 
     def x(at: datetime) -> float:
         share = (at - begin) / (end - begin)

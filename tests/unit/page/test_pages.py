@@ -141,6 +141,25 @@ def test_a_value_of_another_kind_is_not_known(part: str, value: Any, repository:
         harmless(pages.stream("orders"))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"problems": ["\ud800"], "checkpoint": "/\ud800"},
+        {"situation": {"kind": "under_way", "message": "\ud800", "commands": ["\ud800"], "plan_id": "\ud800"}},
+        {"time_to_loss": {"seconds": 10**400, "known": True, "verdict": "SAFE"}},
+        {"last_drill": {"proven_at": NOW.isoformat(), "seconds": -(10**400)}},
+        {"oldest": {"batch_id": 0, "batch_time": "0001-01-01T00:00:00+00:00"}},
+    ],
+)
+def test_one_bad_report_takes_no_page_away(values: dict[str, Any], repository: Repository, tmp_path: Path) -> None:
+    keep(repository, [row(**values), row(name="payments", checkpoint="/other")])
+    pages = {
+        file.name: file.read_text() for file in write_site(repository, tmp_path / "site") if file.suffix == ".html"
+    }
+    assert "payments" in harmless(pages["index.html"]).text
+    assert harmless(pages["stream-orders.html"])
+
+
 def test_a_hostile_manifest_and_plan_are_text(checkpoint: Checkpoint, repository: Repository) -> None:
     made = create_backup(
         checkpoint, repository, name="orders", reason=HOSTILE, tags={HOSTILE: HOSTILE}, made_by=HOSTILE
