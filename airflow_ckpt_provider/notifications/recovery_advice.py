@@ -114,7 +114,10 @@ def _entry(code: str, known: bool, cause: str, text: str, error: str, steps: lis
         "text": text,
         "html": f"<pre>{html.escape(text)}</pre>",
         "error": error,
-        "steps": steps,
+        "steps": [
+            {name: redacted_text(value) if isinstance(value, str) else value for name, value in step.items()}
+            for step in steps
+        ],
     }
 
 

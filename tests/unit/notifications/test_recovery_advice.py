@@ -143,6 +143,19 @@ def test_nothing_of_an_error_is_markup_in_a_mail_and_no_password_is_sent():
     assert "secret-word" not in sent[0]
 
 
+def test_no_step_has_the_password_of_an_address():
+    sent: list[list[dict[str, str]]] = []
+
+    class Steps(BaseNotifier):
+        def notify(self, context):
+            sent.append(context["recovery_advice"]["steps"])
+
+    error = AirflowException("IllegalStateException: s3a://key:secret-word@b/ck/orders/offsets/3 does not exist")
+    RecoveryAdviceNotifier(Steps())({"exception": error})
+    assert any("s3a://key:***@b/ck/orders" in (step.get("command") or "") for step in sent[0])
+    assert "secret-word" not in str(sent)
+
+
 def test_the_advice_arrives_by_airflows_own_mail(monkeypatch: pytest.MonkeyPatch):
     with mail_server() as (port, received):
         extra = {"disable_ssl": True, "disable_tls": True}
