@@ -138,6 +138,28 @@ def test_what_is_given_comes_first_and_a_place_brings_its_own_connection(streams
     assert (task.name, task.repository_conn_id) == ("other", "aws_backups")
 
 
+@pytest.mark.parametrize(
+    ("operator", "given"),
+    [
+        (CheckpointRewindOperator, {"checkpoint": "s3://lake/checkpoints/clicks", "to": "to_latest"}),
+        (CheckpointRestoreOperator, {"target": "s3://lake/checkpoints/clicks"}),
+    ],
+)
+def test_the_end_of_the_streams_application_proves_nothing_of_another_checkpoint(
+    operator: type[Any], given: dict[str, str]
+) -> None:
+    ended = "https://history:18080/api/v1/applications/app-1"
+    stream = Stream(
+        "orders", checkpoint="s3://lake/checkpoints/orders", repository="/b", driver={"spark_api_url": ended}
+    )
+    assert rendered(operator(task_id="t", stream=stream, **given)).spark_api_url is None
+
+
+def test_a_log_that_is_given_brings_its_own_connection(streams_file: Path) -> None:
+    task = rendered(CheckpointRewindOperator(task_id="t", stream="orders", to="to_latest", progress_log="/logs/x"))
+    assert (task.progress_log, task.progress_log_conn_id) == ("/logs/x", None)
+
+
 def test_a_default_that_is_given_in_words_comes_first_too(streams_file: Path) -> None:
     given = KafkaRetentionGuardOperator(task_id="t", stream="orders", kafka_config_id="kafka_default")
     assert rendered(given).kafka_config_id == "kafka_default"
