@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.manifest import Manifest, is_name
@@ -63,10 +63,12 @@ class Pages:
         :param rewind: what makes the form for a rewind.
         :raises NotThereError: there is no such stream, or backup.
         """
-        row = self.row(name)
+        rows = self.rows_named(name)
         backups = read_backups(self.repository, name) if is_name(name) else None
         if backups is None:
             raise NotThereError(f"{name!r} cannot be the name of a stream in a repository")
+        backed_up = {point.manifest.checkpoint for point in backups.points[-1:] if point.manifest}
+        row = next((each for each in rows if each.checkpoint in backed_up), rows[0])
         form = rewind(row) if rewind else None
         if restore:
             point = next((each for each in backups.points if each.backup_id == restore[0]), None)
@@ -74,7 +76,15 @@ class Pages:
             if manifest is None:
                 raise NotThereError(f"stream {name} has no backup {restore[0]} that can be restored")
             form = restore[1](row, manifest)
-        return stream_page(self._head(), row, backups, changes_of(self.repository, row.checkpoint), form)
+        head = self._head()
+        if len(rows) > 1:
+            places = ", ".join(each.checkpoint for each in rows)
+            said = f"The reports tell of {len(rows)} checkpoints under the name {name}: {places}. This is {row.checkpoint}."
+            head = replace(head, notes=(said,))
+            form = form and replace(
+                form, refused="It is not known which of them is meant: declare them under two names."
+            )
+        return stream_page(head, row, backups, changes_of(self.repository, row.checkpoint), form)
 
     def change(self, plan_id: str) -> str:
         """One change.
@@ -101,15 +111,15 @@ class Pages:
             raise NotThereError(f"backup {backup_id} is older than the ones that are shown: see airflow-ckpt backups")
         return backup_page(self._head(), point, manifest)
 
-    def row(self, name: str) -> StreamRow:
-        """One stream as it was reported.
+    def rows_named(self, name: str) -> list[StreamRow]:
+        """One stream as it was reported; several where reports call several checkpoints so.
 
         :raises NotThereError: neither a report nor the repository has it.
         """
-        row = next((each for each in self.rows() if each.name == name), None)
-        if row is None:
+        rows = [each for each in self.rows() if each.name == name]
+        if not rows:
             raise NotThereError(f"no report and no backup is about a stream {name!r}")
-        return row
+        return rows
 
     def points(self, name: str) -> tuple[BackupPoint, ...]:
         """The backups that have a page."""

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import hold
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
+from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, streams_page
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
@@ -188,6 +190,24 @@ def test_the_newest_report_of_a_checkpoint_counts(repository: Repository, fleet:
     repository.location.replace("reports/broken.json", b"{")
     repository.location.replace("reports/other.json", b'{"looked_at":"yesterday","writer":"x"}')
     assert len(read_reports(repository)) == 2
+
+
+def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Repository, fleet: Fleet) -> None:
+    mine = repository.backups("orders")[0].checkpoint
+    keep(repository, [row(checkpoint="/another/orders"), row(checkpoint=mine)])
+    shown: list[str] = []
+
+    def form(row: StreamRow, manifest: Manifest | None = None) -> Form:
+        shown.append(row.checkpoint)
+        return Form("restore_checkpoint", "Restore", ())
+
+    backup_id = repository.backups("orders")[0].backup_id
+    pages = Pages(repository, FileLinks(), live=True)
+    for page in (pages.stream("orders", restore=(backup_id, form)), pages.stream("orders", rewind=form)):
+        assert "2 checkpoints under the name orders: /another/orders" in harmless(page).text
+        assert "It is not known which of them is meant" in page
+        assert "<form" not in page
+    assert shown == [mine, mine]
 
 
 def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository) -> None:
