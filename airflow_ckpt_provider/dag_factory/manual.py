@@ -38,6 +38,14 @@ _STOPPED = Param(
     title="The stream is stopped",
     description="by hand, and you say so; not needed where the declaration says how it is stopped, or has a probe",
 )
+_STATES = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
+_BEGUN = "ti.xcom_pull(task_ids='{}', key='begun') or '{}'"
+#: Whether somebody says that the stream is stopped: the form, or the task that stops it, unless the stream was started since:
+#: a change that is cleared afterwards finds the stop of before.
+_STOPPED_BY = (
+    f"{{{{ params.query_is_stopped or ({_STATES}.get('stop') == 'success' and "
+    f"({_BEGUN.format('start', '')}) < ({_BEGUN.format('stop', '~')})) }}}}"
+)
 _START = Param(True, type="boolean", title="Start the stream afterwards", description="as its declaration says")
 _ASK = Param(True, type="boolean", title="Approval", description="ask before the plan is carried out")
 #: What the upgrades need of a declaration.
@@ -172,7 +180,7 @@ class ManualDags(DagsOfStreams):
                 stream=_STREAM,
                 plan_id="{{ params.plan_id }}",
                 reason="{{ params.reason }}",
-                query_is_stopped=_stopped("stop"),
+                query_is_stopped=_STOPPED_BY,
                 trigger_rule="none_failed_min_one_success",
             )
             ready = self._ready()
@@ -265,7 +273,7 @@ class ManualDags(DagsOfStreams):
                 accept="{{ params.accept }}",
                 reason="{{ params.reason }}",
                 stop_running=True,
-                query_is_stopped=_stopped("stop"),
+                query_is_stopped=_STOPPED_BY,
                 retries=3,
                 retry_delay=timedelta(seconds=30),
                 trigger_rule="none_failed_min_one_success",
@@ -293,12 +301,6 @@ class ManualDags(DagsOfStreams):
             )
 
         return make
-
-
-def _stopped(task_id: str) -> str:
-    """Whether somebody says that the stream is stopped: the form, or the task that stops it."""
-    states = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
-    return f"{{{{ params.query_is_stopped or {states}.get('{task_id}') == 'success' }}}}"
 
 
 @task.branch(task_id="what_next")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.streams.actions import Action
     from airflow_ckpt_provider.streams.stream import Stream
 
+#: XCom with the time at which an action was begun.
+BEGUN = "begun"
 ACTIONS = ("stop", "start", "deploy", "roll_back")
 
 
@@ -79,6 +82,9 @@ class StreamActionOperator(DeclaredOperator):
             if action is None:
                 raise RefusedError(f"{stream} declares no `{what}`", hint=f"declare it: {what}: ./command, a DAG, …")
         self.log.info("%s %s: %s", what, stream, action.way)
+        if ti := context.get("ti"):
+            # Before it is carried out: a start that failed may have started the stream.
+            ti.xcom_push(BEGUN, datetime.now(UTC).isoformat(timespec="microseconds"))
         with no_retry_when_refused():
             self._carry_out(stream, what, action, context)
         return {"stream": stream.name, "action": what, "way": action.way}

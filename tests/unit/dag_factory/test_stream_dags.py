@@ -7,6 +7,7 @@ import tests.throwaway_airflow  # isort: skip  # noqa: F401
 import json
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dag
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
+from airflow_ckpt_provider.operators.stream_action import BEGUN
 from airflow_ckpt_provider.streams.problems import DeclarationError
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 
@@ -198,6 +200,40 @@ def test_streams_of_two_schedules_are_both_backed_up(one: str, other: str) -> No
     ]
     backups = [dag for name, dag in stream_dags(streams).items() if name.startswith("ckpt_backup_")]
     assert sorted(len(dag.task_group.children["stream"]._expand_input.value["stream"]) for dag in backups) == [1, 2]
+
+
+@dataclass
+class TaskInstance:
+    """What the templates ask of Airflow's: states and XComs of the tasks of this run."""
+
+    states: dict[str, str]
+    begun: dict[str, str]
+    dag_id: str = "ckpt_rewind"
+    run_id: str = "r"
+
+    def get_task_states(self, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
+        return dict.fromkeys(run_ids, self.states)
+
+    def xcom_pull(self, task_ids: str, key: str) -> str | None:
+        return self.begun.get(task_ids) if key == BEGUN else None
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
+@pytest.mark.parametrize(
+    ("states", "begun", "stopped"),
+    [
+        ({"stop": "success"}, {"stop": "2026-11-23T08:00:00"}, "True"),
+        ({"stop": "success"}, {"stop": "2026-11-23T08:00:00", "start": "2026-11-23T08:05:00"}, "False"),
+        ({"stop": "success"}, {"stop": "2026-11-23T09:00:00", "start": "2026-11-23T08:05:00"}, "True"),
+        ({"stop": "skipped"}, {}, "False"),
+    ],
+)
+def test_a_stop_is_no_word_about_a_stream_that_was_started_since(
+    kind: str, states: dict[str, str], begun: dict[str, str], stopped: str, dags: dict[str, DAG]
+) -> None:
+    change = dags[f"ckpt_{kind}"].get_task(kind)
+    context: Any = {"ti": TaskInstance(states, begun), "params": {"query_is_stopped": False}}
+    assert change.render_template(change.query_is_stopped, context) == stopped
 
 
 def test_two_streams_whose_dags_would_have_one_id_are_refused() -> None:

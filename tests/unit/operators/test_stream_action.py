@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException
 
-from airflow_ckpt_provider.operators.stream_action import StreamActionFailedError, StreamActionOperator
+from airflow_ckpt_provider.operators.stream_action import BEGUN, StreamActionFailedError, StreamActionOperator
 from airflow_ckpt_provider.streams.stream import Stream
 
 
@@ -34,6 +35,19 @@ def test_a_command_runs_with_stream_action_and_version(tmp_path: Path) -> None:
 def test_a_command_that_fails_fails_the_task_with_its_last_line() -> None:
     with pytest.raises(StreamActionFailedError, match="stop of orders: the command ended with 3: no such job"):
         act(stream(stop="echo no such job; exit 3"))
+
+
+def test_when_an_action_was_begun_is_kept_also_where_it_fails() -> None:
+    kept: dict[str, str] = {}
+
+    class TaskInstance:
+        def xcom_push(self, key: str, value: str) -> None:
+            kept[key] = value
+
+    task = StreamActionOperator(task_id="act", stream=stream(start="exit 3"), action="start")
+    with pytest.raises(StreamActionFailedError):
+        task.execute({"ti": TaskInstance()})  # type: ignore[typeddict-item]
+    assert datetime.fromisoformat(kept[BEGUN]).tzinfo is UTC
 
 
 class Writes(BaseOperator):
