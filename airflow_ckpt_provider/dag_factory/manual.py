@@ -168,6 +168,7 @@ class ManualDags(DagsOfStreams):
         params = {
             "stream": self.choice(streams),
             "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: a change that is half-way, else the newest"),
+            "approval": _ASK,
             "query_is_stopped": _STOPPED,
             "start": _START,
             "reason": _REASON,
@@ -183,8 +184,13 @@ class ManualDags(DagsOfStreams):
                 query_is_stopped=_STOPPED_BY,
                 trigger_rule="none_failed_min_one_success",
             )
-            ready = self._ready()
-            ready >> self._action("stop") >> undo
+            approve = self._approve(
+                "undo",
+                "The stream is stopped, and {{ params.plan_id or 'its last change' }} is taken back.",
+            )
+            ready = self._ready(trigger_rule="none_failed_min_one_success")
+            _what_next() >> [approve, ready]
+            approve >> ready >> self._action("stop") >> undo
             ready >> undo >> self._action("start", wanted="{{ params.start }}")
 
         return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
@@ -257,13 +263,7 @@ class ManualDags(DagsOfStreams):
 
         def make() -> None:
             plan = self.task(operator, "plan", stream=_STREAM, mode="plan", **asked)
-            approve = ApprovalOperator(
-                task_id="approve",
-                subject=f"{kind.capitalize()} {_STREAM}?",
-                body="{{ ti.xcom_pull(task_ids='plan')['markdown'] }}",
-                defaults="Reject",
-                response_timeout=self.approval_timeout,
-            )
+            approve = self._approve(kind, "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}")
             ready = self._ready(trigger_rule="none_failed_min_one_success")
             change = self.task(
                 operator,
@@ -284,6 +284,15 @@ class ManualDags(DagsOfStreams):
             ready >> change >> self._action("start", wanted="{{ params.start }}")
 
         return self.dag(kind, make, streams=streams, params=params, doc_md=getattr(type(self), kind).__doc__)
+
+    def _approve(self, kind: str, body: str) -> BaseOperator:
+        return ApprovalOperator(
+            task_id="approve",
+            subject=f"{kind.capitalize()} {_STREAM}?",
+            body=body,
+            defaults="Reject",
+            response_timeout=self.approval_timeout,
+        )
 
     def _ready(self, **settings: Any) -> BaseOperator:
         """A task that does nothing: the change follows it also where the stop is skipped."""
@@ -307,6 +316,6 @@ class ManualDags(DagsOfStreams):
 def _what_next(params: dict[str, Any] | None = None) -> str | None:
     """Stop here where only a plan was asked for; ask somebody before it is carried out, where that is wanted."""
     form = params or {}
-    if form["mode"] == "plan":
+    if form.get("mode") == "plan":
         return None
     return "approve" if form["approval"] else "ready"

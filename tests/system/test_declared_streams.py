@@ -148,7 +148,7 @@ def test_a_stream_without_actions_is_stopped_and_started_by_hand(load: Load, run
     assert run.state == "success", states(run)
     assert (states(run)["stop"], states(run)["rewind"], states(run)["start"]) == ("skipped", "success", "skipped")
     assert newest(open_location(str(tmp_path / "checkpoints" / "payments"))) == 1
-    undone = run_dag(dags["ckpt_undo"], run_conf={"stream": "payments", "query_is_stopped": True})
+    undone = run_dag(dags["ckpt_undo"], run_conf={"stream": "payments", "approval": False, "query_is_stopped": True})
     assert states(undone)["undo"] == "success"
     assert newest(open_location(str(tmp_path / "checkpoints" / "payments"))) == 2
 

@@ -202,6 +202,15 @@ def test_streams_of_two_schedules_are_both_backed_up(one: str, other: str) -> No
     assert sorted(len(dag.task_group.children["stream"]._expand_input.value["stream"]) for dag in backups) == [1, 2]
 
 
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
+def test_nothing_comes_before_the_approval_but_a_plan(kind: str, dags: dict[str, DAG]) -> None:
+    dag = dags[f"ckpt_{kind}"]
+    assert dag.params["approval"] is True
+    assert dag.get_task("approve").get_flat_relative_ids(upstream=True) <= {"plan", "what_next"}
+    assert {"stop", kind, "start"} <= dag.get_task("ready").get_flat_relative_ids(upstream=False)
+    assert dag.get_task("ready").upstream_task_ids == {"what_next", "approve"}
+
+
 @dataclass
 class TaskInstance:
     """What the templates ask of Airflow's: states and XComs of the tasks of this run."""
