@@ -16,7 +16,23 @@ from airflow_ckpt_provider.units import format_duration, parse_duration
 _WORDS_OF_SINKS = ("foreachBatch", "foreach", "kafka")
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly")
 _CRON = re.compile(r"[\w*/,#?LW-]+( +[\w*/,#?LW-]+){4}")
+#: Of minute, hour, day of month, month and day of week.
+_MOST = (59, 23, 31, 12, 7)
 _SHARE = r"all|\d+/[1-9]\d*|\d+(\.\d+)?%"
+
+
+def _is_schedule(text: str) -> bool:
+    """Whether Airflow takes it: what it refuses would take the DAGs of all streams of the file away."""
+    if not _CRON.fullmatch(text):
+        try:
+            return parse_duration(text) >= timedelta(seconds=1)
+        except RefusedError:
+            return False
+    return all(
+        (step == "/" and int(number) > 0) or (step != "/" and int(number) <= most)
+        for field, most in zip(text.split(), _MOST, strict=True)
+        for step, number in re.findall(r"(/?)(\d+)", field.partition("#")[0])
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,15 +135,15 @@ class Backup(Declared):
     workers: int | None = None
 
     def conflicts(self) -> list[tuple[str, str, str]]:
-        """A schedule that is none."""
-        if self.schedule is None or self.schedule in _PRESETS or _CRON.fullmatch(self.schedule):
-            return []
-        try:
-            parse_duration(self.schedule)
-        except RefusedError:
+        """A schedule that is none, and a part of the contents that nothing can be."""
+        found = []
+        if not (self.schedule is None or self.schedule in _PRESETS or _is_schedule(self.schedule)):
             hint = f"give {', '.join(_PRESETS)}, five fields of cron, or a duration such as 1h"
-            return [("schedule", f"{self.schedule!r} is no schedule", hint)]
-        return []
+            found.append(("schedule", f"{self.schedule!r} is no schedule", hint))
+        part, _, parts = self.verify.rpartition("/")
+        if (part and not 1 <= int(part) <= int(parts)) or (parts[-1] == "%" and not 0 < float(parts[:-1]) <= 100):
+            found.append(("verify", f"{self.verify} is no part of the contents", "give all, 1/7 or 10%"))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams import schema
 from airflow_ckpt_provider.streams.loading import load_streams, parse_streams
 from airflow_ckpt_provider.streams.problems import DeclarationError, dotted
-from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.stream import Backup, Stream
 from airflow_ckpt_provider.streams.streams import Streams, UnknownStreamError
 
 FULL = """\
@@ -205,6 +205,26 @@ def test_a_bad_file_is_told_where(text: str, line: int | None, field: str, messa
 def test_a_file_that_is_nested_deeply_is_refused_and_ends_no_process(opened: str) -> None:
     said = problems_of("streams: " + "\n" * (opened == "- ") + opened * 100_000)
     assert [message for _, _, message in said] == ["it is nested too deeply"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("schedule", "99 2 * * *"),
+        ("schedule", "*/0 2 * * *"),
+        ("schedule", "0s"),
+        ("verify", "8/7"),
+        ("verify", "1000%"),
+    ],
+)
+def test_what_airflow_or_a_verification_would_refuse_is_refused_before(field: str, value: str) -> None:
+    said = problems_of(f"streams:\n  a:\n    checkpoint: /a\n    backup: {{{field}: '{value}'}}")
+    assert [where for _, where, _ in said] == [f"streams.a.backup.{field}"]
+
+
+@pytest.mark.parametrize("schedule", ["*/70 0-23/2 1,15 * 7", "0 0 * * 1#2", "0 0 L * *", "5 4 * JAN MON-FRI", "1.5s"])
+def test_what_airflow_takes_is_a_schedule(schedule: str) -> None:
+    assert Backup(schedule=schedule).schedule == schedule
 
 
 def test_aliases_that_repeat_without_end_are_refused() -> None:
