@@ -31,11 +31,24 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> None:
         ) from e
     hook = DatabricksHook(job.conn_id or stream.databricks_conn_id or "databricks_default", caller=__name__)
     if (job.do or ("cancel" if action == "stop" else "run")) == "cancel":
-        for run in _active_runs(hook, job.job_id):
-            hook.cancel_run(run["run_id"])
-        _wait(f"runs of job {job.job_id} to end", lambda: not _active_runs(hook, job.job_id))
+        cancelled: set[int] = set()
+
+        def ended() -> bool:
+            active = {run["run_id"] for run in _active_runs(hook, job.job_id)}
+            for run_id in active - cancelled:  # a list has one page of them
+                hook.cancel_run(run_id)
+            cancelled.update(active)
+            return not active
+
+        _wait(f"runs of job {job.job_id} to end", ended)
         return
-    run_id = hook.run_now({"job_id": int(job.job_id), "job_parameters": dict(job.parameters)})
+    # A retry of a start finds the run of the attempt before: two queries must not run on one checkpoint.
+    there = _active_runs(hook, job.job_id) if action == "start" else []
+    run_id = (
+        there[0]["run_id"]
+        if there
+        else hook.run_now({"job_id": int(job.job_id), "job_parameters": dict(job.parameters)})
+    )
 
     def runs() -> bool:
         state = hook.get_run_state(run_id)

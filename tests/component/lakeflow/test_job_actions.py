@@ -38,6 +38,12 @@ def test_a_start_returns_once_the_job_runs_and_a_stop_once_it_does_not(workspace
     act(job, "stop")  # fine where nothing runs
 
 
+def test_a_start_that_is_repeated_starts_no_second_run(workspace: FakeWorkspace, job: Any) -> None:
+    act(job, "start")
+    act(job, "start")
+    assert runs(workspace, job, active=False) == 1
+
+
 def test_a_job_that_is_not_there_is_an_error(workspace: FakeWorkspace, job: Any) -> None:
     with pytest.raises(Exception, match=r"4711"):
         act(job, "start", job_id=4711)
