@@ -16,7 +16,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from airflow_ckpt_provider.backup.claims import claimed
+from airflow_ckpt_provider.backup.claims import claimed, open_claims
 from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -219,13 +219,23 @@ def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:
     """Delete the records of contents that no manifest lists any more at their old places.
 
     The newest stays, so that no number comes back; and what stands in the place of a record whose repack was given up.
+    All stay while somebody is at work: a restore may read by them. Records are read before manifests, and manifests
+    before claims: what a process needs that begins later is not among these records.
+
+    :param listed: what manifests listed before; this process may have stood still since, so they are read again.
     """
     moved = read_moved(repository.location, name)
+    if not _unneeded(moved, listed) or (now := listed_by(repository, name)).unreadable or open_claims(repository, name):
+        return
+    for record in _unneeded(moved, now):
+        repository.location.delete(record)
+
+
+def _unneeded(moved: Moved, listed: Listed) -> list[str]:
+    """The records that nothing needs of what manifests list."""
     needed: set[str] = set()
     for path in listed.objects:
         while path not in needed and (further := moved.paths.get(path)):
             needed.add(path)
             path = further
-    for record, says in sorted(moved.records.items())[:-1]:
-        if says and needed.isdisjoint(says):
-            repository.location.delete(record)
+    return [record for record, says in sorted(moved.records.items())[:-1] if says and needed.isdisjoint(says)]

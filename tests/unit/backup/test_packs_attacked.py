@@ -10,6 +10,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_ckpt_provider.backup import repack
+from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.contents import Listed
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -24,7 +26,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
 from tests.unit.backup.backups import back_up, files_in, stream
 from tests.unit.backup.packs import packed_repository, packs_of, restorable
-from tests.unit.checkpoint.stores import forget_all, in_memory
+from tests.unit.checkpoint.stores import forget_all, in_memory, watched
 
 ALL = ReadData()
 
@@ -152,4 +154,45 @@ def test_a_prune_that_had_opened_it_as_format_1_knows_what_was_moved(place: Loca
     opened_before = Repository(repository.location, repository.repository_id, 1)
     assert plan_prune(opened_before, max_unused=MaxUnused(0)).objects == 0
     prune(opened_before)
+    assert restorable(repository, made) == right
+
+
+def test_a_prune_that_stood_still_deletes_no_record_that_is_needed_by_now(place: Location) -> None:
+    """Since its look at the manifests others have backed up, expired, and packed anew."""
+    repository, made = moved_once(place)
+    right = files_in(made, place)
+    moved = {file_of(to) for to in read_moved(repository.location, "orders").paths.values()}
+    repack.repack(repository, "orders", moved, made_by="a test")
+    prune(repository)
+    seen_before = Listed(frozenset(), frozenset(), frozenset(), ())
+    repack.tidy_moved(repository, "orders", seen_before)
+    assert restorable(repository, made) == right
+
+
+def test_a_restore_that_runs_keeps_the_records_that_it_reads_by(place: Location) -> None:
+    repository, made = moved_once(place)
+    moved = {file_of(to) for to in read_moved(repository.location, "orders").paths.values()}
+    repack.repack(repository, "orders", moved, made_by="a test")
+    right = files_in(made, place)
+    with in_use(repository, made, what="restore", made_by="somebody"):
+        back_up(place, stream(7))
+        apply_expire(repository, plan_expire(repository, Policy(last=1)))
+        apply_prune(repository, plan_prune(repository, max_unused=MaxUnused.parse("unlimited")))
+        assert restorable(repository, made) == right
+
+
+def test_a_manifest_that_cannot_be_read_now_needs_its_records(place: Location) -> None:
+    repository, made = moved_once(place)
+    right = files_in(made, place)
+    moved = {file_of(to) for to in read_moved(repository.location, "orders").paths.values()}
+    repack.repack(repository, "orders", moved, made_by="a test")
+    back_up(place, stream(7))
+    repository.location.create("objects/orders/aa/left", b"by a backup that was killed")
+    plan = plan_prune(repository, max_unused=MaxUnused.parse("unlimited"))
+
+    def fail(operation: str, path: str) -> None:
+        if operation.startswith("read") and path.endswith(made.path):
+            raise StorageError("the store is down")
+
+    apply_prune(Repository.open(watched(place / "backups", fail)[0]), plan)
     assert restorable(repository, made) == right
