@@ -142,7 +142,7 @@ class Objects:
             parts = (each for entry in self._entries if (each := part_of(entry.object)))
             self._packs_held = {(each.pack_sha256, each.pack_size): each for each in parts}
         held = self._packs_held.get((part.pack_sha256, part.pack_size))
-        return held.pack if held and self._is_whole_pack(held) else None
+        return held.pack if held and held.pack not in self._spent and self._is_whole_pack(held) else None
 
     def _is_packed(self, size: int) -> bool:
         """Whether a content of so many bytes is put into a pack."""

@@ -12,6 +12,7 @@ import pytest
 from airflow_ckpt_provider.backup import repack
 from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.contents import Listed
+from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -179,6 +180,18 @@ def test_a_restore_that_runs_keeps_the_records_that_it_reads_by(place: Location)
         apply_expire(repository, plan_expire(repository, Policy(last=1)))
         apply_prune(repository, plan_prune(repository, max_unused=MaxUnused.parse("unlimited")))
         assert restorable(repository, made) == right
+
+
+def test_a_copy_lists_no_pack_that_is_known_to_be_damaged_there(place: Location) -> None:
+    source = packed_repository(place)
+    first = back_up(place, {**stream(6), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}}).manifest
+    target = Repository.open_or_create(place / "second", format=2)
+    copy_backups(source, target, [first])
+    flip(target, next(e.object for e in target.manifest().files if e.path == "metadata"))
+    record_verification(target, verify_backup(target, target.manifest(), read_data=ALL))
+    second = back_up(place, stream(7)).manifest
+    copy_backups(source, target, [second])
+    assert verify_backup(target, target.manifest(second.backup_id), read_data=ALL).ok
 
 
 def test_a_manifest_that_cannot_be_read_now_needs_its_records(place: Location) -> None:
