@@ -45,6 +45,11 @@ class Span:
         """Whether it is the whole pack."""
         return self.start == 0 and self.end == pack_size(self.pack)
 
+    @property
+    def was_read(self) -> bool:
+        """Whether its bytes could be read."""
+        return self._data is not None
+
     def data(self) -> bytes:
         """The bytes of it.
 

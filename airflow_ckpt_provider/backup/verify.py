@@ -447,7 +447,7 @@ def check_contents(
         if packs is not None and span.is_whole:
             of_pack = check_pack(span, {damage.object for damage in found})
             found += of_pack
-            if not any(damage.path == span.pack for damage in of_pack):
+            if span.was_read and not any(damage.path == span.pack for damage in of_pack):
                 packs.add(span.pack)
         return found
 

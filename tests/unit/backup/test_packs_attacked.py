@@ -13,6 +13,7 @@ from airflow_ckpt_provider.backup import repack
 from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.contents import Listed
 from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -192,6 +193,21 @@ def test_a_copy_lists_no_pack_that_is_known_to_be_damaged_there(place: Location)
     second = back_up(place, stream(7)).manifest
     copy_backups(source, target, [second])
     assert verify_backup(target, target.manifest(second.backup_id), read_data=ALL).ok
+
+
+def test_a_pack_that_could_not_be_read_is_not_whole(place: Location) -> None:
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    (pack,) = packs_of(repository)
+    learn_damaged(repository.location, "orders", damaged={pack: "content"}, whole=(), since=0)
+
+    def fail(operation: str, path: str) -> None:
+        if operation.startswith("read") and path.endswith(".pack"):
+            raise StorageError("the store is down")
+
+    report = verify_backup(Repository.open(watched(place / "backups", fail)[0]), made, read_data=ALL)
+    record_verification(repository, report)
+    assert pack in read_damaged(repository.location, "orders").objects
 
 
 def test_a_manifest_that_cannot_be_read_now_needs_its_records(place: Location) -> None:
