@@ -81,14 +81,15 @@ class Objects:
         self._entries = vouched
         self._by_content: dict[tuple[str, int], FileEntry] | None = None
         self._marks = marks or Marks()
-        self._damaged = frozenset(damaged)
+        self._moved = moved or Moved()
+        #: By all the names that a content has or had: older manifests list it where it was.
+        self._damaged = frozenset(each for path in damaged for each in self._moved.places(path))
         self._condemned = self._marks.condemned | self._damaged
         #: Names that no new object gets: also those of packs of which only some contents are damaged.
         self._spent = self._condemned | {file_of(path) for path in self._damaged}
         #: In names that nobody else gives: where the store copies over what is there, each backup, and each task, has its own.
         self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
-        self._moved = moved or Moved()
         self._packer = Packer(self.directory, self.write_pack) if packs else None
         #: Hash and bytes of the packs that earlier backups list.
         self._packs_held: dict[tuple[str, int], Part] | None = None

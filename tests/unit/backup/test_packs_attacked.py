@@ -13,6 +13,7 @@ from airflow_ckpt_provider.backup import repack
 from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.contents import Listed
 from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
@@ -23,6 +24,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
@@ -208,6 +210,19 @@ def test_a_pack_that_could_not_be_read_is_not_whole(place: Location) -> None:
     report = verify_backup(Repository.open(watched(place / "backups", fail)[0]), made, read_data=ALL)
     record_verification(repository, report)
     assert pack in read_damaged(repository.location, "orders").objects
+
+
+def test_a_backup_knows_by_its_new_place_what_was_found_damaged_by_its_old_one(place: Location) -> None:
+    repository, made = moved_once(place)
+    newer = back_up(place, stream(7)).manifest
+    moved = read_moved(repository.location, "orders").paths
+    listed = {e.object for e in newer.files}
+    entry = next(e for e in made.files if moved.get(e.object) in listed and e.size)
+    flip(repository, moved[entry.object])
+    record_verification(repository, verify_backup(repository, made, read_data=ALL))
+    after = create_backup(Checkpoint.at(place / "orders"), repository).manifest
+    assert moved[entry.object] not in {e.object for e in after.files}
+    assert verify_backup(repository, after, read_data=ALL).ok
 
 
 def test_a_manifest_that_cannot_be_read_now_needs_its_records(place: Location) -> None:
