@@ -190,8 +190,9 @@ def test_a_copy_lists_no_pack_that_is_known_to_be_damaged_there(place: Location)
     first = back_up(place, {**stream(6), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}}).manifest
     target = Repository.open_or_create(place / "second", format=2)
     copy_backups(source, target, [first])
-    flip(target, next(e.object for e in target.manifest().files if e.path == "metadata"))
-    record_verification(target, verify_backup(target, target.manifest(), read_data=ALL))
+    wrong = next(e.object for e in target.manifest().files if e.path == "metadata")
+    flip(target, wrong)  # found by a verify that reads few contents: nothing is known of the pack as such
+    learn_damaged(target.location, "orders", damaged={wrong: "content"}, whole=(), since=0)
     second = back_up(place, stream(7)).manifest
     copy_backups(source, target, [second])
     assert verify_backup(target, target.manifest(second.backup_id), read_data=ALL).ok
@@ -222,7 +223,7 @@ def test_a_backup_knows_by_its_new_place_what_was_found_damaged_by_its_old_one(p
     record_verification(repository, verify_backup(repository, made, read_data=ALL))
     after = create_backup(Checkpoint.at(place / "orders"), repository).manifest
     assert moved[entry.object] not in {e.object for e in after.files}
-    assert verify_backup(repository, after, read_data=ALL).ok
+    assert restorable(repository, after) == files_in(after, place)
 
 
 def test_a_manifest_that_cannot_be_read_now_needs_its_records(place: Location) -> None:
