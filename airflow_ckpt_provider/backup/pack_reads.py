@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import Part, pack_size, part_of
+from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, pack_size, part_of, read_moved
 
 #: Bytes that are read by one request at most, unless one content has more; and bytes between two contents that are read
 #: with them, for a request takes about as long as these.
@@ -38,7 +39,9 @@ class Span:
         self._lock = threading.Lock()
         self._data: bytes | None = None
         self._failed: StorageError | None = None
-        self._is_gone = False
+        #: Where the contents were moved to, and the parts of other packs that they are in; read once for all of them.
+        self._moved: Moved | None = None
+        self._elsewhere: dict[str, Span] = {}
 
     @property
     def is_whole(self) -> bool:
@@ -74,13 +77,32 @@ class Span:
         :raises FileNotFoundError: it is missing.
         """
         part = part_of(entry.object)
-        if part is None or not part.length or self._is_gone:
+        if part is None or not part.length:
             return self._place.read(entry.object)
-        try:
-            return self.data()[part.start - self.start : part.end - self.start]
-        except FileNotFoundError:  # packed anew since its manifest was read, or missing
-            self._is_gone = True
-            return self._place.read(entry.object)
+        if self._moved is None:
+            try:
+                return self.data()[part.start - self.start : part.end - self.start]
+            except FileNotFoundError:  # packed anew since its manifest was read, or missing
+                pass
+        now = self._now(entry.object)
+        if span := self._elsewhere.get(now):
+            return span.read(replace(entry, object=now))
+        return self._place.read(entry.object)
+
+    def _now(self, path: str) -> str:
+        """Where a content is, if the pack is missing."""
+        with self._lock:
+            if self._moved is None:
+                moved = read_moved(self._place, self.pack.split("/")[1])
+                by_pack: dict[str, dict[str, FileEntry]] = {}
+                for entry in self.entries:
+                    if (now := moved.now(entry.object)) != entry.object:
+                        by_pack.setdefault(file_of(now), {})[now] = replace(entry, object=now)
+                for pack, entries in by_pack.items():
+                    for span in spans(self._place, pack, entries.values()):
+                        self._elsewhere |= {entry.object: span for entry in span.entries}
+                self._moved = moved
+            return self._moved.now(path)
 
 
 class ByPack:

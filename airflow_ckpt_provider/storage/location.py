@@ -86,15 +86,17 @@ class Location:
 
     def _read_content(self, path: str, part: Part) -> bytes:
         try:
-            return self.read_part(part.pack, part.start, part.length) if part.length else self._nothing_in(part)
+            return self._read_from(part)
         except FileNotFoundError:
             now = self.moved(path)
             if now == path or (to := part_of(now)) is None:
                 raise
-            return self.read_part(to.pack, to.start, to.length)
+            return self._read_from(to)
 
-    def _nothing_in(self, part: Part) -> bytes:
-        if self.find(part.pack) is None:
+    def _read_from(self, part: Part) -> bytes:
+        if part.length:
+            return self.read_part(part.pack, part.start, part.length)
+        if self.find(part.pack) is None:  # stores refuse to read a part of no bytes
             raise FileNotFoundError(part.pack)
         return b""
 

@@ -241,3 +241,29 @@ def test_a_manifest_that_cannot_be_read_now_needs_its_records(place: Location) -
 
     apply_prune(Repository.open(watched(place / "backups", fail)[0]), plan)
     assert restorable(repository, made) == right
+
+
+def test_what_was_moved_is_read_by_as_few_requests_as_what_was_not(place: Location) -> None:
+    repository, made = moved_once(place)
+    seen, store = watched(place / "backups")
+    assert verify_backup(Repository.open(seen), made, read_data=ALL).ok
+    packs = {file_of(e.object) for e in made.files} | set(packs_of(repository))
+    assert len(packs) == 3
+    assert sum(path.endswith(".pack") for path in store.paths("read", "read_part")) <= 4
+    # One to see that all is there, one to read it.
+    assert len([path for path in store.paths("read", "read_at_most") if "/moved/" in path]) == 2
+
+
+def test_an_empty_content_that_was_moved_is_read_without_a_part_of_no_bytes(place: Location) -> None:
+    repository = packed_repository(place)
+    back_up(place, {**stream(4), "_schema/empty": b"", **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
+    for n in range(8):
+        (place / "orders").delete(f"_schema/{n}")
+    made = back_up(place, stream(6)).manifest
+    apply_expire(repository, plan_expire(repository, Policy(last=1)))
+    apply_prune(repository, plan_prune(repository))
+    empty = next(e.object for e in made.files if e.path == "_schema/empty")
+    assert file_of(empty) not in packs_of(repository)
+    seen, store = watched(place / "backups")
+    assert seen.read(empty) == b""
+    assert not [path for path in store.paths("read", "read_part") if path.endswith(".pack")]
