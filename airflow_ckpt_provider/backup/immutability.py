@@ -25,7 +25,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.key_sets import KEYS
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import part_of, read_moved
+from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES
 
 #: A lock cannot be taken back: more than this is taken for a mistake.
@@ -79,7 +79,12 @@ class Immutability:
         if not any(map(part_of, objects)):
             return objects
         there = {file.path for file in place.sweep(f"{OBJECTS}/{name}")}
-        return files_needed(objects, there, read_moved(place, name))
+        moved = read_moved(place, name)
+        # Of what was moved nobody knows where it is without the records, and their signatures.
+        elsewhere = {each for path in objects if file_of(path) not in there for each in moved.places(path)}
+        records = [record for record, says in moved.records.items() if not elsewhere.isdisjoint(says)]
+        signed = (file.path for record in records for file in place.list(f"{SIGNATURES}/{record}").files)
+        return [*files_needed(objects, there, moved), *records, *signed]
 
     def lock_manifest(self, manifest: Manifest) -> datetime | None:
         """Lock the manifest of a backup whose objects are locked, and its signatures: without one, readers do not trust it.

@@ -309,7 +309,8 @@ def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, witho
     packs = _to_repack(use, may_stay - (found.unused_bytes - sum(chosen.values())))
     locked, unknown = locks_on(repository.location, [*chosen, *packs], now=datetime.now(UTC))
     going = {path: size for path, size in chosen.items() if path not in locked}
-    repacked = {pack: use.live[pack] for pack in packs if pack not in locked}
+    # An immutable backup would depend on a new pack that is not locked.
+    repacked = {} if unknown else {pack: use.live[pack] for pack in packs if pack not in locked}
     return replace(found, objects=going, locked=locked, locks_unknown=unknown, repacked=repacked)
 
 

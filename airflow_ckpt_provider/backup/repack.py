@@ -15,12 +15,14 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.claims import claimed, open_claims
 from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_file import OVERHEAD, ROW, read_index
 from airflow_ckpt_provider.backup.pack_reads import spans
@@ -101,6 +103,8 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
             if listed.unreadable:
                 return frozenset(), 0
             wanted = [pack for pack in packs if pack in there and pack not in marks.condemned]
+            locked, unknown = locks_on(place, wanted, now=datetime.now(UTC))  # also since the plan was made
+            wanted = [] if unknown else [pack for pack in wanted if pack not in locked]
             damaged = read_damaged(place, name).objects.keys()
             objects = Objects(place, name, vouched=(), marks=marks, listed=there.values(), damaged=damaged, packs=True)
             needed = _entries(listed, there, moved, wanted)

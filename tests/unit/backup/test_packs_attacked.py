@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -17,6 +19,7 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
+from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
@@ -26,6 +29,7 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
 from tests.unit.backup.backups import back_up, files_in, stream
@@ -66,6 +70,30 @@ def flip(repository: Repository, path: str) -> None:
 
 def prune(repository: Repository) -> None:
     apply_prune(repository, plan_prune(repository, max_unused=MaxUnused(0)), abandoned_after=timedelta(0))
+
+
+class Locks(LocalStore):
+    """A store with Object Lock, as far as who asks what is concerned."""
+
+    locked: ClassVar[dict[str, datetime]] = {}
+    fails: ClassVar[bool] = False
+
+    def why_no_locks(self, path: str) -> None:
+        if self.fails:
+            raise StorageError("access denied")
+
+    def lock(self, path: str, until: datetime) -> None:
+        self.locked[path.partition("/backups/")[2]] = until
+
+    def locked_until(self, path: str) -> datetime | None:
+        return self.locked.get(path.partition("/backups/")[2])
+
+
+@pytest.fixture
+def lockable(tmp_path: Path) -> Iterator[Location]:
+    yield Location(Locks(), str(tmp_path))
+    Locks.locked.clear()
+    Locks.fails = False
 
 
 def test_a_repair_of_one_moved_content_hides_no_other(place: Location) -> None:
@@ -267,3 +295,29 @@ def test_an_empty_content_that_was_moved_is_read_without_a_part_of_no_bytes(plac
     seen, store = watched(place / "backups")
     assert seen.read(empty) == b""
     assert not [path for path in store.paths("read", "read_part") if path.endswith(".pack")]
+
+
+def test_a_lock_covers_the_record_by_which_moved_contents_are_found(lockable: Location) -> None:
+    repository, made = moved_once(lockable)
+    immutability = Immutability(repository, timedelta(days=1))
+    immutability.lock_objects(made)
+    assert {"moved/orders/000001.json", *packs_of(repository)} <= Locks.locked.keys()
+
+
+@pytest.mark.parametrize("when", ["since the plan was made", "which is not known"])
+def test_a_pack_that_is_locked_is_not_packed_anew(lockable: Location, when: str) -> None:
+    repository = packed_repository(lockable)
+    back_up(lockable, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
+    for n in range(8):
+        (lockable / "orders").delete(f"_schema/{n}")
+    made = back_up(lockable, stream(6)).manifest
+    apply_expire(repository, plan_expire(repository, Policy(last=1)))
+    if when == "which is not known":
+        Locks.fails = True
+    plan = plan_prune(repository)
+    if when == "since the plan was made":
+        assert plan.streams[0].repacked
+        Immutability(repository, timedelta(days=1)).lock_objects(made)
+    before = packs_of(repository)
+    apply_prune(repository, plan)
+    assert packs_of(repository) == before
