@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.errors import BackupRunningError, RepositoryError, StorageError, TooLargeError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location, safe_relative
-from airflow_ckpt_provider.storage.packs import MOVED, moved_path
+from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, part_of, read_moved
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,12 @@ def entries_in_use(
     with ExitStack() as stack:
         for name in sorted({path.split("/")[1] for path in objects}):
             stack.enter_context(claimed(repository.location, name, what=what, made_by=made_by))
-            if going := objects & read_marks(repository.location, name).condemned:
+            condemned = read_marks(repository.location, name).condemned
+            going = {path for path in objects if path.startswith(f"{OBJECTS}/{name}/") and file_of(path) in condemned}
+            if any(map(part_of, going)):  # what was moved from a pack that a prune deletes is elsewhere
+                moved = read_moved(repository.location, name)
+                going = {path for path in going if file_of(moved.now(path)) in condemned}
+            if going:
                 raise StorageError(
                     f"{min(going)} in {repository.location} belongs to no backup any more, and a prune is deleting it",
                     hint="make a new plan, from a backup that is there",

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from airflow_ckpt_provider.backup import repack
-from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.claims import entries_in_use, in_use
 from airflow_ckpt_provider.backup.contents import Listed
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
@@ -23,6 +23,7 @@ from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
+from airflow_ckpt_provider.backup.prune_marks import Marks, write_mark
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
@@ -321,3 +322,15 @@ def test_a_pack_that_is_locked_is_not_packed_anew(lockable: Location, when: str)
     before = packs_of(repository)
     apply_prune(repository, plan)
     assert packs_of(repository) == before
+
+
+def test_contents_of_a_pack_that_a_prune_is_deleting_are_not_taken_into_use(place: Location) -> None:
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    (pack,) = packs_of(repository)
+    write_mark(repository.location, "orders", Marks(), {pack}, made_by="a prune")
+    with (
+        pytest.raises(StorageError, match="a prune is deleting it"),
+        entries_in_use(repository, made.files, what="repair", made_by="somebody"),
+    ):
+        raise AssertionError("it was taken into use")
