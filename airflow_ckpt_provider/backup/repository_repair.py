@@ -16,7 +16,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.contents import listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.disputed import claims_of, suspects
-from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.pack_file import with_index
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
@@ -336,6 +336,11 @@ def apply_objects_repair(
     }
     known = {name: read_damaged(repository.location, name) for name in names}
     whole: list[str] = []
+    for name in names:
+        # A pack that is written has its size again, whatever is in the place of a content that is lost.
+        lost = [path for path, _ in plan.lost if part_of(path) and path.startswith(f"{OBJECTS}/{name}/")]
+        if lost:
+            learn_damaged(repository.location, name, damaged=dict.fromkeys(lost, "content"), whole=(), since=0)
     for path, of_file in _by_file(repository, plan.rebuilt).items():
         contents = [(entry, _content(places, each)) for each, entry in of_file]
         if missing := next(

@@ -334,3 +334,20 @@ def test_contents_of_a_pack_that_a_prune_is_deleting_are_not_taken_into_use(plac
         entries_in_use(repository, made.files, what="repair", made_by="somebody"),
     ):
         raise AssertionError("it was taken into use")
+
+
+def test_what_a_repair_cannot_rebuild_of_a_pack_is_known_to_be_damaged(place: Location) -> None:
+    """The pack is there again, with its size: nothing else would show it, and the next backup would list it."""
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    right, (pack,) = files_in(made, place), packs_of(repository)
+    repository.location.delete(pack)
+    lost = next(e for e in made.files if e.path.startswith("sources/"))
+    (place / "orders").delete(lost.path)
+    plan = plan_objects_repair(repository, place / "orders")
+    assert [path for path, _ in plan.lost] == [lost.object]
+    apply_objects_repair(repository, place / "orders", plan)
+    assert lost.object in read_damaged(repository.location, "orders").objects
+    (place / "orders").create(lost.path, right[lost.path])
+    after = back_up(place).manifest
+    assert restorable(repository, after) == right
