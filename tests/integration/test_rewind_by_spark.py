@@ -71,14 +71,16 @@ def query_id(story: Story) -> str:
 
 def test_back_forward_and_back_again_row_exact(story: Story, spark_submit: str) -> None:
     """By the shell: refused without Spark; back, taken back, back again; the replay is that of a run that never failed."""
-    back = ["rewind", str(story.checkpoint), "--to-batch", "3", "--sink", str(story.out), "--sink-exit", "rollback"]
+    back = ["rewind", str(story.checkpoint), "--to-batch", "3", "--sink", str(story.out), "--sink-policy", "rollback"]
+    back += ["--query-is-stopped"]
     before, first_id = story.rows(), query_id(story)
     assert main([*back, "--apply"]) == 1
     assert story.rows() == before
     assert main([*back, "--apply", "--spark-submit", spark_submit]) == 0
     assert query_id(story) != first_id
     assert story.ckpt.progress().latest_committed == 3
-    assert main(["undo", str(story.checkpoint), "--sink", str(story.out), "--spark-submit", spark_submit]) == 0
+    undo = ["undo", str(story.checkpoint), "--sink", str(story.out), "--query-is-stopped"]
+    assert main([*undo, "--spark-submit", spark_submit]) == 0
     assert (story.rows(), query_id(story)) == (before, first_id)
     assert main([*back, "--apply", "--spark-submit", spark_submit]) == 0
     story.run(1)

@@ -112,7 +112,7 @@ def test_another_repository_than_the_one_that_is_expected(
     checkpoint: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     made = run("init", repository, "--json").document
-    assert made == {"repository": str(repository), "id": made["id"], "created": False}
+    assert made == {"repository": str(repository), "id": made["id"], "format": 1, "created": False}
     other = run("init", tmp_path / "other", "--json").document
     assert other["created"]
     assert other["id"] != made["id"]
@@ -140,12 +140,12 @@ def test_another_repository_than_the_one_that_is_expected(
 _MARKERS = {
     "a newer version": (
         {"format": "airflow-ckpt-repository", "version": 99, "id": "x"},
-        " is a repository of format airflow-ckpt-repository version 99, known here: airflow-ckpt-repository version 1",
+        " is a repository of format airflow-ckpt-repository version 99, known here: airflow-ckpt-repository versions 1 and 2",
         "upgrade airflow-ckpt-provider, or use another repository",
     ),
     "another format": (
         {"format": "restic", "version": 1, "id": "x"},
-        " is a repository of format restic version 1, known here: airflow-ckpt-repository version 1",
+        " is a repository of format restic version 1, known here: airflow-ckpt-repository versions 1 and 2",
         "upgrade airflow-ckpt-provider, or use another repository",
     ),
     "no format at all": (
@@ -180,7 +180,7 @@ def test_a_manifest_of_a_newer_version(repository: Path, tmp_path: Path):
     with unchanged(tmp_path):
         refused(
             run("restore", repository, "latest", tmp_path / "t", "--apply"),
-            f"manifest backups/orders/{path.name} has format version 99, known here: 2",
+            f"manifest backups/orders/{path.name} has format version 99, known here: 3",
             "upgrade airflow-ckpt-provider",
         )
 
