@@ -140,7 +140,9 @@ class _Search:
                 reader, history, batch_id, edge
             )
         if isinstance(offset, IcebergOffset) and history is not None:
-            return _iceberg_obstacle(offset, history, rollback, batch_id, edge)
+            return _iceberg_obstacle(offset, history, rollback, batch_id, edge) or _has_read_what_left(
+                reader, history, batch_id, edge
+            )
         if isinstance(offset, FileOffset) and rollback.paths:
             return _file_obstacle(reader, offset, rollback, batch_id, edge, writer.asked[edge.sink].sink.name)
         if offset is None:
@@ -248,6 +250,19 @@ def _iceberg_obstacle(
         f"its batch {batch_id} has read snapshot {offset.snapshot_id} of {edge.table}, which is no ancestor of snapshot "
         f"{rollback.to_version}"
     )
+
+
+def _has_read_what_left(reader: ReadStream, history: TableHistory, batch_id: int, edge: Edge) -> str | None:
+    """Why a reader has rows of snapshots that left branch main before; ``None`` where no log entry that is left says so."""
+    left = {commit.snapshot_id for commit in history.left}
+    for batch in sorted(batch for batch in reader.entries if batch <= batch_id):
+        position = reader.position(batch, edge.source)
+        offset = position.offset if position else None
+        if isinstance(offset, IcebergOffset) and offset.snapshot_id in left:
+            return (
+                f"its batch {batch} has read snapshot {offset.snapshot_id} of {edge.table}, which left the table since"
+            )
+    return None
 
 
 def _file_obstacle(

@@ -11,12 +11,14 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.checkpoint.builders import plant
+from tests.unit.checkpoint.builders import compact, plant
 from tests.unit.checkpoint.stores import Killed
-from tests.unit.recovery.chained import IDS, Chained, end_of, reader
+from tests.unit.recovery.chained import IDS, NEWEST, Chained, end_of, reader
 from tests.unit.recovery.tables import append
 from tests.unit.recovery.test_chains import batches_of, carry_out, is_sealed, plan_of, take_back
+from tests.unit.sinks.iceberg_tables import Table
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +121,19 @@ def test_a_reader_that_has_passed_a_rollback(chained: Chained) -> None:
     plant(silver, reader("silver", [end_of(table, version) for version in range(10)]))
     chained.write("silver", range(7, 10))
     assert batches_of(plan_of(chained.streams("bronze", "silver"))) == {"bronze": 4, "silver": 4}
+
+
+def test_a_reader_that_has_read_what_left_an_iceberg_table(tmp_path: Path, chained: Chained) -> None:
+    """Bronze was rewound alone, and ran on; silver had read the snapshots that left. Only what it had before is a boundary."""
+    iceberg = Table(tmp_path / "lake").batch(*range(NEWEST + 1), query=IDS["bronze"]).rollback(4)
+    iceberg.batch(5, 6, query=IDS["bronze"])
+    ids = [s.snapshot_id for s in sorted(iceberg.table.snapshots(), key=lambda s: s.sequence_number or 0)]
+    about = {"version": 1, "position": 1, "scan_all_files": False}
+    ends = [compact({**about, "snapshot_id": ids[v]}) for v in (0, 4, 6, 7, 8)]
+    silver = chained.checkpoint("silver")
+    for path in list(silver.walk()):
+        silver.delete(path)
+    plant(silver, reader("silver", ends))
+    bronze, reads = chained.streams("bronze", "silver")
+    streams = [replace(bronze, sinks=(iceberg.sink,)), replace(reads, sinks=(Sink(),), policies=(None,))]
+    assert batches_of(plan_of(streams, 5)) == {"bronze": 5, "silver": 1}
