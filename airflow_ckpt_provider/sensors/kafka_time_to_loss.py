@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_ckpt_provider.errors import SourceError
+from airflow_ckpt_provider.errors import CkptError, SourceError
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.guard_result import skip_if_absent
@@ -120,7 +120,8 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         if event["status"] == "timeout":
             raise AirflowSensorTimeout(f"more than {self.threshold} was left all the time")
         if event["status"] == "error":
-            raise AirflowFailException(event["message"])
+            # With soft_fail Airflow would skip the task of an AirflowException: as if more than the threshold had been left.
+            raise CkptError(event["message"]) if self.soft_fail else AirflowFailException(event["message"])
         self.log.warning("%s: %s", event["report"]["verdict"], "; ".join(event["report"]["reasons"]))
         return event["report"]
 

@@ -15,9 +15,10 @@ import jsonschema
 import pytest
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dags
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
 from airflow_ckpt_provider.operators.stream_action import BEGUN
@@ -200,6 +201,14 @@ def test_streams_of_two_schedules_are_both_backed_up(one: str, other: str) -> No
     ]
     backups = [dag for name, dag in stream_dags(streams).items() if name.startswith("ckpt_backup_")]
     assert sorted(len(dag.task_group.children["stream"]._expand_input.value["stream"]) for dag in backups) == [1, 2]
+
+
+def test_a_watch_that_cannot_look_any_more_fails_and_one_whose_hour_has_passed_is_skipped(dags: dict[str, DAG]) -> None:
+    watch = dags["ckpt_watch"].get_task("stream.time_to_loss")
+    with pytest.raises(CkptError, match="no such bucket"):
+        watch.resume_execution("execute_complete", {"event": {"status": "error", "message": "no such bucket"}}, {})  # type: ignore[typeddict-item]
+    with pytest.raises(AirflowSkipException):
+        watch.resume_execution("execute_complete", {"event": {"status": "timeout"}}, {})  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
