@@ -21,6 +21,7 @@ from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
+from airflow_ckpt_provider.storage.location import SMALL
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,9 @@ def read_reports(repository: Repository) -> list[dict[str, Any]]:
     """The reports that are kept, newest first; one that cannot be read is logged and left out."""
     found = []
     for file in repository.location.list(REPORTS).files[:_MOST]:
+        if file.size > SMALL:  # whoever opens the page would fill the memory of Airflow's server
+            log.warning("%s/%s is left out: it has %s bytes", repository.location, file.path, f"{file.size:,}")
+            continue
         try:
             report = repository.read_object(file.path, "looked_at", "writer")
             looked_at = datetime.fromisoformat(report["looked_at"])

@@ -24,6 +24,7 @@ from airflow_ckpt_provider.page.html import Head, streams_page
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, Objectives, StreamRow
+from airflow_ckpt_provider.storage.location import SMALL
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*1911911}}{%raw%}"
@@ -190,6 +191,11 @@ def test_the_newest_report_of_a_checkpoint_counts(repository: Repository, fleet:
     repository.location.replace("reports/broken.json", b"{")
     repository.location.replace("reports/other.json", b'{"looked_at":"yesterday","writer":"x"}')
     assert len(read_reports(repository)) == 2
+    keep(repository, [row()])
+    whole = repository.location.read("reports/w.json")
+    assert len(read_reports(repository)) == 1
+    repository.location.replace("reports/w.json", whole + b" " * SMALL)
+    assert read_reports(repository) == []
 
 
 def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Repository, fleet: Fleet) -> None:
