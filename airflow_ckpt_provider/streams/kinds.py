@@ -24,6 +24,8 @@ _REFERENCE = re.compile(r"(?<=[=: ])\"?(\$\w+|\$\{\w+\}|\{\{[^}]*\}\})\"?")
 #: An option of a command, which may hold one.
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]*)[= ]+([^\s-]\S*)")
 _CONN_ID = re.compile(r"[\w.:-]+")
+#: Settings where a number is a secret as well: of a token it may be how long it is good for.
+_NUMBER_TOO = re.compile(r"(?i)(password|passwd|passphrase|pwd|secret)$")
 _DEEPEST = 20
 
 
@@ -259,7 +261,7 @@ class Free:
     def _member(self, name: str, value: Any, path: Path, problems: list[Problem]) -> Any:
         if (
             is_secret_name(name, of_option=self.of_store)
-            and isinstance(value, str)
+            and (isinstance(value, str) or (_NUMBER_TOO.search(name) and type(value) in (int, float)))
             and _REFERENCE.sub("", f"={value}") != "="
         ):
             return wrong(

@@ -227,6 +227,14 @@ def test_what_airflow_takes_is_a_schedule(schedule: str) -> None:
     assert Backup(schedule=schedule).schedule == schedule
 
 
+def test_a_password_of_digits_is_a_secret_and_a_limit_of_tokens_none() -> None:
+    text = "streams:\n  a:\n    checkpoint: /a\n    start: {{dag: {{dag_id: d, conf: {{{}: 471147}}}}}}"
+    assert [where for _, where, _ in problems_of(text.format("db_password"))] == [
+        "streams.a.start.dag.conf.db_password"
+    ]
+    assert parse_streams(text.format("max_tokens"))["a"].start
+
+
 def test_aliases_that_repeat_without_end_are_refused() -> None:
     text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
     text += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
