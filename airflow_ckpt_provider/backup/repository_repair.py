@@ -18,14 +18,14 @@ from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.disputed import claims_of, suspects
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.pack_file import with_index
+from airflow_ckpt_provider.backup.pack_file import read_index, with_index
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.verify import check_structure, content_damage, is_computable
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import Part, file_of, pack_size, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, pack_size, part_of, read_moved
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Where a content is taken from.
@@ -218,7 +218,44 @@ def _wrong(repository: Repository, name: str) -> _Wrong:
         if len(claims) > 1:
             del wrong.entries[path]
             wrong.disputed.append((path, suspects(repository, claims)))
+    for path in _contradicted(repository, name, [path for path in wrong.entries if part_of(path)]):
+        del wrong.entries[path]
+        wrong.disputed.append((path, tuple(dict.fromkeys(wrong.needed_by[path]))))
     return wrong
+
+
+def _contradicted(repository: Repository, name: str, paths: Sequence[str]) -> list[str]:
+    """Contents in packs in whose places manifests list others: those that the index of their pack does not have."""
+    packs = {file_of(path) for path in paths}
+    listed: dict[str, list[Part]] = {pack: [] for pack in packs}
+    moved = read_moved(repository.location, name) if packs else Moved()
+    objects = listed_by(repository, name).objects if packs else ()
+    for place in {each for path in objects for each in moved.places(path)}:
+        if (part := part_of(place)) and part.length and part.pack in packs:
+            listed[part.pack].append(part)
+    overlapping: set[Part] = set()
+    for parts in listed.values():
+        last: Part | None = None
+        for part in sorted(parts, key=lambda each: (each.start, each.end)):
+            if last is not None and part.start < last.end:
+                overlapping |= {last, part}
+            if last is None or part.end > last.end:
+                last = part
+    held = {pack: _index(repository, pack) for pack in {part.pack for part in overlapping}}
+    return [
+        path
+        for path in paths
+        if (part := part_of(path)) in overlapping
+        and part is not None
+        and (part.sha256, part.start, part.length) not in held[part.pack]
+    ]
+
+
+def _index(repository: Repository, pack: str) -> frozenset[tuple[str, int, int]]:
+    try:
+        return frozenset(read_index(repository.location.read(pack)))
+    except (FileNotFoundError, DamagedFileError, ValueError):
+        return frozenset()
 
 
 def _in_second(second: Repository, name: str, wrong: _Wrong) -> dict[str, list[str]]:

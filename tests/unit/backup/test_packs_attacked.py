@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +21,7 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import record_verification
@@ -351,3 +354,28 @@ def test_what_a_repair_cannot_rebuild_of_a_pack_is_known_to_be_damaged(place: Lo
     (place / "orders").create(lost.path, right[lost.path])
     after = back_up(place).manifest
     assert restorable(repository, after) == right
+
+
+def test_a_repair_writes_nothing_over_a_content_because_of_a_forged_manifest(place: Location) -> None:
+    """That lists another content, which the repository holds elsewhere, in the place of a good one."""
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    right, (pack,) = files_in(made, place), packs_of(repository)
+    first, second, *_ = sorted((e for e in made.files if e.size > 40), key=lambda e: e.size)
+    part = part_of(second.object)
+    assert part is not None
+    content = bytes(part.length)
+    sha256 = hashlib.sha256(content).hexdigest()
+    repository.location.create(f"objects/orders/aa/{sha256}", content)
+    here = FileEntry("_schema/a", len(content), f"objects/orders/aa/{sha256}", sha256)
+    there = FileEntry("_schema/b", len(content), f"{pack}/{sha256}-{part.start}-{part.length}", sha256)
+    rest = tuple(e for e in made.files if e.object != second.object)
+    forged = replace(made, backup_id="20300101T000000Z-b000004", files=(*rest, here, there))
+    repository.location.create(forged.path, forged.to_document())
+    record_verification(repository, verify_backup(repository, forged, read_data=ALL))
+    flip(repository, first.object)
+    record_verification(repository, verify_backup(repository, made, read_data=ALL))
+    plan = plan_objects_repair(repository, place / "orders")
+    assert [path for path, _ in plan.disputed] == [there.object]
+    apply_objects_repair(repository, place / "orders", plan)
+    assert restorable(repository, made) == right
