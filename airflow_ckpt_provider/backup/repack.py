@@ -192,7 +192,8 @@ def unproven(
     :param going: paths of the files to be deleted.
     """
     wanted = {pack for pack in going if pack_size(pack) is not None}
-    entries, lost = FileTable(""), set()
+    entries = FileTable("")
+    lost: set[str] = set()
     for path in listed.objects if wanted else ():
         part = part_of(path)
         if part is None or (part.pack in there and part.pack not in wanted):
