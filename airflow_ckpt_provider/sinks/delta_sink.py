@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _RETENTION = "delta.deletedFileRetentionDuration"
 #: Less than this, and a VACUUM may come before somebody decides; in seconds.
 _A_DAY = 24 * 60 * 60
+#: Plans for which this process has asked Spark: an application that is not heard of may still restore the table.
+_asked_spark: set[str] = set()
 _SAY_HOW = "say how Spark is run: --spark-submit 'spark-submit --packages io.delta:…', or spark_conn_id of the operator"
 
 
@@ -112,11 +114,15 @@ class DeltaSink(SinkKind):
         )
         change.check_lease()
         by_spark = change.sink.by_spark if rollback.feature else None
+        if by_spark:
+            _asked_spark.add(change.plan_id)
         return roll_back_table(target, expected=rollback.from_version, by_spark=by_spark)
 
-    def is_rolled_back(self, change: SinkChange) -> bool:
-        """Whether the plan's commit is in the table."""
-        return committed_by(_table(change), change.plan_id) is not None
+    def is_rolled_back(self, change: SinkChange) -> bool | None:
+        """Whether the plan's commit is in the table; without it that is not known once Spark was asked for it."""
+        return (
+            True if committed_by(_table(change), change.plan_id) is not None else _not_by_spark(change, change.plan_id)
+        )
 
     def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
         """Spark for some features; else files that VACUUM leaves for a while."""
@@ -172,11 +178,15 @@ class DeltaSink(SinkKind):
         )
         change.check_lease()
         by_spark = change.sink.by_spark if rollback.feature else None
+        if by_spark:
+            _asked_spark.add(change.undo_id)
         return roll_back_table(target, expected=rolled_back, by_spark=by_spark)
 
-    def is_undone(self, change: SinkChange) -> bool:
-        """Whether the undo's commit is in the table."""
-        return committed_by(_table(change), change.undo_id) is not None
+    def is_undone(self, change: SinkChange) -> bool | None:
+        """Whether the undo's commit is in the table; without it that is not known once Spark was asked for it."""
+        return (
+            True if committed_by(_table(change), change.undo_id) is not None else _not_by_spark(change, change.undo_id)
+        )
 
     def _rolled_back_in(self, change: SinkChange) -> int | None:
         """The version in which the table was rolled back, which still has to be its newest; ``None`` without one."""
@@ -218,6 +228,11 @@ def brought_forward(change: SinkChange) -> RefusedError:
         f"{change.sink.name} was brought forward again by an undo of rewind {change.plan_id}, which was not ended",
         hint=f"run it again: `airflow-ckpt undo {change.checkpoint} --plan {change.plan_id}`",
     )
+
+
+def _not_by_spark(change: SinkChange, plan_id: str) -> bool | None:
+    """``False``: the table was not changed. ``None``: Spark was asked, perhaps by an earlier run, and may still change it."""
+    return None if change.rollback.feature and (change.continued or plan_id in _asked_spark) else False
 
 
 def _table(change: SinkChange) -> Location:

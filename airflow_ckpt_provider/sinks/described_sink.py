@@ -123,7 +123,7 @@ class DescribedSink(SinkKind):
         if self._rolled_back_in(change, history) is not None:
             return True
         over = _restored_over(history, rollback.to_version, after=rollback.from_version)
-        return None if over is not None or change.plan_id in _under_way else False
+        return None if over is not None or change.continued or change.plan_id in _under_way else False
 
     def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
         """The engine, and files that VACUUM leaves for a while."""
@@ -154,7 +154,7 @@ class DescribedSink(SinkKind):
         if self._undone_in(change, history) is not None:
             return True
         over = _restored_over(history, change.rollback.from_version, after=self._rolled_back_in(change, history))
-        return None if over is not None or change.undo_id in _under_way else False
+        return None if over is not None or change.continued or change.undo_id in _under_way else False
 
     # -----------------------------------------------------------------------------------------------------------------
 

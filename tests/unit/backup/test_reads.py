@@ -189,7 +189,8 @@ class TestOneBackup:
             "4 of 9 objects read within 30 days, 2 others were written since; oldest read 2026-03-10 12:00:00 UTC; 3 never read"
         )
         assert (
-            str(Coverage(7, 9, 9, 0, 0, DAY)) == "9 of 9 objects read within 7 days; oldest read 2026-03-10 12:00:00 UTC"
+            str(Coverage(7, 9, 9, 0, 0, DAY))
+            == "9 of 9 objects read within 7 days; oldest read 2026-03-10 12:00:00 UTC"
         )
 
     def test_coverage_goes_by_the_days(self, place: Location) -> None:
