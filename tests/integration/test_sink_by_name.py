@@ -109,7 +109,7 @@ def test_a_table_whose_log_cannot_be_read_is_restored_by_spark(host: SparkHost, 
     assert any("judged by DESCRIBE HISTORY, and rolled back by RESTORE TABLE of Spark" in note for note in plan.notes)
     named.apply(plan, sink)
     assert named.query_id != first_id
-    undo(story.ckpt, story.repository, sink=sink, rest=STOPPED)
+    undo(story.ckpt.location, story.repository, sink=sink, rest=STOPPED)
     assert (story.rows(), named.query_id) == (before, first_id)
     named.apply(named.plan(sink), sink)
     new = (story.checkpoint / "metadata").read_text()
