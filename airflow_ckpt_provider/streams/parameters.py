@@ -9,9 +9,10 @@ from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.units import exact_duration
 
 #: A place -> the parameters that belong to it: whoever gives another place does not get these of the stream. That the application
-#: of the stream has ended says nothing of a query in another checkpoint; progress lines name their query.
+#: of the stream has ended says nothing of a query in another checkpoint; progress lines name their query. Nor does the rewind of
+#: a copy of the checkpoint concern the tables of the stream.
 COMPANIONS: Mapping[str, tuple[str, ...]] = {
-    "checkpoint": ("checkpoint_conn_id", "spark_api_url"),
+    "checkpoint": ("checkpoint_conn_id", "spark_api_url", "sink", "sink_conn_id", "txn_app_id", "sink_options"),
     "target": ("target_conn_id", "spark_api_url"),
     "progress_log": ("progress_log_conn_id",),
     "error_log": ("progress_log_conn_id",),

@@ -138,6 +138,24 @@ def test_what_is_given_comes_first_and_a_place_brings_its_own_connection(streams
     assert (task.name, task.repository_conn_id) == ("other", "aws_backups")
 
 
+def test_the_rewind_of_a_copy_does_not_reach_the_tables_of_the_stream() -> None:
+    stream = Stream(
+        "orders", checkpoint="s3://lake/checkpoints/orders", repository="/b", sinks=["s3://lake/tables/orders"]
+    )
+    of_copy = rendered(
+        CheckpointRewindOperator(task_id="t", stream=stream, checkpoint="/copy", to="to_batch", value="3")
+    )
+    assert of_copy.sink is None
+    own = rendered(CheckpointRewindOperator(task_id="t", stream=stream, to="to_batch", value="3"))
+    assert own.sink == "s3://lake/tables/orders"
+    named = rendered(
+        CheckpointRewindOperator(
+            task_id="t", stream=stream, checkpoint="/copy", sink="/table", to="to_batch", value="3"
+        )
+    )
+    assert named.sink == "/table"
+
+
 @pytest.mark.parametrize(
     ("operator", "given"),
     [
