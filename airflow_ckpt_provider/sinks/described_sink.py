@@ -197,6 +197,16 @@ class DescribedSink(SinkKind):
                     f"{change.plan_id} rolled the table back from version {former}; nothing was changed",
                     hint=None if change.is_half_undone else "run the same rewind again, which ends it",
                 )
+            to_version, after = change.rollback.to_version, -1 if former is None else former
+            arrived = any(c.version > after and c.restored == to_version for c in history.commits)
+            if change.record is None and not arrived and not change.is_half_undone:
+                words = self._engine(change).words
+                raise RefusedError(
+                    f"rewind {change.plan_id} was not ended, and the history of {change.report.uri} has no RESTORE of it; one "
+                    "that was sent may still wait or run, and would take out what is written later; nothing was changed",
+                    hint=f"see among the statements of {words} that none waits or runs; then run the same rewind again, "
+                    "which ends it, and undo that",
+                )
             return None
         if self._undone_in(change, history) is None and not _has_rows_of(history, rolled_back):
             raise RefusedError(

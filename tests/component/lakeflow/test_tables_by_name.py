@@ -461,6 +461,11 @@ def test_a_lost_answer_to_the_restore(story: Story, carried_out: bool) -> None:
     if not carried_out:
         assert any(story.checkpoint.glob("offsets/*")), "nothing is removed"
         assert "sealed" in run("status", story.checkpoint).out
+        # It still waits: an undo that let the query run would lose what this writes until then.
+        refused = story.undo()
+        assert refused.code != 0
+        assert "one that was sent may still wait or run" in refused.err
+        assert "sealed" in run("status", story.checkpoint).out
         late = statements.all[lost[0]["statement_id"]]
         while late.state in ("PENDING", "RUNNING"):
             statements._step(late)
