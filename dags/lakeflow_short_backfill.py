@@ -22,7 +22,7 @@ with DAG(
         "tables": Param({}, type="object", title="Tables", description="full name -> columns that tell its rows apart"),
         "accept": Param(None, enum=[None, "UNKNOWN", "WILL_LOSE"], title="Verdict that you accept"),
     },
-):
+) as dag:
     # [START howto_lakeflow_short_backfill]
     PipelineRefreshOperator(
         task_id="refresh",

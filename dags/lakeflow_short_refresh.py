@@ -23,7 +23,7 @@ with DAG(
         "tables": Param({}, type="object", title="Tables", description='full name -> {"keys": …, "expected": …}'),
         "accept": Param(None, enum=[None, "UNKNOWN", "WILL_LOSE"], title="Verdict that you accept"),
     },
-):
+) as dag:
     # [START howto_lakeflow_short_refresh]
     COUNT = {"tables": "{{ params.tables | tojson }}", "warehouse_id": "{{ params.warehouse }}"}
     HOW = {"accept": "{{ params.accept }}", "on_active_update": "stop", "mode": "apply", "retries": 2}

@@ -25,7 +25,7 @@ with DAG(
         "margin": Param(None, type=["null", "number"], minimum=0, title="Margin", description="seconds"),
         "accept": Param(None, enum=[None, "UNKNOWN", "WILL_DUPLICATE", "WILL_LOSE"], title="Verdict that you accept"),
     },
-):
+) as dag:
     # [START howto_lakeflow_short_reset]
     WHERE = {"pipeline_id": "{{ params.pipeline }}"}
     SQL = {"warehouse_id": "{{ params.warehouse }}"}

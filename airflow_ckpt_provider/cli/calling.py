@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from airflow_ckpt_provider.cli.by_stream import fill_in
+from airflow_ckpt_provider.cli.by_stream import fill_in, takes_stream
 from airflow_ckpt_provider.errors import CkptError, StorageError, WorkspaceError
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
@@ -111,7 +111,7 @@ def carry_out(
     :param began: since when somebody waits for it; by default since now.
     """
     try:
-        if getattr(args, "stream", None):
+        if takes_stream(verb) and getattr(args, "stream", None):
             fill_in(verb, args, streams)
         call = Call(args, places, None if args.json else _screen(out), began or Clocks(), streams)
         answer = verb.load()(call)

@@ -39,7 +39,9 @@ def load() -> DAG:
 def test_form_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPT_STREAM_DEPLOY", 'orders-ctl deploy "$VERSION"')
     dag = load()
-    dag.params["version"] = "2"
+    for name in list(dag.params):
+        if dag.params.get_param(name).value == "" and dag.params.get_param(name).schema.get("minLength"):
+            dag.params[name] = "2" if name == "version" else f"/{name}"
     dag.params.validate()
     group = dag.task_group.children["upgrade"]
     assert isinstance(group, TaskGroup)

@@ -70,7 +70,7 @@ def test_another_plan_than_the_one_that_was_shown_is_refused(backups: Repository
         ({"keep": {"minutely": 3}}, "there is no rule 'minutely'"),
         ({"keep": {"last": "some"}}, "keep-last is 'some'"),
         ({"keep": {"within": "3w"}}, "'3w' is no span of time"),
-        ({"keep": "7"}, "keep is '7'"),
+        ({"keep": "7"}, "keep is 7"),
         ({"max_unused": "much"}, "max-unused is 'much'"),
         ({"abandoned_after": "later"}, "abandoned_after is 'later'"),
         ({"mode": "now"}, "mode is 'now'"),
