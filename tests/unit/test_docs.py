@@ -123,7 +123,6 @@ def shows(printed: str, shown: list[str]) -> bool:
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command of the page, one after the other, prints what the page shows."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")  # the path of a test is longer than that of a user
     blocks = re.findall(r"^```console\n(.*?)^```", (DOCS / "start.md").read_text(), re.MULTILINE | re.DOTALL)
     steps = [step.splitlines() for block in blocks for step in re.split(r"^\$ ", block, flags=re.MULTILINE) if step]
     assert len(steps) >= 10
