@@ -279,12 +279,12 @@ def test_300_streams_are_parsed_without_a_network_and_at_little_more_than_the_co
     def seconds(text: str, place: Path) -> tuple[int, float]:
         place.mkdir()
         file = write(place, text)
-        began = time.process_time()
+        began = time.thread_time()
         made = stream_dags(file)
-        return len(made), time.process_time() - began
+        return len(made), time.thread_time() - began
 
     few, base = seconds(one, tmp_path / "one")
     number, taken = seconds(many, tmp_path / "many")
     assert number == few  # the number of DAGs does not grow
-    # 0.25 s on the machine where it was measured; the bound is for one that is five times as slow.
-    assert taken < base + 1.5, (base, taken)
+    # 0.4 to 0.7 s on two busy cores; the bound finds what grows with the square, on slower machines too.
+    assert taken < base + 5, (base, taken)
