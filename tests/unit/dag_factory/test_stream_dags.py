@@ -284,7 +284,8 @@ def test_300_streams_are_parsed_without_a_network_and_at_little_more_than_the_co
         return len(made), time.thread_time() - began
 
     few, base = seconds(one, tmp_path / "one")
-    number, taken = seconds(many, tmp_path / "many")
+    # Each from a file of its own, for a file is read once. The shortest: whatever else the machine does can only add to it.
+    number, taken = min(seconds(many, tmp_path / f"many{n}") for n in range(3))
     assert number == few  # the number of DAGs does not grow
-    # 0.4 to 0.7 s on two busy cores; the bound finds what grows with the square, on slower machines too.
-    assert taken < base + 5, (base, taken)
+    # Measured: 0.4 to 0.7 s on two busy cores, for the first time in a process.
+    assert taken < base + 1.5, (base, taken)

@@ -226,9 +226,12 @@ def test_300_streams_are_made_in_less_than_a_second() -> None:
     rows = [StreamRow.of(row(name=f"s{n}", checkpoint=f"/c/{n}", problems=["x"] * (n % 3)), NOW) for n in range(300)]
     head = Head(FileLinks(), "s3://backups", NOW)
     streams_page(head, rows)  # compiles the template
-    begun = time.thread_time()
-    page = streams_page(head, rows)
-    assert time.thread_time() - begun < 5.0  # the aim is 1; machines differ
+    taken = []
+    for _ in range(3):  # the shortest: whatever else the machine does can only add to it
+        begun = time.thread_time()
+        page = streams_page(head, rows)
+        taken.append(time.thread_time() - begun)
+    assert min(taken) < 1.0
     assert page.count("<tr>") == 301
 
 
