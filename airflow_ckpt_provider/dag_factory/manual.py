@@ -14,7 +14,7 @@ from airflow_ckpt_provider.dag_factory.base import OPTIONAL, DagsOfStreams
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
-from airflow_ckpt_provider.operators.stream_action import StreamActionOperator
+from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, StreamActionOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS
 from airflow_ckpt_provider.streams.stream import Stream
@@ -39,12 +39,13 @@ _STOPPED = Param(
     description="by hand, and you say so; not needed where the declaration says how it is stopped, or has a probe",
 )
 _STATES = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
-_BEGUN = "ti.xcom_pull(task_ids='{}', key='begun') or '{}'"
+_KEPT = "ti.xcom_pull(task_ids='{}', key='{}')"
+_AFTER = _KEPT.format("start", AFTER_STOP)
 #: Whether somebody says that the stream is stopped: the form, or the task that stops it, unless the stream was started since:
-#: a change that is cleared afterwards finds the stop of before.
+#: a change that is cleared afterwards finds the stop of before. A start says which stop it came after; no clock is asked.
 _STOPPED_BY = (
     f"{{{{ params.query_is_stopped or ({_STATES}.get('stop') == 'success' and "
-    f"({_BEGUN.format('start', '')}) < ({_BEGUN.format('stop', '~')})) }}}}"
+    f"({_AFTER} is none or ({_AFTER} != '' and {_AFTER} != {_KEPT.format('stop', BEGUN)}))) }}}}"
 )
 _START = Param(True, type="boolean", title="Start the stream afterwards", description="as its declaration says")
 _ASK = Param(True, type="boolean", title="Approval", description="ask before the plan is carried out")
@@ -301,15 +302,20 @@ class ManualDags(DagsOfStreams):
         return EmptyOperator(task_id="ready", **settings)
 
     def _action(self, action: str, **arguments: Any) -> BaseOperator:
-        return self.task(StreamActionOperator, action, stream=_STREAM, action=action, if_absent="skip", **arguments)
+        asked = {"stream": _STREAM, "action": action, "if_absent": "skip", **_once(action)}
+        return self.task(StreamActionOperator, action, **asked, **arguments)
 
     def _maker(self, action: str) -> Callable[[str], BaseOperator]:
         def make(task_id: str) -> BaseOperator:
-            return self.task(
-                StreamActionOperator, task_id, stream=_STREAM, action=action, version="{{ params.version }}"
-            )
+            asked = {"stream": _STREAM, "action": action, "version": "{{ params.version }}", **_once(action)}
+            return self.task(StreamActionOperator, task_id, **asked)
 
         return make
+
+
+def _once(action: str) -> dict[str, int]:
+    """No retry of a start: one that failed may have started the stream, and two queries would write to one checkpoint."""
+    return {"retries": 0} if action == "start" else {}
 
 
 @task.branch(task_id="what_next")

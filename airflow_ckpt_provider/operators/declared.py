@@ -81,8 +81,12 @@ class DeclaredOperator(BaseOperator):
         # Airflow calls this for tasks that are mapped, too, and `render_template_fields` only for others.
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         if parent is self:
-            with no_retry_when_refused():
-                self._fill()
+            self.after_rendering()
+
+    def after_rendering(self) -> None:
+        """Set what the stream says of the fields; called as soon as they are rendered, of mapped tasks too."""
+        with no_retry_when_refused():
+            self._fill()
 
     def _fill(self) -> None:
         stream = self.declared_stream()

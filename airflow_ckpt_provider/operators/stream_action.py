@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.streams.actions import Action
     from airflow_ckpt_provider.streams.stream import Stream
 
-#: XCom with the time at which an action was begun.
+#: XCom by which an action that was begun is known.
 BEGUN = "begun"
+#: XCom of a start: the stop of this run that it came after, by its :data:`BEGUN`; empty where there was none.
+AFTER_STOP = "after_stop"
 ACTIONS = ("stop", "start", "deploy", "roll_back")
 
 
@@ -84,7 +86,10 @@ class StreamActionOperator(DeclaredOperator):
         self.log.info("%s %s: %s", what, stream, action.way)
         if ti := context.get("ti"):
             # Before it is carried out: a start that failed may have started the stream.
-            ti.xcom_push(BEGUN, datetime.now(UTC).isoformat(timespec="microseconds"))
+            ti.xcom_push(BEGUN, uuid4().hex)
+            if what == "start":
+                group, dot, _ = self.task_id.rpartition(".")
+                ti.xcom_push(AFTER_STOP, ti.xcom_pull(task_ids=f"{group}{dot}stop", key=BEGUN) or "")
         with no_retry_when_refused():
             self._carry_out(stream, what, action, context)
         return {"stream": stream.name, "action": what, "way": action.way}

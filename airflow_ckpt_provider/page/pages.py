@@ -15,11 +15,28 @@ from airflow_ckpt_provider.page.change_record import changes_of, read_change
 from airflow_ckpt_provider.page.fields import text
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, Links, backup_page, change_page, stream_page, streams_page
-from airflow_ckpt_provider.page.stream_row import Objectives, StreamRow
+from airflow_ckpt_provider.page.stream_row import StreamRow
+from airflow_ckpt_provider.storage.location import plain_uri
+from airflow_ckpt_provider.streams.stream import Objectives
+from airflow_ckpt_provider.streams.streams import Streams
 
 #: Given a stream and a backup of it, or a time, makes the form.
 RestoreForm = Callable[[StreamRow, Manifest], Form]
 RewindForm = Callable[[StreamRow], Form]
+
+
+def objectives_of(streams: Streams, repository: Repository) -> dict[str, Objectives]:
+    """What is declared of the streams whose backups are in a repository, by their names in it.
+
+    :param streams: the declared streams.
+    :param repository: the repository.
+    """
+    here = plain_uri(repository.location.uri)
+    return {
+        stream.repository_name: stream.objectives
+        for stream in streams.values()
+        if stream.repository and plain_uri(stream.repository) == here
+    }
 
 
 class NotThereError(Exception):
@@ -33,7 +50,7 @@ class Pages:
     :param repository: is read for each page anew, and not written to.
     :param links: where the pages are.
     :param live: see :class:`~airflow_ckpt_provider.page.html.Head`.
-    :param objectives: name of a stream -> what was declared of it.
+    :param objectives: name of a stream in the repository -> what was declared of it.
     :param clock: tells the time.
     """
 

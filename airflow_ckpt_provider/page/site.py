@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from airflow_ckpt_provider.backup.manifest import is_name
 from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.page.html import ASSETS, asset
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
+from airflow_ckpt_provider.streams.stream import Objectives
 
 #: Backups of each stream that get a page.
 _BACKUPS = 20
@@ -51,16 +54,19 @@ class FileLinks:
         return ""
 
 
-def write_site(repository: Repository, directory: Path) -> list[Path]:
+def write_site(
+    repository: Repository, directory: Path, *, objectives: Mapping[str, Objectives] = MappingProxyType({})
+) -> list[Path]:
     """Write all pages into a directory; what else is there stays.
 
     :param repository: is only read.
     :param directory: is made where it is not there.
+    :param objectives: as :class:`~airflow_ckpt_provider.page.pages.Pages` has them.
     :return: the files.
     :raises OSError: it cannot be written to.
     """
     links = FileLinks()
-    pages = Pages(repository, links)
+    pages = Pages(repository, links, objectives=objectives)
     contents: dict[str, bytes] = {name: asset(name) for name in ASSETS if name.endswith(".css")}
     contents[links.streams()] = pages.streams().encode()
     for row in pages.rows():

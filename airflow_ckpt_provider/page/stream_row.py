@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ckpt_provider.page.fields import inner, number, text, texts, time, whole
+from airflow_ckpt_provider.streams.stream import Objectives
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Kinds of :class:`~airflow_ckpt_provider.recovery.status.RewindStatus` that somebody has to end.
@@ -21,20 +22,6 @@ class Met(StrEnum):
     YES = "met"
     NO = "not met"
     UNKNOWN = "UNKNOWN"
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """What somebody has declared of a stream, in seconds; ``None``: nothing.
-
-    :param rpo: the most that may be lost: the oldest that the last whole backup may be.
-    :param rto: the longest that a recovery may take, as the last drill measured it.
-    :param restorable_for: how far back a backup has to reach.
-    """
-
-    rpo: float | None = None
-    rto: float | None = None
-    restorable_for: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +143,9 @@ class StreamRow:
         if self.objectives.rpo is None:
             return None
         if self.backup_age is None:
-            return Met.UNKNOWN if self.backup_id or "backup UNKNOWN" in " ".join(self.problems) else Met.NO
-        if self.backup_age <= self.objectives.rpo:
+            not_known = self.looked_at is None or self.backup_id or "backup UNKNOWN" in " ".join(self.problems)
+            return Met.UNKNOWN if not_known else Met.NO
+        if self.backup_age <= self.objectives.rpo.total_seconds():
             return Met.YES
         # A stream with nothing to do has nothing to lose, but equal numbers do not prove that the batches are the same.
         return Met.UNKNOWN if self.behind == 0 and self.gap == 0 else Met.NO
@@ -169,7 +157,7 @@ class StreamRow:
             return None
         if self.drill_seconds is None:
             return Met.UNKNOWN
-        return Met.YES if self.drill_seconds <= self.objectives.rto else Met.NO
+        return Met.YES if self.drill_seconds <= self.objectives.rto.total_seconds() else Met.NO
 
     @property
     def standing(self) -> str:

@@ -24,16 +24,18 @@ from starlette.status import HTTP_403_FORBIDDEN, HTTP_404_NOT_FOUND, HTTP_503_SE
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.page.forms import Form, Places, restore_form, rewind_form
 from airflow_ckpt_provider.page.html import ASSETS, POLICY, Head, asset, message_page
-from airflow_ckpt_provider.page.pages import NotThereError, Pages
+from airflow_ckpt_provider.page.pages import NotThereError, Pages, objectives_of
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.streams.settings import SECTION, STREAMS
+from airflow_ckpt_provider.streams.stream import Objectives
 
 log = logging.getLogger(__name__)
 
-_SECTION = "ckpt"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _HEADERS = {
     # Airflow shows the page in a frame of its own; nobody else may.
@@ -173,13 +175,25 @@ def _message(title: str, message: str) -> str:
 
 def _pages() -> Pages:
     places = _places()
-    return Pages(Repository.open(open_place(places.repository, places.repository_conn_id)), _Links(), live=True)
+    repository = Repository.open(open_place(places.repository, places.repository_conn_id))
+    return Pages(repository, _Links(), live=True, objectives=_objectives(repository))
+
+
+def _objectives(repository: Repository) -> dict[str, Objectives]:
+    """What is declared of the streams, where the web server has the file; the page is there without it too."""
+    if not _setting(STREAMS, ""):
+        return {}
+    try:
+        return objectives_of(configured_streams(), repository)
+    except CkptError as e:
+        log.warning("the page shows no objectives: %s", e)
+        return {}
 
 
 def _places() -> Places:
     repository = _setting("repository", "")
     if not repository:
-        raise NotThereError(f"set `repository` in the section [{_SECTION}] of Airflow's configuration")
+        raise NotThereError(f"set `repository` in the section [{SECTION}] of Airflow's configuration")
     return Places(
         repository,
         _setting("repository_conn_id", "") or None,
@@ -188,4 +202,4 @@ def _places() -> Places:
 
 
 def _setting(name: str, default: str) -> str:
-    return str(conf.get(_SECTION, name, fallback=None) or default)
+    return str(conf.get(SECTION, name, fallback=None) or default)

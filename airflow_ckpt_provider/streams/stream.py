@@ -100,7 +100,7 @@ class Driver(Declared):
 class Objectives(Declared):
     """What is wanted of the recovery of the stream.
 
-    :param rpo: recovery point objective: the last good backup is at most this much older than the newest committed batch.
+    :param rpo: recovery point objective: the last good backup is at most this old, where anything was committed since.
     :param rto: recovery time objective: a restore, measured by the drill, takes at most this long.
     :param restorable_for: how far back a backup can be restored; the retention policy has to keep as much.
     """

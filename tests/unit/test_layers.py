@@ -34,7 +34,7 @@ MAY_IMPORT["sinks"] = {*MAY_IMPORT["guards"], "guards", "backup"}
 MAY_IMPORT["change"] = {*MAY_IMPORT["sinks"], "sinks"}
 MAY_IMPORT["recovery"] = {*MAY_IMPORT["change"], "change"}
 MAY_IMPORT["upgrade"] = MAY_IMPORT["fleet"] = {*MAY_IMPORT["recovery"], "recovery"}
-MAY_IMPORT["page"] = {*MAY_IMPORT["fleet"], "fleet"}
+MAY_IMPORT["page"] = {*MAY_IMPORT["fleet"], "fleet", "streams"}
 MAY_IMPORT["advisor"] = {*MAY_IMPORT["fleet"], "lakeflow"}
 #: Shares only verdicts and positions with the rest: no checkpoint of a pipeline is in reach.
 MAY_IMPORT["lakeflow"] = {"storage", "verdict", "checkpoint", "guards"}

@@ -107,7 +107,8 @@ VERBS = (
             REPOSITORY,
             Option(
                 ("--html",),
-                "directory for the pages; it is made where it is not there",
+                "directory for the pages; it is made where it is not there. With `--streams FILE` they show whether `rpo` and "
+                "`rto` are met",
                 {"type": filled, "metavar": "DIR", "required": True},
             ),
         ),

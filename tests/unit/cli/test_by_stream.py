@@ -15,6 +15,7 @@ from airflow_ckpt_provider.cli.main import build_parser, main
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.loading import parse_streams
 from airflow_ckpt_provider.streams.schema import schema_text
+from tests.command_line import run
 from tests.one_checkpoint import unpack
 from tests.unit.checkpoint.builders import logs, plant
 
@@ -184,3 +185,21 @@ def test_what_is_declared_is_listed_and_the_schema_printed(here: Path, cli: Cli)
     assert "every 1 h" in cli("streams", "list")
     assert cli("streams", "schema") == schema_text()
     assert cli("streams", "schema", "--path").endswith("streams.schema.json\n")
+
+
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("named", [("--stream", "orders"), ("--streams", "streams.yaml", "backups"), ("backups",)])
+def test_pages_show_what_is_declared_where_the_file_is_given(
+    named: tuple[str, ...], reported: bool, here: Path
+) -> None:
+    declare(here, "    objectives: {rpo: 2d}\n")
+    assert run("init", "backups").code == 0
+    assert run("backup", "--stream", "orders").code == 0
+    if reported:
+        run("fleet", "backups", "checkpoints", "--keep-report")
+    answer = run("report", *named, "--html", "site", "--json")
+    assert answer.code == 0, answer.err
+    assert str(here / "site" / "index.html") in answer.document["files"]
+    shown = (here / "site" / "stream-orders.html").read_text()
+    met = "met" if reported else "UNKNOWN"  # what no report tells nobody knows
+    assert (f"<dt>RPO 2 d</dt><dd>{met}</dd>" in shown) is (named[0] != "backups")

@@ -21,7 +21,7 @@ from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dag
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
-from airflow_ckpt_provider.operators.stream_action import BEGUN
+from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN
 from airflow_ckpt_provider.streams.problems import DeclarationError
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 
@@ -225,7 +225,7 @@ class TaskInstance:
     """What the templates ask of Airflow's: states and XComs of the tasks of this run."""
 
     states: dict[str, str]
-    begun: dict[str, str]
+    kept: dict[tuple[str, str], str]
     dag_id: str = "ckpt_rewind"
     run_id: str = "r"
 
@@ -233,25 +233,33 @@ class TaskInstance:
         return dict.fromkeys(run_ids, self.states)
 
     def xcom_pull(self, task_ids: str, key: str) -> str | None:
-        return self.begun.get(task_ids) if key == BEGUN else None
+        return self.kept.get((task_ids, key))
 
 
 @pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
 @pytest.mark.parametrize(
-    ("states", "begun", "stopped"),
+    ("states", "kept", "stopped"),
     [
-        ({"stop": "success"}, {"stop": "2026-11-23T08:00:00"}, "True"),
-        ({"stop": "success"}, {"stop": "2026-11-23T08:00:00", "start": "2026-11-23T08:05:00"}, "False"),
-        ({"stop": "success"}, {"stop": "2026-11-23T09:00:00", "start": "2026-11-23T08:05:00"}, "True"),
+        ({"stop": "success"}, {("stop", BEGUN): "a"}, "True"),
+        ({"stop": "success"}, {("stop", BEGUN): "a", ("start", AFTER_STOP): "a"}, "False"),
+        ({"stop": "success"}, {("stop", BEGUN): "b", ("start", AFTER_STOP): "a"}, "True"),
+        ({"stop": "success"}, {("start", AFTER_STOP): ""}, "False"),  # another operator in the place of ours stops it
+        ({"stop": "success"}, {}, "True"),
         ({"stop": "skipped"}, {}, "False"),
     ],
 )
 def test_a_stop_is_no_word_about_a_stream_that_was_started_since(
-    kind: str, states: dict[str, str], begun: dict[str, str], stopped: str, dags: dict[str, DAG]
+    kind: str, states: dict[str, str], kept: dict[tuple[str, str], str], stopped: str, dags: dict[str, DAG]
 ) -> None:
     change = dags[f"ckpt_{kind}"].get_task(kind)
-    context: Any = {"ti": TaskInstance(states, begun), "params": {"query_is_stopped": False}}
+    context: Any = {"ti": TaskInstance(states, kept), "params": {"query_is_stopped": False}}
     assert change.render_template(change.query_is_stopped, context) == stopped
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
+def test_a_start_that_failed_is_not_repeated(kind: str, dags: dict[str, DAG]) -> None:
+    assert dags[f"ckpt_{kind}"].get_task("start").retries == 0
+    assert dags[f"ckpt_{kind}"].get_task("stop").retries == 2
 
 
 def test_two_streams_whose_dags_would_have_one_id_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,12 @@ import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException
 
-from airflow_ckpt_provider.operators.stream_action import BEGUN, StreamActionFailedError, StreamActionOperator
+from airflow_ckpt_provider.operators.stream_action import (
+    AFTER_STOP,
+    BEGUN,
+    StreamActionFailedError,
+    StreamActionOperator,
+)
 from airflow_ckpt_provider.streams.stream import Stream
 
 
@@ -37,17 +41,34 @@ def test_a_command_that_fails_fails_the_task_with_its_last_line() -> None:
         act(stream(stop="echo no such job; exit 3"))
 
 
-def test_when_an_action_was_begun_is_kept_also_where_it_fails() -> None:
-    kept: dict[str, str] = {}
+@pytest.mark.parametrize("group", ["", "upgrade."])
+def test_a_start_keeps_which_stop_it_came_after_also_where_it_fails(group: str) -> None:
+    kept: dict[tuple[str, str], str] = {}
 
     class TaskInstance:
-        def xcom_push(self, key: str, value: str) -> None:
-            kept[key] = value
+        def __init__(self, task_id: str) -> None:
+            self.task_id = task_id
 
-    task = StreamActionOperator(task_id="act", stream=stream(start="exit 3"), action="start")
-    with pytest.raises(StreamActionFailedError):
-        task.execute({"ti": TaskInstance()})  # type: ignore[typeddict-item]
-    assert datetime.fromisoformat(kept[BEGUN]).tzinfo is UTC
+        def xcom_push(self, key: str, value: str) -> None:
+            kept[self.task_id, key] = value
+
+        def xcom_pull(self, *, task_ids: str, key: str) -> str | None:
+            return kept.get((task_ids, key))
+
+    def run(action: str) -> None:
+        task_id = f"{group}{action}"
+        task = StreamActionOperator(task_id=action, stream=stream(**{action: "exit 3"}), action=action)
+        task.task_id = task_id
+        with pytest.raises(StreamActionFailedError):
+            task.execute({"ti": TaskInstance(task_id)})  # type: ignore[typeddict-item]
+
+    run("start")
+    assert kept[f"{group}start", AFTER_STOP] == ""
+    run("stop")
+    run("start")
+    assert kept[f"{group}start", AFTER_STOP] == kept[f"{group}stop", BEGUN] != ""
+    run("stop")
+    assert kept[f"{group}start", AFTER_STOP] != kept[f"{group}stop", BEGUN]
 
 
 class Writes(BaseOperator):

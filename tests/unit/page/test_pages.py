@@ -23,8 +23,9 @@ from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, streams_page
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
-from airflow_ckpt_provider.page.stream_row import Met, Objectives, StreamRow
+from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.storage.location import SMALL
+from airflow_ckpt_provider.streams.stream import Objectives
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*1911911}}{%raw%}"
@@ -274,12 +275,12 @@ class TestStanding:
         ],
     )
     def test_rpo(self, values: dict[str, Any], rpo: float, met: Met) -> None:
-        assert StreamRow.of(row(**values), NOW, Objectives(rpo=rpo)).rpo is met
+        assert StreamRow.of(row(**values), NOW, Objectives(rpo=timedelta(seconds=rpo))).rpo is met
 
     @pytest.mark.parametrize(("seconds", "met"), [(None, Met.UNKNOWN), (60, Met.YES), (6000, Met.NO)])
     def test_rto(self, seconds: float | None, met: Met) -> None:
         drill = {"proven_at": NOW.isoformat(), "seconds": seconds} if seconds else None
-        assert StreamRow.of(row(last_drill=drill), NOW, Objectives(rto=900.0)).rto is met
+        assert StreamRow.of(row(last_drill=drill), NOW, Objectives(rto=timedelta(minutes=15))).rto is met
 
 
 def keep(repository: Repository, rows: list[dict[str, Any]]) -> None:

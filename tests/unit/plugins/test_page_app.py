@@ -126,6 +126,26 @@ def test_whoever_may_look_sees_all_pages(client: TestClient, stream: Path) -> No
         assert client.get(f"/ckpt/static/{name}", headers=headers).status_code == 200
 
 
+def test_the_page_shows_whether_declared_objectives_are_met(
+    client: TestClient, stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> str:
+        answer = client.get("/ckpt/stream?name=orders", headers=as_user("viewer"))
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    assert "RPO" not in shown()
+    file = tmp_path / "streams.yaml"
+    monkeypatch.setenv("AIRFLOW__CKPT__STREAMS", str(file))
+    assert "RPO" not in shown()  # there is no such file on the web server
+    place = f"checkpoint: {stream}/checkpoints/orders, repository: {stream}"
+    declared = f"streams: {{orders: {{{place}/%s, objectives: {{rpo: 2d}}}}}}"
+    file.write_text(declared % "elsewhere")
+    assert "RPO" not in shown()
+    file.write_text(declared % "backups")
+    assert "<dt>RPO 2 d</dt><dd>met</dd>" in shown()
+
+
 @pytest.mark.parametrize(
     "address", ["/ckpt/stream?name=none", "/ckpt/stream?name=" + quote("<b>"), "/ckpt/change?id=9", "/ckpt/static/x"]
 )
