@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import sqlite3
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,6 +46,8 @@ from tests.unit.sinks import iceberg_tables
 def iceberg_host(root: Path) -> SparkHost:
     """A Spark with two catalogs on a disk: ``lake``, of Hadoop tables, and ``prod``, of SQL."""
     root.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(root / "prod.db")) as database:
+        database.execute("PRAGMA journal_mode=WAL")  # whoever reads does not keep Spark from writing
     spark_catalog = "org.apache.iceberg.spark.SparkCatalog"
     conf = {
         **FEW_TASKS,
@@ -55,7 +59,7 @@ def iceberg_host(root: Path) -> SparkHost:
         "spark.sql.catalog.lake.cache-enabled": "false",
         "spark.sql.catalog.prod": spark_catalog,
         "spark.sql.catalog.prod.type": "jdbc",
-        "spark.sql.catalog.prod.uri": f"jdbc:sqlite:{root}/prod.db",
+        "spark.sql.catalog.prod.uri": f"jdbc:sqlite:{root}/prod.db?busy_timeout=30000",
         "spark.sql.catalog.prod.jdbc.schema-version": "V1",
         "spark.sql.catalog.prod.warehouse": f"file://{root}/prod",
         "spark.sql.catalog.prod.cache-enabled": "false",
@@ -194,7 +198,8 @@ class IcebergHistory:
         ).finished()
         if self.by_merge:
             written = range(before + 1, self.newest + 1)
-            for batch, id_ in zip(written, line_of(self.metadata())[-len(written) :], strict=True):
+            line = line_of(self.metadata())
+            for batch, id_ in zip(written, line[len(line) - len(written) :], strict=True):
                 self.line += (Event(merged(self.rows_of(batch, faulty=faulty)), batch),)
                 self.at[id_] = self.line
             return list(written)

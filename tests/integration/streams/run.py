@@ -52,6 +52,8 @@ def start_query(
         return stream.foreachBatch(merger_into_iceberg(out)).start()
     stream = stream.format(chosen.sink)
     if chosen.sink == "iceberg":
+        # Loads the catalog: toTable finds its class only in the thread that has made Spark, and takes Spark's own catalog else.
+        session.table(out)
         return stream.toTable(out)
     return stream.start() if chosen.sink == "noop" else stream.start(out)
 
