@@ -56,7 +56,7 @@ def files_needed(objects: Iterable[str], there: Collection[str], moved: Moved) -
 
 
 def moved_of(repository: Repository, name: str, objects: Iterable[str]) -> Moved:
-    """Where contents of a stream have been moved to; no request where none of them lies in a pack.
+    """Where contents of a stream have been moved to; no request if none of them is in a pack.
 
     Not by the format of the repository: it may have been raised since it was opened.
 

@@ -1,4 +1,4 @@
-"""What the factory's DAGs have in common: their ids, their streams, their tasks, who is told of failures."""
+"""What the factory's DAGs have in common: their ids, their streams, their tasks, who is notified of failures."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ NOBODY_KNOWS = (
 class TimeToExpiry:
     """How long the snapshots of a stream will be kept.
 
-    :param seconds: from now, as a lower bound; 0 where the next run may remove one; ``None`` where none ever may.
+    :param seconds: from now, as a lower bound; 0 if the next run may remove one; ``None`` if no run ever may.
     :param snapshots: so many more snapshots of branch main keep them whatever their age (``min-snapshots-to-keep``).
     :param limited_by: the setting that ends it, or ``gc.enabled`` where it forbids that anything expires.
     :param max_age_ms: for how long branch main keeps a snapshot.

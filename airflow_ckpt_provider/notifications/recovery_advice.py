@@ -46,7 +46,7 @@ class RecoveryAdviceNotifier(BaseNotifier):
 
     .. seealso:: :doc:`/howto/alerting`
 
-    :param notifiers: are told the advice, in this order. One that fails is logged, and the next is told.
+    :param notifiers: get the advice, in this order. If one fails, this is logged, and the next gets it.
     :param log_file: a local file with the driver's log, looked at when the exception alone says nothing. (templated)
     :param unknown: say so too, and send it, where the error is not a known one.
     """

@@ -22,7 +22,7 @@ class ChangeRecord:
     :param checkpoint: what was changed.
     :param at: when it was carried to its end; ``None``: it was begun, and no record says that it ended.
     :param undone_at: when it was taken back.
-    :param plan: the plan that was kept; empty where none was.
+    :param plan: the plan that was kept; empty if there is none.
     """
 
     plan_id: str

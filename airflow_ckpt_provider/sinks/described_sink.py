@@ -45,7 +45,7 @@ class DescribedTable(SinkContent):
 
     @property
     def history(self) -> TableHistory:
-        """Its history, as far as it is told."""
+        """Its history, as far as it is known."""
         return self.table
 
     def verdict(self, start: SinkStart) -> SinkReport:

@@ -148,7 +148,7 @@ class Backup(Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Declared):
-    """When somebody is told that the stream is in trouble.
+    """When people are notified that the stream is in trouble.
 
     :param stuck_after: a batch was begun, and nothing was written for so long.
     :param behind_after: the newest batch runs for longer than this; the default is not to judge it.

@@ -54,7 +54,7 @@ class Begun:
 
 
 def find_begun(streams: Sequence[ChainStream]) -> Begun | None:
-    """Find the chain that has sealed some of the streams; ``None`` where none has.
+    """Find the chain that has sealed some of the streams; ``None`` if there is none.
 
     :raises SealedError: something else has sealed one of them.
     """
