@@ -522,6 +522,14 @@ class Repository:
         """The newest audit record of a run, or ``None``; lets a retried task find its own work."""
         return next((record for record in self.records() if record.get("made_by") == made_by), None)
 
+    def audit_of(self, plan_id: str) -> dict[str, Any] | None:
+        """The audit record of a plan, or ``None``. Reads no other one.
+
+        :param plan_id: the plan.
+        """
+        paths = [file.path for file in self.location.list("audit").files]
+        return next(iter(self.read_records([path for path in paths if path.endswith(f"-{plan_id}.json")])), None)
+
 
 def _is_id(repository_id: object) -> bool:
     """Whether this can be the id of a repository: signatures are bound to it, so an empty one would be that of any."""

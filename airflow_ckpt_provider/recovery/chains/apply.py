@@ -158,7 +158,7 @@ def _apply_chain(
     if made.already_done:
         return made, []
     parts = [(part, rewind, by_name[part.name]) for part, rewind in made.rewinds]
-    if begun and record_of(keeper(streams), made.plan_id) is not None:
+    if begun and keeper(streams).audit_of(made.plan_id) is not None:
         fence.check()
         lift_all([stream for _, _, stream in parts], made.plan_id)  # which is all that was left
         return made, []
@@ -279,14 +279,7 @@ def _check_same(plan: ChainPlan, streams: Sequence[ChainStream]) -> None:
 def _record(stream: ChainStream, rewind: RewindPlan) -> dict[str, Any] | None:
     """The audit record of a part that was carried out; ``None`` where it was not."""
     held = stream.held
-    return record_of(held, rewind.plan_id) if held else None
-
-
-def record_of(repository: Repository, plan_id: str) -> dict[str, Any] | None:
-    """The audit record of a plan; ``None`` without one."""
-    names = (file.path for file in repository.location.list("audit").files)
-    found = repository.read_records([path for path in names if path.endswith(f"-{plan_id}.json")])
-    return next(iter(found), None)
+    return held.audit_of(rewind.plan_id) if held else None
 
 
 def carried_out_by(streams: Sequence[ChainStream], made_by: str) -> dict[str, Any] | None:

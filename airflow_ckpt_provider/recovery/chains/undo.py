@@ -21,7 +21,7 @@ from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, NoSuchBackupError, RefusedError
-from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, alone, keeper, record_of
+from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, alone, keeper
 from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
 from airflow_ckpt_provider.recovery.chains.positions import moved_entries
 from airflow_ckpt_provider.recovery.chains.sealed import RestOf, find_begun, kept_chain, lift_all, seal_all
@@ -96,7 +96,7 @@ def _undo_chain(
         return plan, None
     _check_exact(plan, touched, accept)
     for part, rewind, stream in touched:
-        if record_of(_held(stream), undo_of(rewind.plan_id)) is None:
+        if _held(stream).audit_of(undo_of(rewind.plan_id)) is None:
             _check(part, rewind, stream, plan)
     ids = {part.name: undo_of(rewind.plan_id) for part, rewind, _ in parts}
     was_sealed = find_begun(streams) is not None
@@ -111,7 +111,7 @@ def _undo_chain(
     outcomes = []
     try:
         for part, rewind, stream in touched:
-            if record_of(_held(stream), undo_of(rewind.plan_id)) is not None:
+            if _held(stream).audit_of(undo_of(rewind.plan_id)) is not None:
                 continue  # by a run that was killed
             fence.check()
             outcome = undo(
@@ -188,7 +188,7 @@ def _held(stream: ChainStream) -> Repository:
 
 
 def _ended(streams: Sequence[ChainStream], plan: ChainPlan) -> bool:
-    return record_of(keeper(streams), undo_of(plan.plan_id)) is not None
+    return keeper(streams).audit_of(undo_of(plan.plan_id)) is not None
 
 
 def _is_touched(rewind: RewindPlan, stream: ChainStream) -> bool:
@@ -200,7 +200,7 @@ def _is_touched(rewind: RewindPlan, stream: ChainStream) -> bool:
     if mark and mark.attempt is not None:
         return True
     aside = SetAside(held, rewind.name, rewind.plan_id, "checkpoint")
-    return aside.sizes is not None or record_of(held, rewind.plan_id) is not None
+    return aside.sizes is not None or held.audit_of(rewind.plan_id) is not None
 
 
 def _check_exact(
