@@ -270,8 +270,14 @@ class IcebergHistory:
     def _insert(self, table: str, *before: str) -> Rows:
         self.made += 1
         rows: Rows = Counter({(f"f{self.made}-{n}", n): 1 for n in range(2)})
-        values = ", ".join(f"('{id_}', 'k', {v}L, NULL)" for id_, v in rows)
-        self.sql(*before, f"INSERT INTO {table} (id, k, v, ts) VALUES {values}")
+        metadata = self.metadata()
+        schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+        columns = [str(field["name"]) for field in schema["fields"]]  # others may have added some: Spark fills in none
+        values = ", ".join(
+            f"({', '.join({'id': repr(id_), 'k': repr('k'), 'v': f'{v}L'}.get(name, 'NULL') for name in columns)})"
+            for id_, v in rows
+        )
+        self.sql(*before, f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values}")
         return rows
 
     def _merge(self) -> None:
