@@ -13,11 +13,11 @@ export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor browser matrix samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, compare row by row
 	@$(PY) -m demo.main $(ARGS)
@@ -99,6 +99,9 @@ browser: venv ## The page in a real Airflow and headless Chromium; makes the pic
 
 matrix: venv ## Try Airflow 3.1, 3.2 and 3.3: import all, parse every DAG, run one (CONSTRAINTS=URL for their constraint files)
 	@$(PY) -m pytest -m slow tests/system/test_airflow_versions.py $(ARGS)
+
+measure-newcomer: ## Time a newcomer's first steps in a fresh clone with an empty home (ARGS=--full runs all tests too)
+	@dev/venv.sh && $(PY) -m dev.measure_newcomer $(ARGS)
 
 samples: java venv jars ## Test closures and the seal on Spark 3.5.9, 4.1.4, 4.2.1 and 4.3.0, which it installs
 	@$(PY) -m pytest -m other_spark $(ARGS)
