@@ -1,9 +1,9 @@
-"""A stream into an Iceberg table, as a process of its own: reads JSON files, and ends when all are read.
+"""A stream into an Iceberg table, as a process of its own: reads JSON files until all are read, for each line of its input.
 
-    python iceberg_stream.py '{"input": …, "checkpoint": …, "warehouse": …, "catalog": "hadoop" | "sql" | "rest", …}'
+    {"input": …, "checkpoint": …, "warehouse": …, "catalog": "hadoop" | "sql" | "rest", …}
 
-With ``read`` it only writes the rows of the table to a file; with ``sql`` it runs a statement; with ``reader``, a checkpoint,
-a second stream reads the table into another one.
+It answers each line with one of its own: ``done``. It always writes the rows of the table to the file ``rows``; with ``sql`` it
+runs a statement first; with ``reader``, a checkpoint, a second stream reads the table into another one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def session(about: dict[str, Any]) -> Any:
         ".cache-enabled": "false",
     }
     if about["catalog"] == "sql":
-        catalog |= {".type": "jdbc", ".uri": f"jdbc:sqlite:{warehouse}/catalog.db", ".jdbc.schema-version": "V1"}
+        uri = f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=30000"
+        catalog |= {".type": "jdbc", ".uri": uri, ".jdbc.schema-version": "V1"}
     elif about["catalog"] == "rest":
         catalog = catalog | {".type": "rest", ".uri": about["uri"]}
         del catalog[".warehouse"]  # the catalog has its own
@@ -36,13 +37,14 @@ def session(about: dict[str, Any]) -> Any:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder.config("spark.jars.packages", about["packages"]).config("spark.jars.ivy", about["ivy"])
     builder.config("spark.sql.shuffle.partitions", "1")
+    builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     builder.config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
     for name, value in catalog.items():
         builder.config(f"spark.sql.catalog.lake{name}", value)
     return builder.getOrCreate()
 
 
-def main(about: dict[str, Any]) -> None:
+def run(about: dict[str, Any]) -> None:
     spark = session(about)
     if "sql" in about:
         spark.sql(about["sql"])
@@ -64,8 +66,9 @@ def main(about: dict[str, Any]) -> None:
         Path(about["rows"] + ".reader").write_text(json.dumps(found))
     rows = [tuple(row) for row in spark.table(TABLE).orderBy("id", "value").collect()]
     Path(about["rows"]).write_text(json.dumps(rows))
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    for line in sys.stdin:
+        run(json.loads(line))
+        print("done", flush=True)

@@ -14,13 +14,13 @@ from airflow_ckpt_provider.recovery.chains.undo import undo_chain
 from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.test_rewind_iceberg import Story
+from tests.integration.iceberg_story import IcebergStory
 from tests.stopped import STOPPED
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-class Two(Story):
+class Two(IcebergStory):
     """The stream of the other tests, and one that copies its table."""
 
     def copies(self, files: int, *, faulty: bool = False) -> list[list[int]]:
@@ -40,16 +40,16 @@ class Two(Story):
 
 
 def test_both_are_row_exact(tmp_path: Path) -> None:
-    two = Two(tmp_path, "sql")
-    two.copies(3)
-    wrong = two.copies(2, faulty=True)
-    assert min(value for _, value in wrong) < 0
-    rewind(two)
-    undo_chain(two.streams(), rest=lambda _: STOPPED)
-    assert two.copies(0) == wrong
-    rewind(two)
-    right = two.copies(1)
-    assert right == [[row, row + 1] for row in range(60)]
+    with Two(tmp_path, "sql") as two:
+        two.copies(3)
+        wrong = two.copies(2, faulty=True)
+        assert min(value for _, value in wrong) < 0
+        rewind(two)
+        undo_chain(two.streams(), rest=lambda _: STOPPED)
+        assert two.copies(0) == wrong
+        rewind(two)
+        right = two.copies(1)
+        assert right == [[row, row + 1] for row in range(60)]
 
 
 def rewind(two: Two) -> None:
