@@ -41,7 +41,7 @@ lint: venv ## Check style and types
 lint-workflows: ## Check .github/workflows with actionlint (fetched on first use, needs Go)
 	@dev/actionlint.sh
 
-release-check: venv ## Build and check the package for a tag: make release-check TAG=v0.1.0
+release-check: venv ## Build and check the package for a tag: make release-check TAG=v0.2.0
 	@dev/release-check.sh $(TAG)
 
 docs: venv ## Build the documentation into .cache/docs/html; a broken link or a warning is an error

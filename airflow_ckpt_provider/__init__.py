@@ -1,3 +1,3 @@
 """Backup, restore and recovery of Spark Structured Streaming checkpoints, as an Apache Airflow provider."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
