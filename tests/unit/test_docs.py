@@ -120,12 +120,13 @@ def shows(printed: str, shown: list[str]) -> bool:
     return re.fullmatch(pattern, "".join(masked(line) + "\n" for line in printed.splitlines())) is not None
 
 
-def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "count", "left"), [("docs/start.md", 10, []), ("README.md", 2, ["orders"])])
+def test_the_tutorial(page: str, count: int, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command of the page, one after the other, prints what the page shows."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```console\n(.*?)^```", (DOCS / "start.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```console\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     steps = [step.splitlines() for block in blocks for step in re.split(r"^\$ ", block, flags=re.MULTILINE) if step]
-    assert len(steps) >= 10
+    assert len(steps) >= count
     for command, *shown in steps:
         program, *arguments = shlex.split(command)
         if program == "airflow-ckpt":
@@ -142,4 +143,4 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 text=True,
             ).stdout
         assert shows(printed, shown), f"{command}\n{printed}"
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == left
