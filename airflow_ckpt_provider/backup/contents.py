@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from airflow_ckpt_provider.backup.damaged import DamagedObjects
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
-from airflow_ckpt_provider.storage.packs import Moved, file_of, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import Moved, file_of, pack_size, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
+
+_NOTHING_MOVED = Moved()
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """What the manifests of a stream list.
 
+    :param name: name of the stream.
     :param objects: paths of objects; of contents in packs as the manifests have them.
     :param claims: the claims that its backups were made under.
     :param backup_ids: its backups.
     :param unreadable: manifests that cannot be read, in words. What they list is not known.
     """
 
+    name: str
     objects: frozenset[str]
     claims: frozenset[str]
     backup_ids: frozenset[str]
@@ -41,28 +46,39 @@ def objects_there(repository: Repository, name: str) -> dict[str, StoredFile]:
     return repository.whole_files(f"objects/{checked_name(name)}")
 
 
-def files_needed(objects: Iterable[str], there: Collection[str], moved: Moved) -> set[str]:
-    """The files that hold objects: the pack of a content, or the one that it has been moved to, if that is there.
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the contents of a stream are.
 
-    :param objects: paths of objects.
     :param there: paths of the files that are there.
-    :param moved: where contents are whose packs were packed anew.
+    :param moved: where contents have been moved to.
+    :param damaged: paths of objects that are known to be damaged.
     """
-    found = set()
-    for path in objects:
-        now = moved.now(path)
-        found.add(file_of(now if file_of(now) in there else path))
-    return found
 
+    there: Collection[str]
+    moved: Moved = _NOTHING_MOVED
+    damaged: Collection[str] = ()
 
-def moved_of(repository: Repository, name: str, objects: Iterable[str]) -> Moved:
-    """Where contents of a stream have been moved to; no request if none of them is in a pack.
+    def of(self, path: str) -> str:
+        """The place of an object that has to stay: the last one that is there and not known to be damaged."""
+        if path not in self.moved.paths:
+            return path
+        there = [each for each in self.moved.chain(path) if file_of(each) in self.there]
+        return next((each for each in reversed(there) if each not in self.damaged), there[-1] if there else path)
 
-    Not by the format of the repository: it may have been raised since it was opened.
+    def files_needed(self, objects: Iterable[str]) -> set[str]:
+        """The files that hold objects."""
+        return {file_of(self.of(path)) for path in objects}
 
-    :param objects: paths of objects that backups list.
-    """
-    return read_moved(repository.location, name) if any(map(part_of, objects)) else Moved()
+    @classmethod
+    def read(cls, repository: Repository, name: str, there: Collection[str], damaged: DamagedObjects) -> Places:
+        """Read where contents are; no request if no pack is there, for then nothing was moved.
+
+        Not by the format of the repository: it may have been raised since it was opened.
+        """
+        has_packs = any(pack_size(path) is not None for path in there)
+        moved = read_moved(repository.location, name) if has_packs else _NOTHING_MOVED
+        return cls(there, moved, damaged.objects.keys())
 
 
 def listed_by(repository: Repository, name: str, *, without: Collection[str] = ()) -> Listed:
@@ -90,4 +106,4 @@ def listed_by(repository: Repository, name: str, *, without: Collection[str] = (
                 claims.add(found.claim)
             elif found is not None:
                 unreadable.append(found)
-    return Listed(frozenset(objects), frozenset(claims), frozenset(ids), tuple(unreadable))
+    return Listed(name, frozenset(objects), frozenset(claims), frozenset(ids), tuple(unreadable))

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.claims import claimed, in_use
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
-from airflow_ckpt_provider.backup.manifest import Manifest, has_packed
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.prune_marks import read_marks
@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in
 from airflow_ckpt_provider.backup.verify import check_pack, check_structure, content_damage, refuse_damage
 from airflow_ckpt_provider.errors import DamagedBackupError, OtherStreamError, RefusedError
 from airflow_ckpt_provider.storage.file_set import order
-from airflow_ckpt_provider.storage.packs import Moved, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import Moved, content_path, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -143,12 +143,10 @@ def _copied(
                 return whole
             return [copy(entry, partial(span.read, entry)) for entry in span.entries]
 
-        stored, packed = FileTable(name), ByPack()
-        single = (e for e in manifest.files if not packed.add(e)) if has_packed(manifest.files) else manifest.files
+        stored, packed = FileTable(name), ByPack(source)
+        single = (e for e in manifest.files if not packed.add(e))
         in_order(copy, single, stored.append, workers=workers)
-        for of_span in in_parallel(
-            copy_span, packed.spans(source.location, whole=target.packs), workers=min(workers, PACKS_AT_ONCE)
-        ):
+        for of_span in in_parallel(copy_span, packed.spans(whole=target.packs), workers=min(workers, PACKS_AT_ONCE)):
             for entry in of_span:
                 stored.append(entry)
         if packed or objects.packs:
@@ -167,7 +165,7 @@ def _copied(
 
 def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:
     """Copy a whole pack; ``None`` where it is not what was written: then its contents are copied one by one."""
-    part = part_of(span.entries[0].object)
+    part = span.part(span.entries[0])
     pack = objects.held_pack(part) if part else None
     if part and pack is None:
         try:
@@ -178,7 +176,14 @@ def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:
         pack = None if any(damaged) or check_pack(span, ()) else objects.write_pack(content)
     if pack is None:
         return None
-    return [replace(entry, object=f"{pack}/{entry.object.rpartition('/')[2]}") for entry in span.entries]
+    parts = ((entry, span.part(entry)) for entry in span.entries)
+    return [
+        replace(
+            entry, object=content_path(pack, each.sha256, each.start, each.length), sha256=each.sha256, checksum=None
+        )
+        for entry, each in parts
+        if each is not None
+    ]
 
 
 def _copy_one(objects: Objects, entry: FileEntry, read: Callable[[], bytes]) -> FileEntry:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from heapq import merge
 from typing import Any
 
 from airflow_ckpt_provider import __version__
-from airflow_ckpt_provider.backup.claims import Claim, claimed
+from airflow_ckpt_provider.backup.claims import Claim, claimed, in_use
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.engine import Engine, Threads
 from airflow_ckpt_provider.backup.facts import ObserveSources, closure_facts, observed_sources
@@ -199,8 +200,9 @@ def create_backup(
         )
         if not same:
             return None
-        immutability.lock_objects(same)
-        until = immutability.lock_manifest(same)
+        with in_use(repository, same, what="backup", made_by=made_by) if immutable_for is not None else nullcontext():
+            immutability.lock_objects(same)  # no prune deletes what is being locked
+            until = immutability.lock_manifest(same)
         return BackupResult(same, 0, 0, time.monotonic() - began, unchanged=True, immutable_until=until)
 
     first = given or checked_name(checkpoint.location.name)

@@ -30,7 +30,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative
-from airflow_ckpt_provider.storage.packs import file_of
+from airflow_ckpt_provider.storage.packs import file_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -117,6 +117,8 @@ class DamagedObjects:
 def read_damaged(repository: Location, name: str) -> DamagedObjects:
     """Read what is known to be damaged: one listing, and where something is, one read; without a record, another listing.
 
+    What was found under one name of a content that was moved is known under all of them: backups list it under either.
+
     :param repository: the repository's place.
     :param name: name of the stream.
     :raises RepositoryError: it cannot be known.
@@ -125,11 +127,34 @@ def read_damaged(repository: Location, name: str) -> DamagedObjects:
         records = _records(repository, name)
         number = max(records, default=0)
         if not number:
-            return DamagedObjects(0, _of_earlier_notes(repository, name))
+            known = _of_earlier_notes(repository, name)
+            break
         try:
-            return DamagedObjects(number, _known(repository, name, [records[n] for n in sorted(records, reverse=True)]))
+            known = _known(repository, name, [records[n] for n in sorted(records, reverse=True)])
+            break
         except FileNotFoundError:  # a newer one has taken its place since it was listed
             continue
+    others = _other_names(repository, name, known)
+    return DamagedObjects(number, {each: d for path, d in known.items() for each in others[path]} if others else known)
+
+
+def _other_names(repository: Location, name: str, objects: Collection[str]) -> dict[str, set[str]]:
+    """The names that objects have in manifests: a content that was moved has its old one too, once it is not there any more.
+
+    :return: path of each object -> all paths under which a reader finds the same; empty where nothing of the stream was moved.
+    """
+    moved = read_moved(repository, name) if any(path.startswith(f"{OBJECTS}/") for path in objects) else None
+    if moved is None or not moved.paths:
+        return {}
+    there = {file.path for file in repository.sweep(f"{OBJECTS}/{name}")}
+
+    def found_at(path: str) -> str:
+        return path if file_of(path) in there else moved.now(path)
+
+    by_place: dict[str, set[str]] = {}
+    for path in {*moved.paths, *moved.paths.values(), *objects}:
+        by_place.setdefault(found_at(path), set()).add(path)
+    return {path: by_place[found_at(path)] for path in objects}
 
 
 def learn_damaged(
@@ -143,6 +168,8 @@ def learn_damaged(
         stays damaged.
     :raises StorageError: these credentials may not write.
     """
+    same = _other_names(repository, name, whole)
+    whole = {each for path in whole for each in same.get(path, (path,))}
     while True:
         known = read_damaged(repository, name)
         number, now = known.number + 1, datetime.now(UTC).isoformat(timespec="seconds")

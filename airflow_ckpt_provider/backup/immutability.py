@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from airflow_ckpt_provider.backup.contents import files_needed
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
@@ -76,15 +75,21 @@ class Immutability:
             return ()
         place, name = self.repository.location, manifest.name
         objects = dict.fromkeys(entry.object for entry in manifest.files)
-        if not any(map(part_of, objects)):
+        if not self.repository.packs and not any(map(part_of, objects)):
             return objects
         there = {file.path for file in place.sweep(f"{OBJECTS}/{name}")}
         moved = read_moved(place, name)
-        # Of what was moved nobody knows where it is without the records, and their signatures.
-        elsewhere = {each for path in objects if file_of(path) not in there for each in moved.places(path)}
-        records = [record for record, says in moved.records.items() if not elsewhere.isdisjoint(says)]
+        # Of what was moved nobody knows where it is without the records, and their signatures. Also where it was: the record may
+        # be forged, and what it names another content.
+        files: set[str] = set()
+        places: set[str] = set()
+        for path in objects:
+            of_path = moved.places(path)
+            files |= {file_of(each) for each in of_path} & there or {file_of(path)}
+            places |= of_path
+        records = [record for record, says in moved.records.items() if not places.isdisjoint(says)]
         signed = (file.path for record in records for file in place.list(f"{SIGNATURES}/{record}").files)
-        return [*files_needed(objects, there, moved), *records, *signed]
+        return [*sorted(files), *records, *signed]
 
     def lock_manifest(self, manifest: Manifest) -> datetime | None:
         """Lock the manifest of a backup whose objects are locked, and its signatures: without one, readers do not trust it.

@@ -143,7 +143,9 @@ class Objects:
             parts = (each for entry in self._entries if (each := part_of(entry.object)))
             self._packs_held = {(each.pack_sha256, each.pack_size): each for each in parts}
         held = self._packs_held.get((part.pack_sha256, part.pack_size))
-        return held.pack if held and held.pack not in self._spent and self._is_whole_pack(held) else None
+        if held is None or held.pack in self._spent or not self._is_whole_pack(held):
+            return None
+        return None if any(file_of(path) == held.pack for path in self._moved.paths) else held.pack
 
     def _is_packed(self, size: int) -> bool:
         """Whether a content of so many bytes is put into a pack."""
@@ -266,11 +268,14 @@ class Objects:
             if listed is None or listed.size != entry.size:
                 return None
             return entry if entry.checksum is None or listed.checksum == entry.checksum else None
-        if self._is_whole_pack(part):
-            return entry
-        now = self._moved.now(entry.object)
-        moved = part_of(now) if now != entry.object and now not in self._condemned else None
-        return replace(entry, object=now) if moved and self._is_whole_pack(moved) else None
+        *before, now = self._moved.chain(entry.object)
+        # What was moved and is still where it was may go at any moment: a prune that stood still since may delete it late.
+        if now in self._condemned or any(self._there(file_of(each)) for each in before):
+            return None
+        part = part_of(now)
+        if part is None or not self._is_whole_pack(part):
+            return None
+        return replace(entry, object=now) if before else entry
 
     def _is_whole_pack(self, part: Part) -> bool:
         listed = self._there(part.pack)

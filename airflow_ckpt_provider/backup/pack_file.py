@@ -38,6 +38,11 @@ class PackBuilder:
     def __len__(self) -> int:
         return len(self._body)
 
+    @property
+    def contents(self) -> int:
+        """How many contents it has."""
+        return len(self._index) // ROW
+
     def add(self, content: bytes, sha256: str) -> int:
         """Add a content; return where it begins."""
         start = len(self._body)

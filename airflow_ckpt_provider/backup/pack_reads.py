@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, pack_size, part_of, read_moved
 
@@ -19,6 +20,32 @@ SPAN, GAP = 8 * 1024**2, 256 * 1024
 PACKS_AT_ONCE = 4
 #: Fewer entries than this are kept as they are.
 _FEW = 20_000
+_NOTHING_MOVED = Moved()
+
+
+class MovedContents:
+    """Where the contents of a repository have been moved to; the records of a stream are read when somebody asks for one.
+
+    :param repository: the repository. In one of format 1 nothing was moved, as far as was known when it was opened: then no
+        record is read.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._by_stream: dict[str, Moved] = {}
+
+    def of(self, path: str) -> Moved:
+        """What was moved of the stream that an object belongs to."""
+        if not self._repository.packs:
+            return Moved()
+        name = path.split("/")[1]
+        if name not in self._by_stream:
+            self._by_stream[name] = read_moved(self._repository.location, name)
+        return self._by_stream[name]
+
+    def now(self, path: str) -> str:
+        """Where an object is now."""
+        return self.of(path).now(path)
 
 
 class Span:
@@ -26,22 +53,25 @@ class Span:
 
     :param place: the repository.
     :param pack: path of the pack.
-    :param entries: the contents in it that are wanted.
+    :param entries: the files whose contents in it are wanted.
     :param start: where it begins.
     :param end: where it ends.
+    :param moved: where contents have been moved to: an entry may name another place than this pack.
     """
 
-    def __init__(self, place: Location, pack: str, entries: Sequence[FileEntry], start: int, end: int) -> None:
+    def __init__(
+        self, place: Location, pack: str, entries: Sequence[FileEntry], start: int, end: int, moved: Moved
+    ) -> None:
         self.pack = pack
         self.entries = entries
         self.start, self.end = start, end
         self._place = place
+        self._moved = moved
         self._lock = threading.Lock()
         self._data: bytes | None = None
         self._failed: StorageError | None = None
-        #: Where the contents were moved to, and the parts of other packs that they are in; read once for all of them.
-        self._moved: Moved | None = None
-        self._elsewhere: dict[str, Span] = {}
+        #: Where the contents were moved to since, and the parts of other packs that they are in; read once for all of them.
+        self._elsewhere: dict[str, Span] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -71,44 +101,65 @@ class Span:
                     raise
             return self._data
 
+    def part(self, entry: FileEntry) -> Part | None:
+        """Where the content of one of its entries is in the pack."""
+        return part_of(self._moved.now(entry.object))
+
     def read(self, entry: FileEntry) -> bytes:
         """The content of one of its entries; shorter where the pack ends before.
 
         :raises FileNotFoundError: it is missing.
         """
-        part = part_of(entry.object)
+        part = self.part(entry)
         if part is None or not part.length:
             return self._place.read(entry.object)
-        if self._moved is None:
-            try:
-                return self.data()[part.start - self.start : part.end - self.start]
-            except FileNotFoundError:  # packed anew since its manifest was read, or missing
-                pass
-        now = self._now(entry.object)
-        if span := self._elsewhere.get(now):
-            return span.read(replace(entry, object=now))
-        return self._place.read(entry.object)
+        moved = part.pack != file_of(entry.object)
+        try:
+            content = self.data()[part.start - self.start : part.end - self.start]
+        except FileNotFoundError:
+            return self._read_elsewhere(entry, moved=moved)
+        except DamagedFileError:
+            if moved:
+                return self._place.read(entry.object)  # it may still be where it was
+            raise
+        if moved and hashlib.sha256(content).hexdigest() != part.sha256:
+            return self._place.read(entry.object)
+        return content
 
-    def _now(self, path: str) -> str:
-        """Where a content is, if the pack is missing."""
+    def _read_elsewhere(self, entry: FileEntry, *, moved: bool) -> bytes:
+        """A content whose pack is missing, or was packed anew since the records were read."""
         with self._lock:
-            if self._moved is None:
-                moved = read_moved(self._place, self.pack.split("/")[1])
-                by_pack: dict[str, dict[str, FileEntry]] = {}
-                for entry in self.entries:
-                    if (now := moved.now(entry.object)) != entry.object:
-                        by_pack.setdefault(file_of(now), {})[now] = replace(entry, object=now)
-                for pack, entries in by_pack.items():
-                    for span in spans(self._place, pack, entries.values()):
-                        self._elsewhere |= {entry.object: span for entry in span.entries}
-                self._moved = moved
-            return self._moved.now(path)
+            if self._elsewhere is None:
+                now = read_moved(self._place, self.pack.split("/")[1])
+                found = [each for each in self.entries if now.now(each.object) != self._moved.now(each.object)]
+                again = (
+                    span for pack, each in _by_pack(found, now) for span in spans(self._place, pack, each, moved=now)
+                )
+                self._elsewhere = {each.object: span for span in again for each in span.entries}
+        if span := self._elsewhere.get(entry.object):
+            return span.read(entry)
+        if moved:
+            return self._place.read(entry.object)
+        raise FileNotFoundError(self.pack)
+
+
+def _by_pack(entries: Iterable[FileEntry], moved: Moved) -> Iterable[tuple[str, list[FileEntry]]]:
+    found: dict[str, list[FileEntry]] = {}
+    for entry in entries:
+        found.setdefault(file_of(moved.now(entry.object)), []).append(entry)
+    return found.items()
 
 
 class ByPack:
-    """Entries by the pack that their contents lie in."""
+    """Entries by the pack that their contents lie in, or have been moved to.
 
-    def __init__(self) -> None:
+    :param repository: the repository.
+    :param moved: where contents have been moved to, if that is known.
+    """
+
+    def __init__(self, repository: Repository, moved: MovedContents | None = None) -> None:
+        self._place = repository.location
+        self._moved = moved or MovedContents(repository)
         self._packs: dict[str, list[FileEntry] | FileTable] = {}
         self._length = 0
 
@@ -117,7 +168,7 @@ class ByPack:
 
     def add(self, entry: FileEntry) -> bool:
         """Take an entry whose content lies in a pack; return whether it does."""
-        if (part := part_of(entry.object)) is None:
+        if (part := part_of(self._moved.now(entry.object))) is None:
             return False
         self._length += 1
         if (group := self._packs.get(part.pack)) is None:
@@ -125,39 +176,42 @@ class ByPack:
         group.append(entry)
         return True
 
-    def spans(self, place: Location, *, whole: bool = False) -> Iterator[Span]:
+    def spans(self, *, whole: bool = False) -> Iterator[Span]:
         """The parts of packs to read, see :func:`spans`."""
         for pack, entries in self._packs.items():
-            yield from spans(place, pack, entries, whole=whole)
+            yield from spans(self._place, pack, entries, moved=self._moved.of(pack), whole=whole)
 
 
-def spans(place: Location, pack: str, entries: Iterable[FileEntry], *, whole: bool = False) -> Iterator[Span]:
+def spans(
+    place: Location, pack: str, entries: Iterable[FileEntry], *, moved: Moved = _NOTHING_MOVED, whole: bool = False
+) -> Iterator[Span]:
     """The parts of a pack to read for some of its contents.
 
     :param place: the repository.
     :param pack: path of the pack.
-    :param entries: the contents in it that are wanted.
+    :param entries: the files whose contents in it are wanted.
+    :param moved: where contents have been moved to: an entry may name another place than this pack.
     :param whole: read all of a pack of which half is wanted, with its index.
     """
-    parts = [(part, entry) for entry in entries if (part := part_of(entry.object))]
+    parts = [(part, entry) for entry in entries if (part := part_of(moved.now(entry.object)))]
     parts.sort(key=lambda each: (each[0].start, each[0].length))
     size = pack_size(pack) or 0
     if whole and 2 * sum({part.start: part.length for part, _ in parts}.values()) >= size:
-        yield Span(place, pack, [entry for _, entry in parts], 0, size)
+        yield Span(place, pack, [entry for _, entry in parts], 0, size, moved)
         return
     wanted: list[FileEntry] = []
     start = end = 0
     for part, entry in parts:
         # Where a part of a file costs as much as the file, it is read once.
         if wanted and place.store.reads_parts and not _is_near(part, start, end):
-            yield Span(place, pack, wanted, start, end)
+            yield Span(place, pack, wanted, start, end, moved)
             wanted = []
         if not wanted:
             start = end = part.start
         wanted.append(entry)
         end = max(end, part.end)
     if wanted:
-        yield Span(place, pack, wanted, start, end)
+        yield Span(place, pack, wanted, start, end, moved)
 
 
 def _is_near(part: Part, start: int, end: int) -> bool:

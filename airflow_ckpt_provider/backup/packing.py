@@ -20,6 +20,8 @@ from airflow_ckpt_provider.storage.packs import content_path
 PACKED_BELOW = 512 * 1024
 #: A pack is full from so many bytes on.
 PACK_SIZE = 16 * 1024**2
+#: And from so many contents on: a record of those that were moved has a line for each.
+CONTENTS = 50_000
 #: Packs that are filled or written at once. One that is written is in memory twice, as the client of the store has it too.
 _AT_ONCE = 3
 #: Of so many contents it is remembered that they are packed, so that the same content is not packed twice.
@@ -67,7 +69,7 @@ class Packer:
             path = f"{self._prefix}{number}/{sha256}-{self._open.add(content, sha256)}-{len(content)}"
             if len(self._remembered) < _REMEMBERED:
                 self._remembered[key] = path
-            if len(self._open) >= self._pack_size:
+            if len(self._open) >= self._pack_size or self._open.contents >= CONTENTS:
                 full, self._open = self._open, None
         if full is not None:
             self._seal(number, full)

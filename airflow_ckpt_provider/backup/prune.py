@@ -22,8 +22,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER, OpenClaim, give_up, open_claims, tidy_claims
-from airflow_ckpt_provider.backup.contents import Listed, files_needed, listed_by, moved_of, objects_there, stream_names
-from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, read_damaged
+from airflow_ckpt_provider.backup.contents import Listed, Places, listed_by, objects_there, stream_names
+from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.manifest import manifest_path
@@ -37,7 +37,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import safe_relative
-from airflow_ckpt_provider.storage.packs import pack_size
+from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD, file_of, pack_size
 from airflow_ckpt_provider.units import format_time, parse_size
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -291,20 +291,20 @@ def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, witho
     # In this order: what a backup adds between the two looks is listed and not looked for, and not the other way round.
     there = objects_there(repository, name)
     listed = listed_by(repository, name, without=without)
-    moved = moved_of(repository, name, listed.objects)
-    needed = files_needed(listed.objects, there, moved)
+    damaged = read_damaged(repository.location, name)
+    places = Places.read(repository, name, there, damaged)
+    needed = places.files_needed(listed.objects)
     unused = {path: file.size for path, file in there.items() if path not in needed}
     found = StreamPrune(name, unused, len(unused), sum(unused.values()), sum(file.size for file in there.values()))
     if listed.unreadable:
         return replace(found, objects={}, left_alone=f"what its backups need is not known: {listed.unreadable[0]}")
+    if places.moved.unreadable:
+        return replace(found, objects={}, left_alone=f"{places.moved.unreadable[0]}. {WITHOUT_RECORD}")
     if there and not listed.backup_ids:
         why = "it has objects and no backup: its first one runs or was stopped, or this repository was copied in part"
         return replace(found, objects={}, left_alone=why)
-    chosen = _chosen(repository, name, unused, (limit or MaxUnused()).of(found.total_bytes))
-    use = PackUse()
-    if repository.packs:
-        damaged = read_damaged(repository.location, name).objects
-        use = pack_use(listed.objects, there, moved, damaged=frozenset(p for p in damaged if pack_size(p) is not None))
+    chosen = _chosen(repository, name, unused, (limit or MaxUnused()).of(found.total_bytes), places.damaged)
+    use = pack_use(listed.objects, places, damaged=places.damaged) if repository.packs else PackUse()
     may_stay = (limit or _IN_PACKS).of(found.total_bytes)
     packs = _to_repack(use, may_stay - (found.unused_bytes - sum(chosen.values())))
     locked, unknown = locks_on(repository.location, [*chosen, *packs], now=datetime.now(UTC))
@@ -327,10 +327,11 @@ def _to_repack(use: PackUse, may_stay: float) -> list[str]:
     return list(dict.fromkeys(going))
 
 
-def _chosen(repository: Repository, name: str, unused: Mapping[str, int], may_stay: float) -> dict[str, int]:
+def _chosen(
+    repository: Repository, name: str, unused: Mapping[str, int], may_stay: float, damaged: Collection[str]
+) -> dict[str, int]:
     """What an unfinished prune has named, what is damaged, and then the biggest, until no more is left than may stay."""
-    marks, damaged = read_marks(repository.location, name, for_prune=True), read_damaged(repository.location, name)
-    named = marks.condemned | damaged.objects.keys()
+    named = read_marks(repository.location, name, for_prune=True).condemned | set(damaged)
     left = sum(unused.values())
     going: dict[str, int] = {}
     for path in sorted(unused, key=lambda p: (p not in named, -unused[p], p)):
@@ -405,17 +406,37 @@ def _prune(
         # This process stood still, and another prune has carried the mark to its end: what it named may be in use again.
         return [], ("another prune, which has done this one's work",)
     there = objects_there(repository, name)
-    moved = moved_of(repository, name, listed.objects)
-    going = sorted(named & there.keys() - files_needed(listed.objects, there, moved))
-    if stay := unproven(repository, listed, there, going, moved, workers=workers):
-        going = [path for path in going if path not in stay]
-    in_parallel(place.delete, going, workers=workers)
-    if stay:
-        why = "which has a content that is damaged or missing where it was moved to (airflow-ckpt verify --read-data)"
-        return going, tuple(f"{pack}, {why}" for pack in sorted(stay))
+    places = Places.read(repository, name, there, damaged)
+    if places.moved.unreadable:
+        return [], places.moved.unreadable
+    going = named & there.keys() - places.files_needed(listed.objects)
+    stay = _stay(repository, listed, places, going, workers)
+    in_parallel(place.delete, sorted(going - stay.keys()), workers=workers)
+    # Also where something stays. No backup that began after it was moved lists it where it is: it may go at any time.
     finish(place, name, number, [n for n in {*marks.unfinished, *marks.done} if n < number])
     _tidy(repository, name, listed, damaged)
-    return going, ()
+    return sorted(going - stay.keys()), tuple(f"{path}, {why}" for path, why in sorted(stay.items()))
+
+
+def _stay(
+    repository: Repository, listed: Listed, places: Places, going: Collection[str], workers: int
+) -> dict[str, str]:
+    """What was moved and cannot be deleted: path of each file, and why."""
+    name, place = listed.name, repository.location
+    lost, damaged = unproven(repository, listed, places, going, workers=workers)
+    if damaged:
+        try:
+            learn_damaged(place, name, damaged=damaged, whole=(), since=0)
+        except (StorageError, RefusedError) as e:
+            log.warning("that contents of %s are damaged is not noted: %s", name, e.message)
+    why = "which has a content that is damaged or missing where it was moved to (airflow-ckpt verify --read-data)"
+    stay = dict.fromkeys(lost, why)
+    # Since the plan was made somebody may have locked a backup that lists it.
+    moved = sorted({file_of(path) for path in listed.objects}.intersection(going) - lost)
+    locked, unknown = locks_on(place, moved, now=datetime.now(UTC))
+    if unknown:
+        return stay | dict.fromkeys(moved, unknown)
+    return stay | {path: f"which is locked until {format_time(until)}" for path, until in locked.items()}
 
 
 def _check_objects(name: str, named: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.claims import claimed, open_claims
-from airflow_ckpt_provider.backup.contents import Listed, listed_by, objects_there
+from airflow_ckpt_provider.backup.contents import Listed, Places, listed_by, objects_there
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -31,6 +31,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import check_contents
 from airflow_ckpt_provider.errors import BackupRunningError, StorageError
 from airflow_ckpt_provider.storage.packs import (
+    MOVED_AT_ONCE,
     Moved,
     file_of,
     moved_document,
@@ -53,10 +54,12 @@ class PackUse:
 
     :param live: pack -> bytes that backups need, with their part of its index.
     :param damaged: of these, the packs that were found damaged as such: their index, or what no backup needs.
+    :param stuck: of these, the packs that stay: a content was moved from there, and is damaged in its new place.
     """
 
     live: Mapping[str, int] = field(default_factory=dict)
     damaged: frozenset[str] = frozenset()
+    stuck: frozenset[str] = frozenset()
 
     def unused(self, pack: str) -> int:
         """Bytes of a pack that no backup needs."""
@@ -64,25 +67,26 @@ class PackUse:
 
     def mostly_garbage(self) -> list[str]:
         """The packs to pack anew, the one with the most garbage first."""
-        found = [p for p in self.live if self.unused(p) > 0 and self.unused(p) >= MOSTLY_GARBAGE * (pack_size(p) or 0)]
+        sizes = {p: pack_size(p) or 0 for p in self.live.keys() - self.stuck}
+        found = [p for p, size in sizes.items() if self.unused(p) > 0 and self.unused(p) >= MOSTLY_GARBAGE * size]
         return sorted(found, key=lambda pack: (-self.unused(pack), pack))
 
 
-def pack_use(
-    objects: Iterable[str], there: Collection[str], moved: Moved, *, damaged: frozenset[str] = frozenset()
-) -> PackUse:
+def pack_use(objects: Iterable[str], places: Places, *, damaged: Collection[str] = ()) -> PackUse:
     """See how much of each pack is needed.
 
     :param objects: paths of objects that backups list.
-    :param there: paths of the files that are there.
-    :param moved: where contents are whose packs were packed anew.
-    :param damaged: packs that were found damaged as such.
+    :param places: where they are.
+    :param damaged: what was found damaged; packs among it were found damaged as such.
     """
     live: dict[str, int] = {}
-    for path in {_where(path, there, moved) for path in objects}:
-        if (part := part_of(path)) and part.pack in there:
+    stuck: set[str] = set()
+    for path in {places.of(path) for path in objects}:
+        if (part := part_of(path)) and part.pack in places.there:
             live[part.pack] = live.get(part.pack, 0) + part.length + ROW
-    return PackUse(live, damaged & live.keys())
+            if path in places.moved.paths:  # a second record of the same content would not count
+                stuck.add(part.pack)
+    return PackUse(live, frozenset(live.keys() & damaged) - stuck, frozenset(stuck))
 
 
 def repack(repository: Repository, name: str, packs: Collection[str], *, made_by: str) -> tuple[frozenset[str], int]:
@@ -93,49 +97,74 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
         anew at the same moment, where it is not known what is needed, or where these credentials may not write. A pack
         with a damaged content stays as it is.
     """
-    place = repository.location
+    going: frozenset[str] = frozenset()
+    written, left = 0, frozenset(packs)
     try:
-        with claimed(place, name, what="repack", made_by=made_by) as claim:
-            marks = read_marks(place, name)
-            moved = read_moved(place, name)
-            there = objects_there(repository, name)
-            listed = listed_by(repository, name)
-            if listed.unreadable:
-                return frozenset(), 0
-            wanted = [pack for pack in packs if pack in there and pack not in marks.condemned]
-            locked, unknown = locks_on(place, wanted, now=datetime.now(UTC))  # also since the plan was made
-            wanted = [] if unknown else [pack for pack in wanted if pack not in locked]
-            damaged = read_damaged(place, name).objects.keys()
-            objects = Objects(place, name, vouched=(), marks=marks, listed=there.values(), damaged=damaged, packs=True)
-            needed = _entries(listed, there, moved, wanted)
-            kept, written = _kept(repository, objects, needed)
-            going = frozenset(wanted) - {file_of(entry.object) for entry in needed if entry.object not in kept}
-            new = {old: to for old, to in kept.items() if file_of(old) in going}
-            if not new:
-                return frozenset(), 0
-            claim.write(moved_path(name, moved.number + 1), json.dumps(moved_document(new)).encode())
-            return going, written
+        while left:
+            done = _repacked(repository, name, left, made_by)
+            going, written, left = going | done.going, written + done.written, left - done.tried
     except (FileExistsError, BackupRunningError) as e:
         log.info("packs of %s are packed anew by somebody else at this moment: %s", name, e)
     except StorageError as e:  # without the right to write objects a prune still deletes
         log.warning("packs of %s that are mostly garbage stay: %s", name, e.message)
-    return frozenset(), 0
+    return going, written
 
 
-def _where(path: str, there: Collection[str], moved: Moved) -> str:
-    """Where an object is: where it was moved to, if that is there."""
-    now = moved.now(path)
-    return now if file_of(now) in there else path
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What one record was written of.
+
+    :param tried: the packs that were looked at.
+    :param going: of these, those of which nothing is needed any more.
+    :param written: bytes that were written.
+    """
+
+    tried: frozenset[str]
+    going: frozenset[str] = frozenset()
+    written: int = 0
 
 
-def _entries(listed: Listed, there: Collection[str], moved: Moved, packs: Collection[str]) -> FileTable:
-    """What backups need of some packs, each content once; its path is that of the object."""
-    wanted = frozenset(packs)
-    found = FileTable("")
-    for path in sorted({_where(path, there, moved) for path in listed.objects}):
-        if (part := part_of(path)) and part.pack in wanted:
-            found.append(FileEntry(path, part.length, path, part.sha256))
-    return found
+def _repacked(repository: Repository, name: str, packs: frozenset[str], made_by: str) -> _Done:
+    """Pack anew as many of some packs as one record can name the contents of."""
+    place = repository.location
+    with claimed(place, name, what="repack", made_by=made_by) as claim:
+        marks = read_marks(place, name)
+        there = objects_there(repository, name)
+        listed = listed_by(repository, name)
+        places = Places.read(repository, name, there, read_damaged(place, name))
+        if listed.unreadable or places.moved.unreadable:
+            return _Done(packs)
+        use = pack_use(listed.objects, places)
+        wanted = packs & there.keys() - marks.condemned - use.stuck
+        locked, unknown = locks_on(place, wanted, now=datetime.now(UTC))  # also since the plan was made
+        tried, needed = _entries(listed, places, frozenset() if unknown else wanted - locked.keys())
+        objects = Objects(
+            place, name, vouched=(), marks=marks, listed=there.values(), damaged=places.damaged, packs=True
+        )
+        kept, written = _kept(repository, objects, needed)
+        going = tried - {file_of(entry.object) for entry in needed if entry.object not in kept}
+        new = {old: to for old, to in kept.items() if file_of(old) in going}
+        if new:
+            document = json.dumps(moved_document(new)).encode()
+            claim.write(moved_path(name, places.moved.number + 1), document)
+        return _Done(tried or packs, going if new else frozenset(), written if new else 0)
+
+
+def _entries(listed: Listed, places: Places, packs: frozenset[str]) -> tuple[frozenset[str], FileTable]:
+    """What backups need of some packs, each content once, for as many packs as one record can name the contents of.
+
+    :return: these packs, and the contents; the path of each is that of the object.
+    """
+    tried: set[str] = set()
+    found = FileTable(listed.name)
+    for path in sorted({places.of(path) for path in listed.objects}):
+        if (part := part_of(path)) is None or part.pack not in packs:
+            continue
+        if part.pack not in tried and len(found) >= MOVED_AT_ONCE:
+            break
+        tried.add(part.pack)
+        found.append(FileEntry(path, part.length, path, part.sha256))
+    return frozenset(tried), found
 
 
 def _kept(repository: Repository, objects: Objects, entries: FileTable) -> tuple[dict[str, str], int]:
@@ -176,38 +205,36 @@ def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> li
 
 
 def unproven(
-    repository: Repository,
-    listed: Listed,
-    there: Collection[str],
-    going: Collection[str],
-    moved: Moved,
-    *,
-    workers: int,
-) -> set[str]:
+    repository: Repository, listed: Listed, places: Places, going: Collection[str], *, workers: int
+) -> tuple[set[str], dict[str, str]]:
     """Packs to be deleted that hold a content which backups list and which is not whole where it is said to be.
 
     That includes one of which nothing says where it is: its record may be missing, or not signed by a trusted key.
 
-    :param there: paths of the files that are there.
+    :param places: where contents are.
     :param going: paths of the files to be deleted.
+    :return: the packs; and what is damaged where it was moved to, path -> problem.
     """
     wanted = {pack for pack in going if pack_size(pack) is not None}
-    entries = FileTable("")
+    entries = FileTable(listed.name)
     lost: set[str] = set()
     for path in listed.objects if wanted else ():
         part = part_of(path)
-        if part is None or (part.pack in there and part.pack not in wanted):
+        if part is None or (part.pack in places.there and part.pack not in wanted):
             continue
-        now = moved.now(path)
-        if file_of(now) not in there:
+        now = places.of(path)
+        if file_of(now) not in places.there:
             lost.add(part.sha256)
-        elif any(file_of(each) in wanted for each in moved.places(path)):
+        elif any(file_of(each) in wanted for each in places.moved.places(path)):
             entries.append(FileEntry(path, part.length, now, part.sha256))
+    damaged: dict[str, str] = {}
     for damage in check_contents(repository, entries, workers=workers):
         log.warning("what was moved is not whole: %s", damage.message)
         if part := part_of(damage.path):
             lost.add(part.sha256)
-    return {pack for pack in wanted if _may_hold(repository, pack, lost)} if lost else set()
+        if damage.is_damage:
+            damaged[damage.object] = damage.problem
+    return {pack for pack in wanted if _may_hold(repository, pack, lost)} if lost else set(), damaged
 
 
 def _may_hold(repository: Repository, pack: str, contents: Collection[str]) -> bool:
@@ -230,7 +257,12 @@ def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:
     :param listed: what manifests listed before; this process may have stood still since, so they are read again.
     """
     moved = read_moved(repository.location, name)
-    if not _unneeded(moved, listed) or (now := listed_by(repository, name)).unreadable or open_claims(repository, name):
+    if (
+        moved.unreadable
+        or not _unneeded(moved, listed)
+        or (now := listed_by(repository, name)).unreadable
+        or open_claims(repository, name)
+    ):
         return
     for record in _unneeded(moved, now):
         repository.location.delete(record)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import open_claims
-from airflow_ckpt_provider.backup.contents import files_needed, moved_of, objects_there, stream_names
+from airflow_ckpt_provider.backup.contents import Places, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune_marks import read_marks
@@ -43,6 +43,7 @@ class CheckedStream:
     :param unused_objects: of these, the ones that no backup lists. No fault: a prune removes them.
     :param at_work: who has begun a backup or restore and not ended it.
     :param unfinished_prunes: prunes that were not carried to their end.
+    :param unreadable: records of moved contents that cannot be read, in words. They are ignored, and no prune deletes anything.
     """
 
     name: str
@@ -54,11 +55,13 @@ class CheckedStream:
     damaged: tuple[DamagedBackup, ...]
     at_work: tuple[str, ...]
     unfinished_prunes: int
+    unreadable: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The stream as plain JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return {**values, "damaged": [d.to_json() for d in self.damaged], "at_work": list(self.at_work)}
+        lists = {"at_work": list(self.at_work), "unreadable": list(self.unreadable)}
+        return {**values, **lists, "damaged": [d.to_json() for d in self.damaged]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,8 @@ class RepositoryReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every backup is whole."""
-        return not self.damaged
+        """Whether every backup is whole, and every record of moved contents can be read."""
+        return not self.damaged and not any(stream.unreadable for stream in self.streams)
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON."""
@@ -114,8 +117,8 @@ def _checked(repository: Repository, name: str) -> CheckedStream:
         if problems:
             damaged.append(DamagedBackup(name, found.backup_id, tuple(d.message for d in problems.values())))
     there = objects_there(repository, name) if there is None else there
-    moved = moved_of(repository, name, listed)
-    needed = files_needed(listed, there, moved)
+    places = Places.read(repository, name, there, known)
+    needed = places.files_needed(listed)
     unused = [file.size for path, file in there.items() if path not in needed]
     return CheckedStream(
         name=name,
@@ -127,6 +130,7 @@ def _checked(repository: Repository, name: str) -> CheckedStream:
         damaged=tuple(damaged),
         at_work=tuple(claim.words(repository.location) for claim in open_claims(repository, name, finished=claims)),
         unfinished_prunes=len(read_marks(repository.location, name, for_prune=True).unfinished),
+        unreadable=places.moved.unreadable,
     )
 
 

@@ -9,8 +9,9 @@ which manifests say different things is left as it is: one of them is forged or 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from airflow_ckpt_provider.backup.contents import listed_by, objects_there, stream_names
@@ -19,9 +20,11 @@ from airflow_ckpt_provider.backup.disputed import claims_of, suspects
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.pack_file import read_index, with_index
+from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
-from airflow_ckpt_provider.backup.verify import check_structure, content_damage, is_computable
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.backup.verify import check_contents, check_structure, content_damage, is_computable
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
@@ -145,7 +148,7 @@ def plan_objects_repair(
     :param name: only this stream.
     :param second: another repository that may hold the same contents.
     """
-    places = _places(repository, checkpoint, second)
+    places = _Places(repository, checkpoint, second)
     rebuilt: list[Rebuilt] = []
     lost: list[tuple[str, tuple[str, ...]]] = []
     whole_again: list[FileEntry] = []
@@ -154,17 +157,18 @@ def plan_objects_repair(
         wrong = _wrong(repository, each)
         disputed += wrong.disputed
         elsewhere = _in_second(second, each, wrong) if second is not None and wrong.entries else {}
+        whole = _whole(repository, [e for path, e in wrong.entries.items() if path not in wrong.structure])
+        whole_again += [entry for path, entry in wrong.entries.items() if path in whole]
+        sources: dict[str, list[Rebuilt]] = {}
         for path, entry in wrong.entries.items():
-            if path not in wrong.structure and _is_whole(repository, entry):
-                whole_again.append(entry)
+            if path in whole:
                 continue
-            sources = [Rebuilt(entry, twin, _REPOSITORY) for m in _marks(entry) if (twin := wrong.whole.get(m))]
-            sources.append(Rebuilt(entry, entry.path, _CHECKPOINT))
-            sources += [Rebuilt(entry, found, _SECOND) for found in elsewhere.get(path, ())]
-            if source := next((s for s in sources if _content(places, s) is not None), None):
-                rebuilt.append(source)
-            else:
-                lost.append((path, tuple(dict.fromkeys(wrong.needed_by[path]))))
+            sources[path] = [Rebuilt(entry, twin, _REPOSITORY) for m in _marks(entry) if (twin := wrong.whole.get(m))]
+            sources[path].append(Rebuilt(entry, entry.path, _CHECKPOINT))
+            sources[path] += [Rebuilt(entry, found, _SECOND) for found in elsewhere.get(path, ())]
+        found = _proven(places, sources)
+        rebuilt += [found[path] for path in sources if path in found]
+        lost += [(path, tuple(dict.fromkeys(wrong.needed_by[path]))) for path in sources if path not in found]
     return ObjectsRepairPlan(
         new_plan_id(),
         repository.location.uri,
@@ -176,9 +180,66 @@ def plan_objects_repair(
     )
 
 
-def _places(repository: Repository, checkpoint: Location, second: Repository | None) -> dict[str, Location]:
-    places = {_CHECKPOINT: checkpoint, _REPOSITORY: repository.location}
-    return {**places, _SECOND: second.location} if second is not None else places
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where contents are taken from."""
+
+    repository: Repository
+    checkpoint: Location
+    second: Repository | None
+
+    def read(self, sources: Sequence[Rebuilt], take: Callable[[int, bytes], None]) -> None:
+        """Read contents, each pack once.
+
+        :param take: given the number of each source whose content is there and proven, and the content; from any thread.
+        """
+
+        def look(number: int, read: Callable[[], bytes]) -> None:
+            try:
+                content = read()
+            except (FileNotFoundError, DamagedFileError):
+                return
+            if content_damage(sources[number].entry, content) is None:
+                take(number, content)
+
+        def from_span(span: Span) -> None:
+            for entry in span.entries:
+                look(int(entry.path), partial(span.read, entry))
+
+        # What nothing computed here says what it was is proven by nothing.
+        known = [(number, source) for number, source in enumerate(sources) if is_computable(source.entry)]
+        for origin, repository in ((_REPOSITORY, self.repository), (_SECOND, self.second)):
+            if repository is None:
+                continue
+            packed, single = ByPack(repository), []
+            for number, source in known:
+                entry = replace(source.entry, path=str(number), object=source.source)
+                if source.origin == origin and not packed.add(entry):
+                    single.append(entry)
+            place = repository.location
+            in_parallel(lambda e, place=place: look(int(e.path), partial(place.read, e.object)), single)  # type: ignore[misc]
+            in_parallel(from_span, packed.spans(), workers=PACKS_AT_ONCE)
+        files = [(number, source.source) for number, source in known if source.origin == _CHECKPOINT]
+        in_parallel(lambda file: look(file[0], partial(self.checkpoint.read, file[1])), files)
+
+
+def _proven(places: _Places, sources: Mapping[str, Sequence[Rebuilt]]) -> dict[str, Rebuilt]:
+    """The first source of each object whose content is there and proven."""
+    found: dict[str, Rebuilt] = {}
+    for turn in range(max(map(len, sources.values()), default=0)):
+        left = {path: each[turn] for path, each in sources.items() if path not in found and turn < len(each)}
+        paths, now = list(left), list(left.values())
+        right: set[int] = set()
+        places.read(now, lambda number, content, right=right: right.add(number))  # type: ignore[misc]
+        found |= {paths[number]: now[number] for number in sorted(right)}
+    return found
+
+
+def _whole(repository: Repository, entries: Sequence[FileEntry]) -> set[str]:
+    """Of some objects, those that can be read and are proven to be what was backed up."""
+    known = [replace(entry, path=entry.object) for entry in entries if is_computable(entry)]
+    wrong = {damage.object for damage in check_contents(repository, known)}
+    return {entry.object for entry in known} - wrong
 
 
 @dataclass(slots=True)
@@ -279,25 +340,6 @@ def _marks(entry: FileEntry) -> list[tuple[str, int]]:
     return [(mark, entry.size) for mark in (entry.sha256, checksum) if mark is not None]
 
 
-def _is_whole(repository: Repository, entry: FileEntry) -> bool:
-    """Whether an object can be read, and is proven to be what was backed up."""
-    try:
-        return is_computable(entry) and content_damage(entry, repository.location.read(entry.object)) is None
-    except (FileNotFoundError, StorageError):
-        return False
-
-
-def _content(places: Mapping[str, Location], rebuilt: Rebuilt) -> bytes | None:
-    """The content, if it is there and proven."""
-    if not is_computable(rebuilt.entry):
-        return None  # nothing that could be computed here says what it was
-    try:
-        content = places[rebuilt.origin].read(rebuilt.source)
-    except (FileNotFoundError, DamagedFileError):
-        return None
-    return content if content_damage(rebuilt.entry, content) is None else None
-
-
 def _mended(repository: Repository, pack: str, contents: Sequence[tuple[FileEntry, bytes]]) -> bytes:
     """A pack with some contents put in their places; the same to the letter as it was written, where all of it is known.
 
@@ -367,7 +409,7 @@ def apply_objects_repair(
 
     :raises StorageError: a content is gone since the plan was made, or cannot be written; the same command again goes on.
     """
-    places = _places(repository, checkpoint, second)
+    places = _Places(repository, checkpoint, second)
     names = {
         path.split("/")[1] for path in (*(r.entry.object for r in plan.rebuilt), *(e.object for e in plan.whole_again))
     }
@@ -379,26 +421,26 @@ def apply_objects_repair(
         if lost:
             learn_damaged(repository.location, name, damaged=dict.fromkeys(lost, "content"), whole=(), since=0)
     for path, of_file in _by_file(repository, plan.rebuilt).items():
-        contents = [(entry, _content(places, each)) for each, entry in of_file]
-        if missing := next(
-            (r for (r, _), (_, content) in zip(of_file, contents, strict=True) if content is None), None
-        ):
+        contents: dict[int, bytes] = {}
+        places.read([each for each, _ in of_file], contents.__setitem__)
+        if missing := next((r for number, (r, _) in enumerate(of_file) if number not in contents), None):
             raise StorageError(
                 f"{missing.source} is not any more what {missing.entry.object} was",
                 hint="make a new plan: run it again",
             )
-        right = [(entry, content) for entry, content in contents if content is not None]
+        right = [(entry, contents[number]) for number, (_, entry) in enumerate(of_file)]
         repository.location.replace(
             path, right[0][1] if not right[0][0].is_packed else _mended(repository, path, right)
         )
-        for entry in (each.entry for each, _ in of_file):
-            if not _is_whole(repository, entry):
-                raise StorageError(
-                    f"{entry.object} was written, and does not read back as what was written",
-                    hint="check the store: it does not keep what it is given",
-                )
-            whole.append(entry.object)
-    whole += [entry.object for entry in plan.whole_again if _is_whole(repository, entry)]
+        written = [each.entry for each, _ in of_file]
+        found = _whole(repository, written)
+        if wrong := next((entry for entry in written if entry.object not in found), None):
+            raise StorageError(
+                f"{wrong.object} was written, and does not read back as what was written",
+                hint="check the store: it does not keep what it is given",
+            )
+        whole += found
+    whole += _whole(repository, plan.whole_again)
     for name, before in known.items():
         if cleared := before.objects.keys() & whole:
             learn_damaged(repository.location, name, damaged={}, whole=cleared, since=before.number)

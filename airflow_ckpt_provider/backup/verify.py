@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest, has_packed
 from airflow_ckpt_provider.backup.pack_file import read_index
-from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
+from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, MovedContents, Span
 from airflow_ckpt_provider.backup.reads import Reads, read_reads
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel, side_by_side
@@ -317,8 +317,9 @@ def verify_backup(
     there, before = side_by_side(
         lambda: repository.location.walk(f"objects/{name}"), lambda: Before.of(repository, name, read_data)
     )
+    moved = MovedContents(repository)
     structure = check_structure(repository, manifest, entries, listed=there)
-    cut_off = check_packs(entries, there) if has_packed(entries) else []
+    cut_off = check_packs(entries, there, moved)
     wrong = {damage.path for damage in structure}
     known = before.damaged.of(manifest)
     chosen: Iterable[FileEntry] = ()
@@ -329,7 +330,7 @@ def verify_backup(
         first = list(read_data.choose(entries)) if not before.reads.times else ()
         picked = {entry.path for entry in first or before.choose(read_data, entries, there)}
         chosen = (e for e in entries if e.path not in wrong and (e.path in picked or e.path in known))
-    contents = read_contents(repository, FileTable(name, chosen), workers=workers, on_progress=on_progress)
+    contents = read_contents(repository, FileTable(name, chosen), workers=workers, on_progress=on_progress, moved=moved)
     whole = {entry.object for entry in contents.whole() if entry.path in known}
     whole |= contents.packs & before.damaged.objects.keys()
     if not structure and sum(1 for _ in contents.whole()) == len(entries):
@@ -361,7 +362,7 @@ def verify_backup(
             {path: d.problem for path, d in new.items()},
             frozenset(whole),
             contents,
-            None if has_packed(entries) else there,
+            None if repository.packs or has_packed(entries) else there,
         ),
     )
 
@@ -382,15 +383,17 @@ def check_structure(
     logs = [path for b in manifest.restorable for path in (METADATA_FILE, f"{OFFSETS}/{b}", f"{COMMITS}/{b}")]
     absent, damaged = set(logs), []
     moved: Moved | None = None
+    since: dict[str, StoredFile | None] = {}
     for entry in entries:
         absent.discard(entry.path)
         damage = structure_damage(entry, listed.get(file_of(entry.object)))
-        if damage and damage.problem == "missing" and entry.is_packed:  # its pack may have been packed anew
+        if damage and damage.problem == "missing":  # it may have been packed anew
             moved = moved or read_moved(repository.location, manifest.name)
             now = moved.now(entry.object)
             if now != entry.object:
-                there = listed.get(file_of(now)) or repository.location.find(now)
-                damage = structure_damage(replace(entry, object=now), there)
+                if file_of(now) not in since:
+                    since[file_of(now)] = listed.get(file_of(now)) or repository.location.find(now)
+                damage = structure_damage(replace(entry, object=now), since[file_of(now)])
         if damage:
             damaged.append(damage)
     if absent:
@@ -404,10 +407,14 @@ def read_contents(
     *,
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
+    moved: MovedContents | None = None,
 ) -> Contents:
-    """Read objects and compare them with what was stored; a pack of which much is wanted as a whole, with its index."""
+    """Read objects and compare them with what was stored; a pack of which much is wanted as a whole, with its index.
+
+    :param moved: where contents have been moved to, if that is known.
+    """
     packs: set[str] = set()
-    findings = check_contents(repository, entries, workers=workers, on_progress=on_progress, packs=packs)
+    findings = check_contents(repository, entries, workers=workers, on_progress=on_progress, packs=packs, moved=moved)
     return Contents(entries, findings, packs)
 
 
@@ -418,11 +425,13 @@ def check_contents(
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
     packs: set[str] | None = None,
+    moved: MovedContents | None = None,
 ) -> list[Damage]:
     """Read objects and compare them with what was stored.
 
     :param packs: gets the packs that were read as a whole, and are what was written; ``None``: only contents are read, and no
         index.
+    :param moved: where contents have been moved to, if that is known.
     :returns: what is damaged, and what could not be read.
     """
     meter = Meter(on_progress, files=len(entries), size=sum(e.size for e in entries))
@@ -451,12 +460,12 @@ def check_contents(
                 packs.add(span.pack)
         return found
 
-    packed = ByPack()
-    single = (e for e in entries if not packed.add(e)) if has_packed(entries) else entries
+    packed = ByPack(repository, moved)
+    single = (e for e in entries if not packed.add(e)) if repository.packs or has_packed(entries) else entries
     found = [damage for damage in in_parallel(check_object, single, workers=workers) if damage]
     if not packed:
         return found
-    spans = packed.spans(repository.location, whole=packs is not None)
+    spans = packed.spans(whole=packs is not None)
     for of_span in in_parallel(check_span, spans, workers=min(workers, PACKS_AT_ONCE)):
         found += of_span
     return sorted(found, key=lambda damage: order(damage.path))
@@ -479,20 +488,27 @@ def check_pack(span: Span, damaged: Collection[str]) -> list[Damage]:
     if hashlib.sha256(pack).hexdigest() != pack_sha256(span.pack):
         found.append(_damage_of_pack(span.pack, "content", "it is not what was written"))
     for entry in span.entries:
-        part = part_of(entry.object)
-        if part and entry.object not in damaged and (part.sha256, part.start, part.length) not in held:
+        part = part_of(entry.object)  # what was moved here need not be here, as long as it is where it was
+        if (
+            part
+            and part.pack == span.pack
+            and entry.object not in damaged
+            and (part.sha256, part.start, part.length) not in held
+        ):
             found.append(_damage(entry, "content", "is none of the contents that the index of its pack has"))
     return found
 
 
-def check_packs(entries: Iterable[FileEntry], listed: Mapping[str, StoredFile]) -> list[Damage]:
+def check_packs(entries: Iterable[FileEntry], listed: Mapping[str, StoredFile], moved: MovedContents) -> list[Damage]:
     """See that the packs of some files have the sizes that they were written with.
 
     A backup may need nothing of what is damaged of a pack, so this is no reason to refuse a restore.
 
     :param listed: the objects of the stream.
+    :param moved: where contents have been moved to.
     """
-    sizes = {part.pack: part.pack_size for entry in entries if (part := part_of(entry.object))}
+    paths = (path for entry in entries for path in (entry.object, moved.now(entry.object)))
+    sizes = {part.pack: part.pack_size for path in paths if (part := part_of(path))}
     wrong = ((pack, size, listed[pack].size) for pack, size in sizes.items() if pack in listed)
     return [
         _damage_of_pack(pack, "size", f"it has {found} bytes instead of {size}")

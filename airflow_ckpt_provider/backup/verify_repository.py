@@ -18,6 +18,7 @@ from airflow_ckpt_provider.backup.disputed import Claim, claim_of, is_manifest_w
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import Verified, record_learned, record_outcome, verifications
+from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
@@ -33,7 +34,7 @@ from airflow_ckpt_provider.backup.verify import (
     read_contents,
 )
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
-from airflow_ckpt_provider.storage.packs import file_of
+from airflow_ckpt_provider.storage.packs import file_of, part_of
 
 log = logging.getLogger(__name__)
 
@@ -198,14 +199,15 @@ def _verified(
     if read_data:
         picked = {entry.object for entry in before.choose(read_data, listed.entries, there)} | known
         chosen = [entry for entry in listed.entries if entry.object in picked and claim_of(entry) not in failed]
-    contents = _read(repository, chosen, failed, workers, on_progress)
+    moved = MovedContents(repository)
+    contents = _read(repository, chosen, failed, workers, on_progress, moved)
     wrong = {path for path, *_ in failed}
     whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
     whole |= contents.packs & before.damaged.objects.keys()
     packs = {damage.object: damage for damage in contents.findings if damage.object == damage.path}
-    packs |= {damage.object: damage for damage in check_packs(listed.entries, there)}
+    packs |= {damage.object: damage for damage in check_packs(listed.entries, there, moved)}
     for backup_id in listed.backups if packs else ():
-        of_backup = {file_of(entry.object) for entry in listed.of(backup_id)}
+        of_backup = {file_of(path) for e in listed.of(backup_id) for path in (e.object, moved.now(e.object))}
         listed.problems[backup_id] |= {pack: damage for pack, damage in packs.items() if pack in of_backup}
     now = {entry.object for entry in contents.read()}
     # Of a backup that is damaged as such, as far as is known, all has to be whole.
@@ -216,7 +218,7 @@ def _verified(
     new = incomplete | _to_note(repository, name, listed, failed, contents)
     new |= {pack: damage.problem for pack, damage in packs.items()}
     compared = list(contents.compared())
-    parts = (entry.object for entry in listed.entries if entry.is_packed)
+    parts = (path for e in listed.entries if part_of(moved.now(path := e.object)) or e.is_packed)
     return VerifiedStream(
         name=name,
         backups=len(ids),
@@ -248,6 +250,7 @@ def _read(
     failed: dict[Claim, Damage],
     workers: int,
     on_progress: OnProgress | None,
+    moved: MovedContents,
 ) -> Contents:
     """Read objects; one of which manifests say different things once for each.
 
@@ -256,12 +259,12 @@ def _read(
     once = list({entry.object: entry for entry in chosen}.values())
     claimed = {claim_of(entry) for entry in once}
     again = [entry for entry in chosen if claim_of(entry) not in claimed]
-    first = read_contents(repository, once, workers=workers, on_progress=on_progress)
+    first = read_contents(repository, once, workers=workers, on_progress=on_progress, moved=moved)
     findings = list(first.findings)
     found = {damage.object: damage for damage in findings if damage.is_damage}
     failed |= {claim_of(entry): found[entry.object] for entry in once if entry.object in found}
     for entry in again:
-        more = read_contents(repository, [entry], workers=workers).findings
+        more = read_contents(repository, [entry], workers=workers, moved=moved).findings
         failed |= {claim_of(entry): damage for damage in more if damage.is_damage}
         findings += more
     return Contents([*once, *again], findings, first.packs)

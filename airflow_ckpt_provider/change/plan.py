@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.pack_reads import ByPack
+from airflow_ckpt_provider.backup.pack_reads import ByPack, MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import whole_content
 from airflow_ckpt_provider.change.fail_closed_order import is_log
@@ -367,21 +367,24 @@ def some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_SHOWN]) + more
 
 
-def entry_writes(repository: Repository, entries: Iterable[FileEntry], *, right_when: str) -> Iterator[Write]:
+def entry_writes(
+    repository: Repository, entries: Iterable[FileEntry], *, right_when: str, moved: MovedContents | None = None
+) -> Iterator[Write]:
     """Files of backups.
 
     :param repository: the repository that holds their objects.
     :param entries: their entries in manifests.
     :param right_when: when they were found whole, in words.
+    :param moved: where their contents have been moved to, if that is known.
     """
-    place, packed = repository.location, ByPack()
+    place, packed = repository.location, ByPack(repository, moved)
     for entry in entries:
         # Logs are written before and after all others, and are few.
         alone = is_log(entry.path) and place.store.reads_parts
         if alone or not packed.add(entry):
             source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
             yield Write(entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when), source)
-    for span in packed.spans(place):  # what is read at once is written one behind the other
+    for span in packed.spans():  # what is read at once is written one behind the other
         for entry in span.entries:
             yield Write(entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -9,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from airflow_ckpt_provider.errors import RefusedError, UntrustedError
+from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, UntrustedError
 from airflow_ckpt_provider.storage.file_set import FileSet
-from airflow_ckpt_provider.storage.packs import Part, file_of, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, Signing, is_signed
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
@@ -88,10 +89,34 @@ class Location:
         try:
             return self._read_from(part)
         except FileNotFoundError:
-            now = self.moved(path)
-            if now == path or (to := part_of(now)) is None:
+            content = self.read_elsewhere(path, read_moved(self, path.split("/")[1]))
+            if content is None:
                 raise
-            return self._read_from(to)
+            return content
+
+    def read_elsewhere(self, path: str, moved: Moved) -> bytes | None:
+        """Return a content from where it was moved to, the newest place first; ``None`` if it is nowhere.
+
+        What is there may be damaged: then an earlier place is read, which may not be deleted yet.
+        """
+        found: bytes | None = None
+        failed: DamagedFileError | None = None
+        for each in reversed(moved.chain(path)[1:]):
+            if (part := part_of(each)) is None:
+                continue
+            try:
+                content = self._read_from(part)
+            except FileNotFoundError:
+                continue
+            except DamagedFileError as e:
+                failed = failed or e
+                continue
+            if hashlib.sha256(content).hexdigest() == part.sha256:
+                return content
+            found = content if found is None else found
+        if found is None and failed is not None:
+            raise failed
+        return found
 
     def _read_from(self, part: Part) -> bytes:
         if part.length:
@@ -99,10 +124,6 @@ class Location:
         if self.find(part.pack) is None:  # stores refuse to read a part of no bytes
             raise FileNotFoundError(part.pack)
         return b""
-
-    def moved(self, path: str) -> str:
-        """Where a content in a pack is now, if its pack was packed anew."""
-        return read_moved(self, path.split("/")[1]).now(path)
 
     def read_document(self, path: str, *, most: int = SMALL) -> bytes:
         """Return the content of a document of ours, see :meth:`Store.read_at_most`.

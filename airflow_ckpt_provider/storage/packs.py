@@ -14,25 +14,35 @@ Contents that a prune has packed anew are found by the records in ``moved/<strea
     moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}}}
 
 Such a record is asked only where a pack is missing, so a forged one can hide no content that is there. The SHA-256 of
-a content stays the same, and is compared wherever it is read.
+a content stays the same, and is compared wherever it is read. A record that cannot be read is named and says nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.errors import RepositoryError, UntrustedError
+from airflow_ckpt_provider.errors import DamagedFileError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
 
+log = logging.getLogger(__name__)
+
 MOVED = "moved"
+#: Contents that a record names at most; of a pack that has more all of them. They take about 100 bytes each.
+MOVED_AT_ONCE = 100_000
 #: Bytes that a pack may have: more than any that is written.
 LARGEST = 128 * 1024**2
+#: What to do about a record that cannot be read.
+WITHOUT_RECORD = (
+    "Put this file back from a copy of the repository; without one, move it out of the repository, and "
+    "`airflow-ckpt verify --read-data` tells which backups are whole"
+)
 _FORMAT = "airflow-ckpt-moved"
 _VERSION = 1
 _PACK = re.compile(r"objects/([^/]+)/[0-9a-f]{2}/([0-9a-f]{64})-([0-9]{1,12})(?:-g[0-9]{1,9})?\.pack(?:\.[0-9]{1,2})?")
@@ -123,19 +133,24 @@ class Moved:
     :param paths: path of a content -> its new path.
     :param records: path of each record -> what it says; nothing in the place of one whose repack was given up.
     :param number: of the newest record; 0 where there is none.
+    :param unreadable: records that cannot be read, in words.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
     records: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     number: int = 0
+    unreadable: tuple[str, ...] = ()
 
     def now(self, path: str) -> str:
         """Where an object is now."""
-        seen = set()
-        while path not in seen and (further := self.paths.get(path)):
-            seen.add(path)
-            path = further
-        return path
+        return self.chain(path)[-1] if path in self.paths else path
+
+    def chain(self, path: str) -> list[str]:
+        """Where an object was, in order, and is now; of one that was never moved its path alone."""
+        found = [path]
+        while (further := self.paths.get(found[-1])) and further not in found:
+            found.append(further)
+        return found
 
     def places(self, path: str) -> set[str]:
         """Where an object is or was by any record: of two that contradict each other, one may be forged."""
@@ -151,21 +166,26 @@ class Moved:
 def read_moved(repository: Location, name: str) -> Moved:
     """Read where contents of a stream have been moved to: one listing, and a read for each record.
 
-    A record that no trusted key has signed is left out.
-
-    :raises RepositoryError: a record cannot be read, or names something else than contents of the stream.
+    A record that no trusted key has signed is left out. So is one that is damaged, or names something else than contents of
+    the stream, and it is named: whoever deletes something has to know what it says.
     """
     files = sorted(f.path for f in repository.list(f"{MOVED}/{name}").files if _is_record(f.path))
     paths: dict[str, str] = {}
     records: dict[str, dict[str, str]] = {}
+    unreadable: list[str] = []
     for path in files:
         try:
             records[path] = found = _parsed(repository, name, path)
         except UntrustedError:
             continue
+        except (DamagedFileError, TooLargeError, ValueError, KeyError, TypeError, AttributeError) as e:
+            what = e.message if isinstance(e, (DamagedFileError, TooLargeError)) else f"{type(e).__name__}: {e}"
+            unreadable.append(f"{path} cannot be read ({what}): it says where contents of {name} have been moved to")
+            log.warning("%s; it is ignored", unreadable[-1])
+            continue
         # The first record of a content counts: what it names is what prunes have left alone since.
         paths = found | paths
-    return Moved(paths, records, max((int(p.rpartition("/")[2][:-5]) for p in files), default=0))
+    return Moved(paths, records, max((int(p.rpartition("/")[2][:-5]) for p in files), default=0), tuple(unreadable))
 
 
 def moved_document(moved: Mapping[str, str]) -> dict[str, object]:
@@ -194,31 +214,26 @@ def _is_record(path: str) -> bool:
 
 
 def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:
-    from airflow_ckpt_provider.storage.location import LARGE, safe_relative
+    """What a record says; whatever is wrong with it is one of Python's own errors."""
+    from airflow_ckpt_provider.storage.location import safe_relative
 
     try:
-        value = load_json(repository.read_document(path, most=LARGE))
-        if value == {"format": "airflow-ckpt-given-up"}:
-            return {}
-        if value["format"] != _FORMAT or value["version"] != _VERSION:
-            raise ValueError(f"format {value['format']} version {value['version']}")
-        found = {}
-        for old_pack, targets in value["moved"].items():
-            for new_pack, contents in targets.items():
-                for content, start in contents.items():
-                    old = checked_part(safe_relative(f"{old_pack}/{content}", below=f"objects/{name}"))
-                    if old is None or type(start) is not int or start < 0:
-                        raise ValueError(f"{old_pack}/{content} is no content in a pack")
-                    to = content_path(new_pack, old.sha256, start, old.length)
-                    if checked_part(safe_relative(to, below=f"objects/{name}")) is None:
-                        raise ValueError(f"{to} is no content in a pack")
-                    found[f"{old_pack}/{content}"] = to
-        return found
+        value = load_json(repository.read_document(path))
     except FileNotFoundError:
         return {}  # a prune has tidied up since it was listed
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise RepositoryError(
-            f"{path} cannot be read ({type(e).__name__}: {e}): it says where contents of {name} have been moved to",
-            hint="put this file back from a copy of the repository; without one, move it out of the repository, and "
-            "`airflow-ckpt verify --read-data` tells which backups are whole",
-        ) from e
+    if value == {"format": "airflow-ckpt-given-up"}:
+        return {}
+    if value["format"] != _FORMAT or value["version"] != _VERSION:
+        raise ValueError(f"format {value['format']} version {value['version']}")
+    found = {}
+    for old_pack, targets in value["moved"].items():
+        for new_pack, contents in targets.items():
+            for content, start in contents.items():
+                old = checked_part(safe_relative(f"{old_pack}/{content}", below=f"objects/{name}"))
+                if old is None or type(start) is not int or start < 0:
+                    raise ValueError(f"{old_pack}/{content} is no content in a pack")
+                to = content_path(new_pack, old.sha256, start, old.length)
+                if checked_part(safe_relative(to, below=f"objects/{name}")) is None:
+                    raise ValueError(f"{to} is no content in a pack")
+                found[f"{old_pack}/{content}"] = to
+    return found

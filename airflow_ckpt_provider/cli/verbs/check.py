@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.trust import Trust, check_trust
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD
 
 
 def check(call: Call) -> Answer:
@@ -75,6 +76,10 @@ def _show(report: RepositoryReport, screen: Console) -> None:
             "; ".join(s.at_work),
         )
     screen.print(shown)
+    if unreadable := [words for stream in report.streams for words in stream.unreadable]:
+        screen.print()
+        screen.print(terminal.title(f"Records that cannot be read: {len(unreadable)}"))
+        screen.print(terminal.findings([f"{words}. {WITHOUT_RECORD}" for words in unreadable]))
     if report.damaged:
         screen.print()
         screen.print(terminal.title(f"Damaged backups: {len(report.damaged)}"))

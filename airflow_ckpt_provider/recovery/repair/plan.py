@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.plan import (
     Edits,
@@ -106,9 +107,11 @@ class RepairPlan(Plan):
 
     def edits(self, there: Target, repository: Repository) -> Edits:
         """Remove what stands in the way; write what comes from backups, and what is written anew."""
+        moved = MovedContents(repository)
 
         def writes() -> Iterator[Write]:
-            yield from entry_writes(repository, (entry for entry, _ in self.fetches), right_when="the plan was made")
+            fetched = (entry for entry, _ in self.fetches)
+            yield from entry_writes(repository, fetched, right_when="the plan was made", moved=moved)
             yield from literal_writes(self.rewrites)
 
         return Edits(listed_files(there, self.deletes), writes)

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import note_damage
+from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_order, in_parallel, side_by_side
 from airflow_ckpt_provider.backup.verify import (
@@ -215,10 +216,11 @@ class RestorePlan(Plan):
         """Remove all that is there and differs, hidden files too; write the files of the backup."""
         unchanged = self._unchanged(there)
         seal = there.seal.path if there.seal else None
+        moved = MovedContents(repository)
 
         def writes() -> Iterator[Write]:
             wanted = (e for e in self.entries if e.path not in unchanged and e.path not in self.rewritten)
-            yield from entry_writes(repository, wanted, right_when="the restore began")
+            yield from entry_writes(repository, wanted, right_when="the restore began", moved=moved)
             yield from literal_writes(self.rewritten)
 
         return Edits(there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged)

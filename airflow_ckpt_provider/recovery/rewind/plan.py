@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from uuid import UUID, uuid5
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.plan import (
     Edits,
@@ -244,9 +245,10 @@ class RewindPlan(Plan):
         """Remove what lies beyond the batch; write what comes from the backup, and the new query id."""
         literal = {path: content.encode() for path, content in self._literal.items()}
         entries = [entry for entry in self.writes if entry.path not in literal]
+        moved = MovedContents(repository)
 
         def writes() -> Iterator[Write]:
-            yield from entry_writes(repository, entries, right_when="the plan was made")
+            yield from entry_writes(repository, entries, right_when="the plan was made", moved=moved)
             yield from literal_writes(literal)
 
         return Edits(listed_files(there, self.deletes), writes)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from airflow_ckpt_provider.backup import repack
-from airflow_ckpt_provider.backup.claims import entries_in_use, in_use
+from airflow_ckpt_provider.backup.claims import entries_in_use, in_use, open_claims
 from airflow_ckpt_provider.backup.contents import Listed
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
@@ -26,18 +26,20 @@ from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
-from airflow_ckpt_provider.backup.prune_marks import Marks, write_mark
+from airflow_ckpt_provider.backup.prune_marks import Marks, read_marks, write_mark
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
 from tests.unit.backup.backups import back_up, files_in, stream
 from tests.unit.backup.packs import packed_repository, packs_of, restorable
+from tests.unit.checkpoint.builders import plant
 from tests.unit.checkpoint.stores import forget_all, in_memory, watched
 
 ALL = ReadData()
@@ -200,7 +202,7 @@ def test_a_prune_that_stood_still_deletes_no_record_that_is_needed_by_now(place:
     moved = {file_of(to) for to in read_moved(repository.location, "orders").paths.values()}
     repack.repack(repository, "orders", moved, made_by="a test")
     prune(repository)
-    seen_before = Listed(frozenset(), frozenset(), frozenset(), ())
+    seen_before = Listed("orders", frozenset(), frozenset(), frozenset(), ())
     repack.tidy_moved(repository, "orders", seen_before)
     assert restorable(repository, made) == right
 
@@ -379,3 +381,139 @@ def test_a_repair_writes_nothing_over_a_content_because_of_a_forged_manifest(pla
     assert [path for path, _ in plan.disputed] == [there.object]
     apply_objects_repair(repository, place / "orders", plan)
     assert restorable(repository, made) == right
+
+
+def repacked(place: Location) -> tuple[Repository, Manifest, str, FileEntry]:
+    """A repository with one backup; the pack that it lists was packed anew and is still there. That pack, and a content of it."""
+    repository = packed_repository(place)
+    back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
+    for n in range(8):
+        (place / "orders").delete(f"_schema/{n}")
+    made = back_up(place, stream(6)).manifest
+    apply_expire(repository, plan_expire(repository, Policy(last=1)))
+    (pack,) = plan_prune(repository).streams[0].repacked
+    assert repack.repack(repository, "orders", [pack], made_by="a test")[0] == {pack}
+    return repository, made, pack, next(e for e in made.files if file_of(e.object) == pack and e.size)
+
+
+def test_a_pack_that_stays_leaves_no_mark_and_its_contents_are_used_by_nobody(place: Location) -> None:
+    repository, made, pack, entry = repacked(place)
+    right = files_in(made, place)
+    now = read_moved(repository.location, "orders").now(entry.object)
+    flip(repository, now)
+    assert (
+        f"{pack}, which has a content that is damaged"
+        in apply_prune(repository, plan_prune(repository)).waits_for["orders"][0]
+    )
+    for _ in range(2):
+        assert read_marks(repository.location, "orders").unfinished == ()
+        assert pack in packs_of(repository)
+        assert plan_prune(repository, max_unused=MaxUnused(0)).steps == (), (
+            "what has to stay is not planned again and again"
+        )
+        prune(repository)
+    assert check_repository(repository).streams[0].unfinished_prunes == 0
+    assert restorable(repository, made) == right
+    assert now in read_damaged(repository.location, "orders").objects
+    after = back_up(place, stream(7)).manifest
+    assert verify_backup(repository, after, read_data=ALL).ok
+    assert {pack, file_of(now)}.isdisjoint({file_of(e.object) for e in after.files if e.sha256 == entry.sha256})
+
+
+def test_a_prune_that_stood_still_deletes_nothing_that_a_backup_has_listed_since(place: Location) -> None:
+    """It has read what was moved, which rots then; the next prune leaves the pack, and a backup follows."""
+    repository, made, pack, entry = repacked(place)
+    made_since: list[Manifest] = []
+
+    def stand_still(operation: str, path: str) -> None:
+        if operation != "delete" or not path.endswith(pack) or made_since:
+            return
+        made_since.append(made)
+        flip(repository, read_moved(repository.location, "orders").now(entry.object))
+        prune(repository)
+        assert pack in packs_of(repository)
+        made_since.append(back_up(place, stream(7)).manifest)
+
+    prune(Repository.open(watched(place / "backups", stand_still)[0]))
+    assert pack not in packs_of(repository)
+    assert restorable(repository, made_since[1]) == files_in(made_since[1], place)
+    assert verify_backup(repository, made_since[1], read_data=ALL).ok
+
+
+@pytest.mark.parametrize("when", ["locked since", "not known"])
+def test_what_was_moved_is_not_deleted_where_somebody_has_locked_it_since(lockable: Location, when: str) -> None:
+    repository, made, pack, _ = repacked(lockable)
+    plan = plan_prune(repository)
+    assert pack in plan.streams[0].objects
+    if when == "locked since":
+        Immutability(repository, timedelta(days=1)).lock_objects(made)
+    else:
+        Locks.fails = True
+    outcome = apply_prune(repository, plan)
+    assert pack in packs_of(repository)
+    assert f"{pack}, " in outcome.waits_for["orders"][0]
+    assert read_marks(repository.location, "orders").unfinished == ()
+
+
+def test_a_lock_covers_both_places_of_what_is_being_moved(lockable: Location) -> None:
+    """The old one may be deleted by a prune that began before, the new one may be another content that somebody has forged."""
+    repository, made, pack, entry = repacked(lockable)
+    Immutability(repository, timedelta(days=1)).lock_objects(made)
+    now = read_moved(repository.location, "orders").now(entry.object)
+    assert {pack, file_of(now), "moved/orders/000001.json"} <= Locks.locked.keys()
+
+
+def test_what_is_locked_again_is_in_use_meanwhile(lockable: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup that is not taken because nothing was committed locks the one before: no prune may take a pack from under it."""
+    repository = packed_repository(lockable)
+    made = back_up(lockable, stream()).manifest
+    at_work: list[list[str]] = []
+    lock = Locks.lock
+
+    def noted(self: Locks, path: str, until: datetime) -> None:
+        at_work.append([claim.words(repository.location) for claim in open_claims(repository, "orders")])
+        lock(self, path, until)
+
+    monkeypatch.setattr(Locks, "lock", noted)
+    again = back_up(lockable, skip_if_unchanged=True, immutable_for=timedelta(days=1))
+    assert (again.unchanged, again.backup_id) == (True, made.backup_id)
+    assert packs_of(repository)[0] in Locks.locked
+    assert all(len(who) == 1 for who in at_work), at_work
+    assert open_claims(repository, "orders") == []
+
+
+def test_a_planted_record_in_an_encrypted_repository_stops_no_backup(place: Location) -> None:
+    plant(place / "orders", stream())
+    repository = packed_repository(place, key=bytes(range(32)))
+    create_backup(Checkpoint.at(place / "orders"), repository)
+    (place / "backups").create("moved/orders/000007.json", b"not encrypted by anybody who has the key")
+    plant(place / "orders", stream(6))
+    made = create_backup(Checkpoint.at(place / "orders"), repository).manifest
+    assert verify_backup(repository, made, read_data=ALL).ok
+    assert "moved/orders/000007.json" in plan_prune(repository).findings[0]
+
+
+@pytest.mark.parametrize("found_by", ["the old backup", "the new backup"])
+def test_damage_is_known_by_every_name_of_a_content(place: Location, found_by: str) -> None:
+    """The old backup lists a content where it was, the new one where it is now."""
+    repository, old = moved_once(place)
+    new = back_up(place, stream(7)).manifest
+    moved = read_moved(repository.location, "orders").paths
+    listed = {e.object for e in new.files}
+    entry = next(e for e in old.files if moved.get(e.object) in listed and e.size)
+    flip(repository, moved[entry.object])
+    record_verification(
+        repository, verify_backup(repository, old if found_by == "the old backup" else new, read_data=ALL)
+    )
+    assert {d.backup_id for d in check_repository(repository).damaged} == {old.backup_id, new.backup_id}
+    known = read_damaged(repository.location, "orders")
+    assert entry.path in known.of(old)
+    assert entry.path in known.of(new)
+    with pytest.raises(DamagedBackupError, match="all 2 backups of orders are damaged"):
+        repository.manifest()
+    flip(repository, moved[entry.object])  # its disk has come back
+    record_verification(
+        repository, verify_backup(repository, new if found_by == "the old backup" else old, read_data=ALL)
+    )
+    assert read_damaged(repository.location, "orders").objects == {}
+    assert repository.manifest().backup_id == new.backup_id
