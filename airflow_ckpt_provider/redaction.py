@@ -1,8 +1,9 @@
 """Hiding credentials in what people read: URIs, messages, options of a store.
 
 Every error of this package, every URI of a place, and with them plans, audit records and log lines go through here. What is
-hidden: a password in front of a host, the values of query parameters and settings that are named like a secret (``sig``,
-``X-Amz-Signature``, ``AWSAccessKeyId``, ``account_key``, …), and what follows ``Authorization:``. A path is never changed: a
+hidden: a password in front of a host, the values of query parameters, settings and options of commands that are named like
+a secret (``sig``, ``X-Amz-Signature``, ``AWSAccessKeyId``, ``account_key``, ``--password``, …), what follows
+``Authorization:``, and what well-known programs take as a password (``curl -u name:password``). A path is never changed: a
 directory may be called ``token=abc``.
 
 Where it cannot be told how far a password reaches (one with a ``/`` in it that was not encoded), more is hidden rather than less.
@@ -56,6 +57,28 @@ _ASSIGNED = re.compile(rf"(?<![\w/?&;#.%=-])([A-Za-z][\w.-]*)=({_QUOTED}|[^\s;&,
 _MEMBER = re.compile(rf"([\"'])([A-Za-z][\w.-]*)\1(\s*:\s*)({_QUOTED})")
 _HEADER = re.compile(r"(?i)(\bauthorization[\"']?\s*[:=]\s*[\"']?)((?:[a-z][\w-]*\s+)?[^\s\"',;]+)")
 
+#: ``--name value`` of a command.
+_OPTION = re.compile(rf"(?<!\S)(--?([A-Za-z][\w-]*)[= ]+)({_QUOTED}|[^\s\-\"'][^\s\"']*)")
+#: Of an option: its value says where the secret is.
+_SAYS_WHERE = re.compile(r"(?i)(file|path|dir|arn|name)$")
+#: ``-H 'name: value'`` of a command.
+_OPTION_HEADER = re.compile(r"(?<!\S)((?:-H|--header)[= ]*([\"']?)([A-Za-z][\w-]*)\s*:\s*)([^\s\"'][^\"'\n]*)")
+#: Programs -> the options that they take a password by.
+_PROGRAMS = (
+    (
+        re.compile(r"\b(?:curl|wget|https?|httpie|xh|aria2c)\b(?!:)"),
+        re.compile(
+            rf"(?<!\S)((?:-[A-Za-z]*?[uUa]|--user|--proxy-user|--auth)[= ]*[\"']?[^\s:\"'/]*:)({_QUOTED}|[^\s\"'/][^\s\"']*)"
+        ),
+    ),
+    (re.compile(r"\bsshpass\b"), re.compile(rf"(?<!\S)(-p *)({_QUOTED}|[^\s\"']+)")),
+    (re.compile(r"\b(?:mysql|mariadb)\w*\b"), re.compile(rf"(?<!\S)(-p)({_QUOTED}|[^\s\"']+)")),
+    (re.compile(r"\bredis-cli\b"), re.compile(rf"(?<!\S)(-a +)({_QUOTED}|[^\s\"']+)")),
+    (re.compile(r"\blogin\b"), re.compile(rf"(?<!\S)(-p +)({_QUOTED}|[^\s\"']+)")),
+    (re.compile(r"\bldap\w+\b"), re.compile(rf"(?<!\S)(-w +)({_QUOTED}|[^\s\"']+)")),
+    (re.compile(r"\bsmbclient\b"), re.compile(r"(?<!\S)((?:-U|--user)[= ]*[\"']?[^\s%\"']*%)([^\s\"']+)")),
+)
+
 _Hide = Callable[[str], str]
 
 
@@ -91,11 +114,11 @@ def has_password(uri: str) -> bool:
 
 
 def redacted_text(text: str) -> str:
-    """A message without the credentials in it: in its URIs, its settings (``secret=…``, ``"secret": "…"``), its headers.
+    """A message without the credentials in it: in its URIs, settings (``secret=…``, ``"secret": "…"``), headers and commands.
 
     :param text: what is to be shown.
     """
-    if not any(mark in text for mark in ("=", ":")):
+    if not any(mark in text for mark in ("=", ":", "-")):
         return text
 
     def assigned(match: re.Match[str]) -> str:
@@ -110,7 +133,22 @@ def redacted_text(text: str) -> str:
     found = _IN_TEXT.sub(lambda match: redacted(match[0]), text)
     found = _HEADER.sub(lambda match: f"{match[1]}{HIDDEN}", found)
     found = _PARAMETER.sub(lambda match: _parameter(match, lambda _: HIDDEN), found)
-    return _MEMBER.sub(member, _ASSIGNED.sub(assigned, found))
+    return _of_command(_MEMBER.sub(member, _ASSIGNED.sub(assigned, found)))
+
+
+def _of_command(text: str) -> str:
+    """Without what a command takes as a secret, if the text has one in it."""
+
+    def hidden(match: re.Match[str], name: str) -> str:
+        is_secret = is_secret_name(name) and not _SAYS_WHERE.search(name)
+        return f"{match[1]}{HIDDEN}" if is_secret else match[0]
+
+    found = _OPTION.sub(lambda match: hidden(match, match[2]), text)
+    found = _OPTION_HEADER.sub(lambda match: hidden(match, match[3]), found)
+    for program, option in _PROGRAMS:
+        if program.search(found):
+            found = option.sub(lambda match: f"{match[1]}{HIDDEN}", found)
+    return found
 
 
 def redacted_options(options: Mapping[str, Any]) -> dict[str, Any]:

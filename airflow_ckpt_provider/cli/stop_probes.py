@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from airflow_ckpt_provider.change import rest_probes
 from airflow_ckpt_provider.change.rest import StopProbe
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -69,10 +70,12 @@ class CommandProbe:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its own group, see start_new_session
             process.communicate()
-            log.warning("`%s` timed out after %g s: not known whether the query has ended", self.command, self.timeout)
+            shown = redacted_text(self.command)
+            log.warning("`%s` timed out after %g s: not known whether the query has ended", shown, self.timeout)
             return None
         said = " ".join(output.split())[:_SHOWN]
-        words_of_it = (
+        # What is returned is kept in the audit record.
+        words_of_it = redacted_text(
             f"`{self.command}` ended with exit code {process.returncode}{f' and said: {said}' if said else ''}"
         )
         if process.returncode == _ENDED:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args,
 from airflow_ckpt_provider.backup.manifest import is_name
 from airflow_ckpt_provider.backup.retention import COUNT_RULES, SPAN_RULES, Policy
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.redaction import is_secret_name, redacted_text
+from airflow_ckpt_provider.redaction import HIDDEN, is_secret_name, redacted_text
 from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem, did_you_mean
 from airflow_ckpt_provider.units import parse_duration
 
@@ -21,8 +21,6 @@ from airflow_ckpt_provider.units import parse_duration
 INVALID: Any = object()
 #: A value that only names where a secret is: ``token=$TOKEN``, ``token={{ conn.x.password }}``.
 _REFERENCE = re.compile(r"(?<=[=: ])\"?(\$\w+|\$\{\w+\}|\{\{[^}]*\}\})\"?")
-#: An option of a command, which may hold one.
-_OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]*)[= ]+([^\s-]\S*)")
 _CONN_ID = re.compile(r"[\w.:-]+")
 #: Settings where a number is a secret as well: of a token it may be how long it is good for.
 _NUMBER_TOO = re.compile(r"(?i)(password|passwd|passphrase|pwd|secret)$")
@@ -58,9 +56,8 @@ def holds_secret(text: str) -> bool:
     """Whether a text has a credential in it. A reference to a variable or a connection is none."""
     if "=" not in text and ":" not in text and "-" not in text:
         return False
-    without = _REFERENCE.sub("", text)
-    options = _OPTION.findall(without)
-    return redacted_text(without) != without or any(is_secret_name(name) for name, value in options)
+    without = _REFERENCE.sub(HIDDEN, text)
+    return redacted_text(without) != without
 
 
 @dataclass(frozen=True)

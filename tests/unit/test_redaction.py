@@ -97,6 +97,17 @@ def test_none_in_the_options_of_a_store(name: str, secret: str, harmless: str) -
         "AWS_SECRET_ACCESS_KEY=s3cr3t",
         "jdbc:postgresql://host/db?user=u&password=s3cr3t",
         "s3://AKIA:s3cr3t/s3cr3t@bucket/path",
+        "`curl -u user:s3cr3t https://jobs:8080/stop` ended with exit code 22",
+        "curl -fsSu 'user:s3cr3t word' https://jobs/stop",
+        "curl --proxy-user=user:s3cr3t https://jobs/stop",
+        "curl -H 'X-Auth-Token: s3cr3t s3cr3t' https://jobs/stop",
+        "http -a user:s3cr3t PUT jobs/stop",
+        "./stop --api-token s3cr3t",
+        "./stop -password 's3cr3t s3cr3t'",
+        "sshpass -p s3cr3t ssh host stop",
+        "mysqldump -ps3cr3t streams",
+        "redis-cli -a s3cr3t shutdown",
+        "docker login -u user -p s3cr3t",
     ],
 )
 def test_forms_in_which_credentials_are_written(text: str) -> None:
@@ -118,6 +129,10 @@ def test_forms_in_which_credentials_are_written(text: str) -> None:
         "--storage-option KEY=VALUE is repeatable: endpoint_url=http://host:9000",
         "spark-submit --packages io.delta:delta-spark_4.0_2.13:4.4.0",
         "batch 5: 12 files",
+        "docker run -u 1000:1000 stopper",
+        "curl -o out:put https://host:8080/x -d a=b",
+        "spark-submit --password-file /run/secrets/x job.py",
+        "give --signing-key-file FILE, or ckpt_signing_secret_key of the connection",
     ],
 )
 def test_what_is_no_credential_is_shown(text: str) -> None:

@@ -22,6 +22,19 @@ def test_exit_codes() -> None:
         assert CommandProbe(unknown).ended() is None
 
 
+def test_no_password_of_the_command_is_kept_or_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def probe(code: int) -> CommandProbe:
+        return CommandProbe(f"sh -c 'exit {code}' curl -u stopper:hunter2 --token hunter2")
+
+    assert "curl -u stopper:*** --token ***" in (probe(0).ended() or "")
+    with pytest.raises(RefusedError) as caught:
+        probe(1).ended()
+    assert probe(2).ended() is None
+    assert CommandProbe("sh -c 'sleep 60' --token hunter2", timeout=0.1).ended() is None
+    assert "hunter2" not in f"{caught.value} {caplog.text}"
+    assert "timed out" in caplog.text
+
+
 def test_one_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
     command = f"sh -c '(sleep 600; echo x) & echo $! > {mark}; wait'"
