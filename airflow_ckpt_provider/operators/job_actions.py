@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError
@@ -12,11 +12,14 @@ from airflow_ckpt_provider.streams.stream import Stream
 
 _POLL_SECONDS = 5.0
 _WAIT_SECONDS = 1800.0
+_PAUSED, _UNPAUSED = "PAUSED", "UNPAUSED"
 _GROUP, _VERSION, _PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
 
 
 def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> None:
     """Run a job and return once it runs; or cancel its runs and return once none is active.
+
+    A job that runs continuously is paused before its run is cancelled, and resumed to start it: else it starts itself again.
 
     :param job: the job.
     :param action: what the declaration calls it: ``stop``, ``start``, ….
@@ -30,40 +33,82 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> None:
             hint="pip install 'airflow-ckpt-provider[databricks]'",
         ) from e
     hook = DatabricksHook(job.conn_id or stream.databricks_conn_id or "databricks_default", caller=__name__)
+    settings = hook._do_api_call(("GET", "2.2/jobs/get"), {"job_id": job.job_id}).get("settings") or {}
+    continuous = settings.get("continuous")
     if (job.do or ("cancel" if action == "stop" else "run")) == "cancel":
-        cancelled: set[int] = set()
+        if continuous:
+            # First: a run that ends is followed by another one, up to a minute later.
+            _pause(hook, job, continuous, _PAUSED)
+        _cancel(hook, job)
+    elif continuous:
+        _resume(hook, job, continuous)
+    else:
+        _run(hook, job, action)
 
-        def ended() -> bool:
-            active = {run["run_id"] for run in _active_runs(hook, job.job_id)}
-            for run_id in active - cancelled:  # a list has one page of them
-                hook.cancel_run(run_id)
-            cancelled.update(active)
-            return not active
 
-        _wait(f"runs of job {job.job_id} to end", ended)
-        return
+def _cancel(hook: Any, job: DatabricksJob) -> None:
+    cancelled: set[int] = set()
+
+    def ended() -> bool:
+        active = {run["run_id"] for run in _runs(hook, job, active=True)}
+        for run_id in active - cancelled:  # a list has one page of them
+            hook.cancel_run(run_id)
+        cancelled.update(active)
+        return not active
+
+    _wait(f"runs of job {job.job_id} to end", ended)
+
+
+def _run(hook: Any, job: DatabricksJob, action: str) -> None:
     # A retry of a start finds the run of the attempt before: two queries must not run on one checkpoint.
-    there = _active_runs(hook, job.job_id) if action == "start" else []
+    there = _runs(hook, job, active=True) if action == "start" else []
     run_id = (
         there[0]["run_id"]
         if there
         else hook.run_now({"job_id": int(job.job_id), "job_parameters": dict(job.parameters)})
     )
+    _wait(f"run {run_id} of job {job.job_id} to start", lambda: _is_running(hook, job, run_id))
+
+
+def _resume(hook: Any, job: DatabricksJob, continuous: Mapping[str, Any]) -> None:
+    """Let a continuous job start its own run: it takes no other one while it is not paused."""
+    if job.parameters:
+        raise RefusedError(
+            f"job {job.job_id} runs continuously: it takes no parameters from outside",
+            hint="remove `parameters`, and set them in the job",
+        )
+    active = {run["run_id"] for run in _runs(hook, job, active=True)}
+    earlier = {run["run_id"] for run in _runs(hook, job, active=False)} - active
+    _pause(hook, job, continuous, _UNPAUSED)
 
     def runs() -> bool:
-        state = hook.get_run_state(run_id)
-        if state.is_terminal and not state.is_successful:
-            raise WorkspaceError(
-                f"run {run_id} of job {job.job_id} ended: {state.result_state} {state.state_message}",
-                hint="see the run in Databricks, then clear this task",
-            )
-        return state.is_terminal or state.life_cycle_state == "RUNNING"
+        newer = [run["run_id"] for run in _runs(hook, job, active=False) if run["run_id"] not in earlier]
+        return any(_is_running(hook, job, run_id) for run_id in newer[:1])
 
-    _wait(f"run {run_id} of job {job.job_id} to start", runs)
+    _wait(f"a run of the continuous job {job.job_id} to start", runs)
 
 
-def _active_runs(hook: Any, job_id: str) -> list[Any]:
-    found = hook._do_api_call(("GET", "2.2/jobs/runs/list"), {"job_id": job_id, "active_only": "true"})
+def _pause(hook: Any, job: DatabricksJob, continuous: Mapping[str, Any], status: str) -> None:
+    if continuous.get("pause_status", _UNPAUSED) != status:
+        # Settings are replaced as a whole.
+        hook.update_job(int(job.job_id), {"continuous": {**continuous, "pause_status": status}})
+
+
+def _is_running(hook: Any, job: DatabricksJob, run_id: int) -> bool:
+    state = hook.get_run_state(run_id)
+    if state.is_terminal and not state.is_successful:
+        raise WorkspaceError(
+            f"run {run_id} of job {job.job_id} ended: {state.result_state} {state.state_message}",
+            hint="see the run in Databricks, then clear this task",
+        )
+    return bool(state.is_terminal or state.life_cycle_state == "RUNNING")
+
+
+def _runs(hook: Any, job: DatabricksJob, *, active: bool) -> list[Any]:
+    """The newest runs, newest first."""
+    found = hook._do_api_call(
+        ("GET", "2.2/jobs/runs/list"), {"job_id": job.job_id, **({"active_only": "true"} if active else {})}
+    )
     return found.get("runs") or []
 
 

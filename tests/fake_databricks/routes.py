@@ -184,6 +184,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
             lambda w, m, q, b: w.jobs.list_runs(_number(q, "job_id", 0) or None, q.get("active_only") == "true"),
         ),
         ("POST", _JOBS + "/runs/cancel", lambda w, m, q, b: w.jobs.cancel(int(b.get("run_id") or 0))),
+        ("POST", _JOBS + "/update", lambda w, m, q, b: w.jobs.update(b)),
         ("GET", _JOBS + "/list", lambda w, m, q, b: w.jobs.list(q.get("name", ""))),
         ("GET", _JOBS + "/get", lambda w, m, q, b: w.jobs.get_job(_number(q, "job_id", 0))),
         ("POST", _STATEMENTS, lambda w, m, q, b: w.statements.post(b)),
