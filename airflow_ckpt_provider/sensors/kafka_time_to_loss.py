@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    conf,
+)
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_ckpt_provider.errors import CkptError, SourceError
+from airflow_ckpt_provider.errors import CkptError, NoSourceOfKindError, SourceError
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.guard_result import skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger, is_due, look
+from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger, is_due, look, not_known
 from airflow_ckpt_provider.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -27,7 +32,9 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     """Wait until the time to loss of a stream's resume point falls below a threshold, or records are lost already.
 
     Put the alarm downstream. The result is the report of the look that fired, as ``KafkaRetentionGuardOperator`` has it.
-    A stream that keeps up never lets it fire: then the sensor times out, or is skipped with ``soft_fail=True``.
+    A stream that keeps up never lets it fire: then the sensor times out, or is skipped with ``soft_fail=True``. If its last look
+    could not tell how much time is left, because the broker does not answer or by a verdict ``UNKNOWN``, it fails, with
+    ``soft_fail=True`` too.
 
     .. seealso:: :doc:`/howto/kafka-guard`
 
@@ -75,11 +82,16 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         self.if_absent = if_absent
         self.poll_interval = poll_interval
         self.deferrable = deferrable
+        self._unknown: str | None = None
 
     def execute(self, context: Context) -> Any:
         """Return the report of the look that fired."""
         if not self.deferrable:
-            return super().execute(context)
+            try:
+                return super().execute(context)
+            except (AirflowSensorTimeout, AirflowSkipException) as e:
+                self._fail_if_unknown(e)
+                raise
         found = self.poke(context)
         if found.is_done:
             return found.xcom_value
@@ -100,6 +112,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
+        self._unknown = "the look failed"  # until it has not
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             try:
                 report = look(
@@ -109,21 +122,51 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
                     text(self.source),
                 )
             except SourceError as e:
+                self._unknown = str(e)
                 self.log.warning("%s", e)
                 return PokeReturnValue(is_done=False)
             due = is_due(report, self._threshold())
+            self._unknown = not_known(report)
         self.log.info("%s: %s s left", report.verdict.value, report.seconds_left)
         return PokeReturnValue(is_done=due, xcom_value=report.to_json() if due else None)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Take what the trigger found."""
         if event["status"] == "timeout":
+            if unknown := event.get("unknown"):
+                raise self._failed(unknown)
             raise AirflowSensorTimeout(f"more than {self.threshold} was left all the time")
         if event["status"] == "error":
             # With soft_fail Airflow would skip the task of an AirflowException: as if more than the threshold had been left.
             raise CkptError(event["message"]) if self.soft_fail else AirflowFailException(event["message"])
         self.log.warning("%s: %s", event["report"]["verdict"], "; ".join(event["report"]["reasons"]))
         return event["report"]
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Take what the trigger found, or why it found nothing."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSkipException as e:
+            self._fail_if_unknown(e)
+            raise
+
+    def _fail_if_unknown(self, ended: Exception) -> None:
+        """A task that is skipped says that enough was left; whatever does not know that is a failure."""
+        why = ended.__cause__
+        if self.never_fail or isinstance(why, NoSourceOfKindError):
+            return
+        if isinstance(why, AirflowSensorTimeout) and why.__cause__ is not None:
+            raise self._failed(f"the trigger did not answer within {self.timeout:g} s") from why
+        if why is not None and not isinstance(why, AirflowSensorTimeout):
+            raise why
+        if self._unknown:
+            raise self._failed(self._unknown) from ended
+
+    def _failed(self, why: str) -> AirflowFailException:
+        return AirflowFailException(
+            f"UNKNOWN: whether Kafka keeps what {text(self.stream) or self.checkpoint} has not read for {self.threshold}: {why}\n"
+            "HINT: see that the broker answers to the connection; `airflow-ckpt guard` asks it"
+        )
 
     def _threshold(self) -> float:
         return parse_seconds(required(self.threshold, "threshold"), field="threshold")

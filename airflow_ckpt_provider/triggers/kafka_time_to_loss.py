@@ -43,10 +43,19 @@ def is_due(report: GuardReport, threshold: float) -> bool:
     return report.verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL) or (left is not None and left < threshold)
 
 
+def not_known(report: GuardReport) -> str | None:
+    """Why a look did not tell how much time is left; ``None``: it did.
+
+    :param report: of the look.
+    """
+    return "; ".join(report.reasons) if report.verdict is Verdict.UNKNOWN else None
+
+
 class KafkaTimeToLossTrigger(BaseTrigger):
     """Fires when the time to loss falls below a threshold, or something is lost already.
 
-    A broker that does not answer is asked again at the next look, until the time is over.
+    A broker that does not answer is asked again at the next look, until the time is over. Where the last look did not tell how
+    much time is left, the event says why.
 
     :param checkpoint: URI of the checkpoint.
     :param checkpoint_conn_id: Airflow connection to reach it.
@@ -95,6 +104,7 @@ class KafkaTimeToLossTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, wait, look again; one event ends it."""
         while True:
+            unknown: str | None
             try:
                 report = await asyncio.to_thread(
                     look, self.checkpoint, self.checkpoint_conn_id, self.kafka_config_id, self.source
@@ -102,12 +112,15 @@ class KafkaTimeToLossTrigger(BaseTrigger):
                 if is_due(report, self.threshold):
                     yield TriggerEvent({"status": "due", "report": report.to_json()})
                     return
+                unknown = not_known(report)
             except SourceError as e:
-                self.log.warning("%s", e)
+                unknown = str(e)
             except Exception as e:  # whatever it is, the task has to learn of it
                 yield TriggerEvent({"status": "error", "message": str(e)})
                 return
+            if unknown:
+                self.log.warning("%s", unknown)
             if time.time() + self.poll_interval > self.end_time:
-                yield TriggerEvent({"status": "timeout"})
+                yield TriggerEvent({"status": "timeout", "unknown": unknown})
                 return
             await asyncio.sleep(self.poll_interval)

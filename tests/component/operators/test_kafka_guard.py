@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_ckpt_provider.errors import SourceUnreachableError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
@@ -296,3 +296,51 @@ def test_sensor(checkpoint: Path, connection: str, kafka_broker: KafkaBroker, to
     assert event["status"] == "due"
     report = sensor(threshold="4h").execute_complete(context(), event)
     assert report["seconds_left"] < 2 * 3600
+
+
+@pytest.mark.parametrize("soft_fail", [True, False])
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_watch_that_no_broker_answers_fails_as_unknown(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, deferrable: bool, soft_fail: bool
+) -> None:
+    """With `soft_fail` too: a task that is skipped says that enough was left all the time."""
+    extra = {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 300}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_CK", json.dumps({"conn_type": "kafka", "extra": extra}))
+    watch = KafkaTimeToLossSensor(
+        task_id="watch",
+        checkpoint=str(checkpoint),
+        kafka_config_id="kafka_ck",
+        poll_interval=0.1,
+        timeout=0.2,
+        deferrable=deferrable,
+        soft_fail=soft_fail,
+    )
+
+    def run() -> Any:
+        try:
+            return watch.execute(context())
+        except TaskDeferred as e:
+            event = asyncio.run(anext(e.trigger.run())).payload
+            assert event["status"] == "timeout"
+            return watch.resume_execution("execute_complete", {"event": event}, context())
+
+    with pytest.raises(
+        AirflowFailException, match=rf"^UNKNOWN: whether Kafka keeps what {checkpoint} has not read for 6h: "
+    ):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ({"status": "timeout", "unknown": "orders-0 has no leader"}, "UNKNOWN: .* orders-0 has no leader"),
+        (None, "UNKNOWN: .* the trigger did not answer within 60 s"),
+    ],
+)
+def test_a_deferred_watch_that_learned_nothing_fails(event: Any, message: str, checkpoint: Path) -> None:
+    watch = KafkaTimeToLossSensor(task_id="watch", checkpoint=str(checkpoint), timeout=60, soft_fail=True)
+    after = ("execute_complete", {"event": event}) if event else ("__fail__", {"error": "Trigger timeout"})
+    with pytest.raises(AirflowFailException, match=message):
+        watch.resume_execution(*after, context())
+    with pytest.raises(AirflowSkipException):
+        watch.resume_execution("execute_complete", {"event": {"status": "timeout", "unknown": None}}, context())
