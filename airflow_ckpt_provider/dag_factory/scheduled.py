@@ -11,6 +11,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task, tas
 
 from airflow_ckpt_provider.dag_factory.base import DagsOfStreams
 from airflow_ckpt_provider.dag_factory.told import tell
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
 from airflow_ckpt_provider.operators.fleet import FleetReportOperator
@@ -205,11 +206,11 @@ def _names(streams: Sequence[Stream]) -> list[str]:
 
 
 def _drill(stream: Stream) -> list[str]:
-    drill = stream.drill
-    if drill is None or stream.repository is None:
-        return []
+    drill, repository = stream.drill, stream.repository
+    if drill is None or repository is None:
+        raise RefusedError(f"{stream} declares no drill of a repository", hint="declare drill and repository")
     return [
-        stream.repository,
+        repository,
         *("--name", stream.repository_name),
         "--drill",
         *("--build", drill.build),

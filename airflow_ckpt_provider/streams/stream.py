@@ -287,7 +287,7 @@ class Stream(Declared):
         return (source and source.conn_id) or self.kafka_conn_id
 
     def conflicts(self) -> list[tuple[str, str, str]]:
-        """Objectives that cannot be met, and a source that nobody can ask."""
+        """Objectives that cannot be met, a source that nobody can ask, and a drill without backups."""
         found = []
         rpo, schedule = self.objectives.rpo, self.schedule
         if rpo and isinstance(schedule, timedelta) and schedule > rpo:
@@ -295,4 +295,7 @@ class Stream(Declared):
             found.append(("backup", said, "back up at least as often as rpo, or leave schedule out"))
         if self.sources.get("kafka") and not self.kafka:
             found.append(("sources", "kafka has no connection", "give sources.kafka.conn_id or kafka_conn_id"))
+        if self.drill and not self.repository:
+            hint = "declare repository: a drill restores the newest backup in it"
+            found.append(("drill", "there is no repository", hint))
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -9,6 +10,7 @@ from airflow_ckpt_provider.streams.problems import DeclarationError, Problem, di
 from airflow_ckpt_provider.streams.stream import Stream
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+_OF_BUCKETS = ("s3", "gs")
 
 
 class UnknownStreamError(RefusedError):
@@ -62,7 +64,7 @@ def _shared(streams: Iterable[Stream]) -> Iterator[Problem]:
     names: dict[tuple[str, str], str] = {}
     for stream in streams:
         at = ("streams", stream.name)
-        place = _plain(stream.checkpoint)
+        place = plain_place(stream.checkpoint)
         if place in checkpoints:
             said = f"it is the checkpoint of {checkpoints[place]!r} too"
             yield Problem(
@@ -71,15 +73,24 @@ def _shared(streams: Iterable[Stream]) -> Iterator[Problem]:
         checkpoints.setdefault(place, stream.name)
         if stream.repository is None:
             continue
-        kept = (_plain(stream.repository), stream.repository_name)
+        kept = (plain_place(stream.repository), stream.repository_name)
         if kept in names:
             said = f"{names[kept]!r} has the name {stream.repository_name!r} in the same repository"
             yield Problem((*at, "name_in_repository"), said, "give one of them another name_in_repository")
         names.setdefault(kept, stream.name)
 
 
-def _plain(uri: str) -> str:
-    scheme, separator, rest = uri.rstrip("/").partition("://")
+def plain_place(uri: str) -> str:
+    """A place in one spelling: as Spark, by Hadoop's paths, reads ``//``, ``/./`` and ``/../``.
+
+    :param uri: its address.
+    """
+    scheme, separator, rest = uri.partition("://")
     if not separator:
-        return f"file://{scheme}"
-    return f"{_SAME_SCHEME.get(scheme.lower(), scheme.lower())}://{rest}"
+        scheme, rest = "file", uri
+    scheme = _SAME_SCHEME.get(scheme.lower(), scheme.lower())
+    host, _, path = rest.partition("/")
+    if scheme in _OF_BUCKETS:
+        host = host.rpartition("@")[2]  # an Airflow connection: the place is the same without
+    path = posixpath.normpath(f"/{path.lstrip('/')}")
+    return f"{scheme}://{host}{path}"

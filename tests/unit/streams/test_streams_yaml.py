@@ -177,6 +177,16 @@ bakups: 1
         ("streams:\n  a: {checkpoint: /a}\n  a: {checkpoint: /b}", 3, "streams.a", "it is given twice, first in line 2"),
         ("streams:\n  a:\n    checkpoint: s3://l/a\n    checkpoint: s3://l/b", 4, "streams.a.checkpoint", "it is given twice"),
         ("streams:\n  a: {checkpoint: s3://l}\n  b: {checkpoint: s3a://l/}", 3, "streams.b.checkpoint", "checkpoint of 'a' too"),
+        ("streams:\n  a: {checkpoint: /x/a}\n  b: {checkpoint: /x//a}", 3, "streams.b.checkpoint", "checkpoint of 'a' too"),
+        ("streams:\n  a: {checkpoint: 'file:///x/a'}\n  b: {checkpoint: //x/y/../a}", 3, "streams.b.checkpoint", "of 'a' too"),
+        ("streams:\n  a: {checkpoint: s3://l//x/./a}\n  b: {checkpoint: s3a://l/x/a/}", 3, "streams.b.checkpoint", "of 'a' too"),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /r//s}\n  b: {checkpoint: /b, repository: /r/s, name_in_repository: a}",
+            3,
+            "streams.b.name_in_repository",
+            "'a' has the name 'a' in the same repository",
+        ),
+        ("streams:\n  a: {checkpoint: /a, drill: {build: 'a.b:c', scratch: /s}}", 2, "streams.a.drill", "there is no repository"),
         (
             "defaults: {repository: /r}\nstreams:\n  a: {checkpoint: /a}\n  b: {checkpoint: /b, name_in_repository: a}",
             4,
@@ -254,6 +264,10 @@ def test_aliases_that_repeat_without_end_are_refused() -> None:
         "checkpoint: /a\n    start: {dag: {dag_id: d, conf: {nested: [{password: hunter2}]}}}",
         "checkpoint: /a\n    notifiers: [{notifier: a.b.C, arguments: {token: hunter2}}]",
         "checkpoint: /a\n    drill: {build: 'a.b:c', scratch: 'https://hunter2@host/x'}",
+        "checkpoint: /a\n    stop: curl -u stopper:hunter2 https://jobs/orders/stop",
+        "checkpoint: /a\n    stop: curl -fsSu stopper:hunter2 https://jobs/orders/stop",
+        "checkpoint: /a\n    start: \"curl -H 'X-Api-Key: hunter2' https://jobs/orders/start\"",
+        "checkpoint: /a\n    stop: {operator: {operator: a.b.C, arguments: {bash_command: sshpass -p hunter2 ssh host stop}}}",
     ],
 )
 def test_secrets_are_refused_and_not_shown(field: str) -> None:
@@ -271,6 +285,10 @@ def test_secrets_are_refused_and_not_shown(field: str) -> None:
         "./stop --password ${PASSWORD}",
         "./stop --token={{ conn.stop.password }}",
         "./stop --secret-free",
+        "./stop --password ${PASSWORD} now",
+        "./stop --password-file /run/secrets/stop",
+        "curl -u stopper:$PASSWORD https://jobs/orders/stop",
+        "docker run --user app:app stopper http://jobs",
     ],
 )
 def test_a_reference_to_a_secret_is_none(command: str) -> None:
