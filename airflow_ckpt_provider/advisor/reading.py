@@ -44,13 +44,21 @@ def read(error: BaseException | str) -> Report:
     return Report("\n".join(_texts(chosen)), _origin(chosen))
 
 
+def text_of(error: object) -> str:
+    """What an error says; where its own text cannot be made, that."""
+    try:
+        return str(error)
+    except Exception as e:  # whatever the code of others raises
+        return f"its message cannot be shown: {type(error).__name__}.__str__ raised {type(e).__name__}"
+
+
 def _messages(error: BaseException) -> Iterator[str]:
     """The messages of an exception and of its causes, Python's and Java's."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen and len(seen) < _DEPTH:
         seen.add(id(current))
-        yield f"{type(current).__name__}: {current}"
+        yield f"{type(current).__name__}: {text_of(current)}"
         yield from _java_causes(getattr(current, "_origin", None))
         current = current.__cause__ or current.__context__
 

@@ -31,7 +31,10 @@ class TellOfFailure:
         """Tell. Never fails, for that would hide the error it is about."""
         from airflow_ckpt_provider.notifications.recovery_advice import recovery_advice
 
-        recovery_advice(context)
+        try:
+            recovery_advice(context)
+        except Exception:  # the error may be of any class, with code of its own
+            log.exception("the recovery advice could not be made")
         stream = self._streams.get(text(getattr(context.get("task"), "stream", None)) or "")
         if stream is not None:
             tell(stream, context)

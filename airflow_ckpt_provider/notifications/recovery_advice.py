@@ -13,6 +13,7 @@ from airflow.sdk import BaseNotifier
 
 from airflow_ckpt_provider.advisor.advice import RecoveryAdvice
 from airflow_ckpt_provider.advisor.advice import recovery_advice as advise
+from airflow_ckpt_provider.advisor.reading import text_of
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -90,7 +91,7 @@ def recovery_advice(context: Context) -> None:
 def _said(context: Context, log_file: str | None) -> Mapping[str, Any]:
     """What is said of a failure, as the templates of notifiers find it."""
     error = context.get("exception")
-    message = redacted_text(str(error or context.get("reason") or "nothing says why"))
+    message = redacted_text(text_of(error or context.get("reason") or "nothing says why"))
     if _HINT in message:
         # Refused by this package: it says itself what is wrong and what to do.
         what, _, hint = message.partition(_HINT)

@@ -77,6 +77,22 @@ def test_whatever_the_context_has(context: dict[str, object], caplog: pytest.Log
     assert ("LOG-MALFORMED" in logged(caplog)) is bool(context.get("exception"))
 
 
+class Unspeakable(Exception):
+    """An error whose message cannot be made."""
+
+    def __str__(self) -> str:
+        raise AttributeError("response")
+
+
+def test_an_error_whose_message_cannot_be_made_is_told_by_its_class(caplog: pytest.LogCaptureFixture):
+    sent: list[str] = []
+    error = AirflowException("the job failed")
+    error.__cause__ = Unspeakable()
+    for each in (Unspeakable(), error):
+        RecoveryAdviceNotifier(Recorded("{{ recovery_advice.error }}", sent))({"exception": each})
+    assert sent == ["its message cannot be shown: Unspeakable.__str__ raised AttributeError", "the job failed"]
+
+
 class Recorded(BaseNotifier):
     """A notifier as any other, which keeps what it would have sent."""
 
