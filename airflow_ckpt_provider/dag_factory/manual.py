@@ -47,6 +47,9 @@ _STOPPED_BY = (
     f"{{{{ params.query_is_stopped or ({_STATES}.get('stop') == 'success' and "
     f"({_AFTER} is none or ({_AFTER} != '' and {_AFTER} != {_KEPT.format('stop', BEGUN)}))) }}}}"
 )
+#: What the readers of a new checkpoint need at its first start.
+_OUTCOME = "(ti.xcom_pull(task_ids='reset', key='outcome') or {})"
+_OPTIONS = f"{{{{ {{'options': {_OUTCOME}.get('options'), 'conf': {_OUTCOME}.get('conf')}} | tojson }}}}"
 _START = Param(True, type="boolean", title="Start the stream afterwards", description="as its declaration says")
 _ASK = Param(True, type="boolean", title="Approval", description="ask before the plan is carried out")
 #: What the upgrades need of a declaration.
@@ -162,6 +165,14 @@ class ManualDags(DagsOfStreams):
                 ),
                 "continue_numbers": Param(False, type="boolean", title="Continue the batch numbers"),
             },
+            # Without the options that the plan prints it would begin elsewhere, and lose or repeat rows.
+            start=Param(
+                False,
+                type="boolean",
+                title="Start the stream afterwards",
+                description="tick it only if its start hands CKPT_OPTIONS on to the readers, or the plan has no options",
+            ),
+            options=_OPTIONS,
         )
 
     def undo(self, streams: Sequence[Stream]) -> DAG:
@@ -243,6 +254,9 @@ class ManualDags(DagsOfStreams):
         asked: Mapping[str, Any],
         found: Mapping[str, Any],
         fields: Mapping[str, Param],
+        *,
+        start: Param = _START,
+        options: str | None = None,
     ) -> DAG:
         """A DAG that plans, asks, stops the stream, carries the plan out, and starts the stream.
 
@@ -250,6 +264,8 @@ class ManualDags(DagsOfStreams):
         :param asked: its arguments as the form has them.
         :param found: its arguments as the plan has made them definite.
         :param fields: the form.
+        :param start: the field of the form that says whether the stream is started afterwards.
+        :param options: what the start hands on to the readers.
         """
         params = {
             "mode": _MODE,
@@ -258,7 +274,7 @@ class ManualDags(DagsOfStreams):
             "accept": _ACCEPT,
             "approval": _ASK,
             "query_is_stopped": _STOPPED,
-            "start": _START,
+            "start": start,
             "reason": _REASON,
         }
 
@@ -282,7 +298,7 @@ class ManualDags(DagsOfStreams):
             )
             plan >> _what_next() >> [approve, ready]
             approve >> ready >> self._action("stop") >> change
-            ready >> change >> self._action("start", wanted="{{ params.start }}")
+            ready >> change >> self._action("start", wanted="{{ params.start }}", options=options)
 
         return self.dag(kind, make, streams=streams, params=params, doc_md=getattr(type(self), kind).__doc__)
 

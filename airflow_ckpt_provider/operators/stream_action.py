@@ -13,15 +13,16 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
-from airflow_ckpt_provider.operators.fields import flag, one_of, text
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text
 from airflow_ckpt_provider.operators.job_actions import databricks_job, spark_application
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.redaction import redacted_text
+from airflow_ckpt_provider.streams.stream import Stream
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.streams.actions import Action
-    from airflow_ckpt_provider.streams.stream import Stream
 
 #: XCom by which an action that was begun is known.
 BEGUN = "begun"
@@ -37,7 +38,8 @@ class StreamActionFailedError(AirflowException):
 class StreamActionOperator(DeclaredOperator):
     """Stop, start or deploy a stream as ``stop``, ``start``, ``deploy`` or ``roll_back`` of its declaration says.
 
-    A command of the shell runs where the task runs, with ``CKPT_STREAM``, ``CKPT_ACTION`` and ``VERSION`` in its environment.
+    A command of the shell runs where the task runs, in the directory of ``streams.yaml``, with ``CKPT_STREAM``, ``CKPT_ACTION``,
+    ``VERSION`` and ``CKPT_OPTIONS`` in its environment. It is ended when the task is.
     A DAG is triggered and waited for. An operator is made and executed. A job of Databricks is run or cancelled, an application
     of the Spark operator for Kubernetes created or deleted.
 
@@ -45,11 +47,13 @@ class StreamActionOperator(DeclaredOperator):
 
     :param action: ``"stop"``, ``"start"``, ``"deploy"`` or ``"roll_back"``. (templated)
     :param version: what is deployed, in words. (templated)
+    :param options: what the readers of a new checkpoint need at their first start, as JSON: the action's ``CKPT_OPTIONS``, or
+        ``options`` of the run of its DAG. (templated)
     :param wanted: ``False``: the task is skipped. (templated)
     :param if_absent: where the declaration has no such action: ``"fail"``, or ``"skip"`` the task. (templated)
     """
 
-    template_fields: Sequence[str] = ("action", "version", "wanted", "if_absent")
+    template_fields: Sequence[str] = ("action", "version", "options", "wanted", "if_absent")
     ui_color = "#dae8fc"
 
     def __init__(
@@ -57,6 +61,7 @@ class StreamActionOperator(DeclaredOperator):
         *,
         action: str,
         version: str | None = None,
+        options: str | None = None,
         wanted: bool | str = True,
         if_absent: str = "fail",
         **kwargs: Any,
@@ -65,8 +70,11 @@ class StreamActionOperator(DeclaredOperator):
         super().__init__(**kwargs)
         self.action = action
         self.version = version
+        self.options = options
         self.wanted = wanted
         self.if_absent = if_absent
+        #: What is under way: a command or an operator.
+        self._under_way: Any = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Carry the action out; return which way."""
@@ -101,6 +109,8 @@ class StreamActionOperator(DeclaredOperator):
             from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
             conf = {**action.dag.conf, "stream": stream.name, "action": what, "version": text(self.version)}
+            if options := mapping(self.options, "options"):
+                conf["options"] = options
             self._operator(
                 TriggerDagRunOperator,
                 {"trigger_dag_id": action.dag.dag_id, "conf": conf, "wait_for_completion": True, "poke_interval": 5},
@@ -117,18 +127,34 @@ class StreamActionOperator(DeclaredOperator):
         from airflow.providers.standard.hooks.subprocess import SubprocessHook
 
         env = {**os.environ, "CKPT_STREAM": stream.name, "CKPT_ACTION": what, "VERSION": text(self.version) or ""}
-        result = SubprocessHook().run_command(["/bin/sh", "-c", command], env=env, output_encoding="utf-8")
+        env["CKPT_OPTIONS"] = text(self.options) or ""
+        self._under_way = hook = SubprocessHook()
+        result = hook.run_command(["/bin/sh", "-c", command], env=env, output_encoding="utf-8", cwd=self._directory())
         if result.exit_code:
             raise StreamActionFailedError(
-                f"{what} of {stream}: the command ended with {result.exit_code}: {result.output}\n"
+                f"{what} of {stream}: the command ended with {result.exit_code}: {redacted_text(result.output)}\n"
                 "HINT: its output is in the log of this task; correct it, and clear the task"
             )
+
+    def _directory(self) -> str | None:
+        """Where a command runs: beside the file that declares it; ``None``: in a new directory."""
+        if isinstance(self.stream, Stream) or not (file := self.declared_streams().source):
+            return None
+        return os.path.dirname(file)
+
+    def on_kill(self) -> None:
+        """End the command, or let the operator end what it has begun."""
+        if (send := getattr(self._under_way, "send_sigterm", None)) or (
+            send := getattr(self._under_way, "on_kill", None)
+        ):
+            send()
 
     def _operator(self, operator: Any, arguments: Any, context: Context) -> None:
         # A task that is deferred would be resumed in this operator, which knows nothing of it.
         given = {"deferrable": False, **arguments} if _takes(operator, "deferrable") else dict(arguments)
         task = operator(task_id=self.task_id.rpartition(".")[2], **given)
         task.render_template_fields(context)
+        self._under_way = task
         task.execute(context)
 
 

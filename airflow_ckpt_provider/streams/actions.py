@@ -43,10 +43,13 @@ class OperatorAction(Declared):
 class DatabricksJob(Declared):
     """A job of Databricks: it is run, or its active runs are cancelled.
 
+    One that runs continuously is paused before that, and resumed where others are run. Another trigger of the job stays as it is:
+    the seal of the checkpoint stops what it starts.
+
     :param job_id: its id.
     :param do: what is done with it; the default is `cancel` for `stop`, else `run`.
     :param conn_id: Airflow connection of type `databricks`; the default is that of the stream.
-    :param parameters: job parameters of the run.
+    :param parameters: job parameters of the run; a job that runs continuously takes none.
     """
 
     shorthand: ClassVar[str | None] = "job_id"
@@ -82,8 +85,8 @@ class SparkApplication(Declared):
 class Action(Declared):
     """One way to stop, start or deploy a stream: exactly one of the fields. All of them can be repeated.
 
-    :param command: command of the shell, run where the task runs; `CKPT_STREAM`, `CKPT_ACTION` and `VERSION` are in its
-        environment.
+    :param command: command of the shell, run where the task runs, in the directory of `streams.yaml`; `CKPT_STREAM`,
+        `CKPT_ACTION` and `VERSION` are in its environment, and after a reset `CKPT_OPTIONS`.
     :param dag: DAG that is triggered.
     :param operator: operator of Airflow.
     :param databricks_job: job of Databricks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from airflow_ckpt_provider.operators.stream_action import (
     StreamActionOperator,
 )
 from airflow_ckpt_provider.streams.stream import Stream
+from tests.waiting import wait_until
 
 
 def stream(**fields: Any) -> Stream:
@@ -31,14 +33,41 @@ def act(of: Stream, action: str = "stop", **fields: Any) -> dict[str, Any]:
 
 def test_a_command_runs_with_stream_action_and_version(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    of = stream(deploy=f'echo "$CKPT_STREAM $CKPT_ACTION $VERSION" > {said}')
-    assert act(of, "deploy", version="2.7") == {"stream": "orders", "action": "deploy", "way": "command"}
-    assert said.read_text() == "orders deploy 2.7\n"
+    of = stream(deploy=f'echo "$CKPT_STREAM $CKPT_ACTION $VERSION $CKPT_OPTIONS" > {said}')
+    done = act(of, "deploy", version="2.7", options='{"options": {}}')
+    assert done == {"stream": "orders", "action": "deploy", "way": "command"}
+    assert said.read_text() == 'orders deploy 2.7 {"options": {}}\n'
 
 
 def test_a_command_that_fails_fails_the_task_with_its_last_line() -> None:
     with pytest.raises(StreamActionFailedError, match="stop of orders: the command ended with 3: no such job"):
         act(stream(stop="echo no such job; exit 3"))
+    with pytest.raises(StreamActionFailedError, match=r"22: could not reach https://stopper:\*\*\*@jobs/orders\n"):
+        act(stream(stop="echo could not reach https://stopper:$(echo hunter2)@jobs/orders; exit 22"))
+
+
+def test_a_command_runs_beside_the_file_that_declares_it(tmp_path: Path) -> None:
+    (tmp_path / "stop.sh").write_text("#!/bin/sh\npwd > said\n")
+    (tmp_path / "stop.sh").chmod(0o755)
+    file = tmp_path / "streams.yaml"
+    file.write_text("streams: {orders: {checkpoint: /checkpoints/orders, stop: ./stop.sh}}")
+    StreamActionOperator(task_id="act", stream="orders", streams_file=str(file), action="stop").execute({})  # type: ignore[typeddict-item]
+    assert (tmp_path / "said").read_text() == f"{tmp_path}\n"
+
+
+def test_a_command_ends_with_its_task(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    task = StreamActionOperator(
+        task_id="act",
+        stream=stream(stop=f"trap 'exit 7' TERM; touch {started}; while :; do sleep 0.01; done"),
+        action="stop",
+    )
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(task.execute, {})  # type: ignore[arg-type]
+        wait_until(started.exists)
+        task.on_kill()
+        with pytest.raises(StreamActionFailedError, match="the command ended with 7"):
+            running.result()
 
 
 @pytest.mark.parametrize("group", ["", "upgrade."])
@@ -101,6 +130,9 @@ def test_a_dag_is_triggered_and_waited_for() -> None:
     assert caught.value.trigger_dag_id == "start_orders"
     assert caught.value.conf == {"cluster": "blue", "stream": "orders", "action": "start", "version": None}
     assert caught.value.wait_for_completion is True
+    with pytest.raises(DagRunTriggerException) as caught:
+        act(of, "start", options='{"options": {"0": {"startingVersion": "42"}}}')
+    assert caught.value.conf["options"] == {"options": {"0": {"startingVersion": "42"}}}
 
 
 @pytest.mark.parametrize(
