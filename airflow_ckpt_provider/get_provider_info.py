@@ -166,8 +166,18 @@ def _config() -> dict[str, Any]:
         "spark_conn_id": ("Connection of type spark of the streams that declare none.", None),
         "databricks_conn_id": ("Connection of type databricks of the streams that declare none.", None),
         "page_dag_id": ("DAG of the fleet report: whoever may read it sees the page.", "fleet"),
-        "restore_dag_id": ("DAG that the page's form for a restore starts.", "restore_checkpoint"),
-        "rewind_dag_id": ("DAG that the page's form for a rewind starts.", "rewind_replay"),
+        "dag_prefix": (
+            "What the ids of the DAGs begin with that stream_dags makes; the page's forms look for them.",
+            "ckpt",
+        ),
+        "restore_dag_id": (
+            "DAG that the page's form for a restore starts, of a stream that is not declared or has no such DAG.",
+            "restore_checkpoint",
+        ),
+        "rewind_dag_id": (
+            "DAG that the page's form for a rewind starts, of a stream that is not declared or has no such DAG.",
+            "rewind_replay",
+        ),
     }
     return {
         "description": "Recovery of Spark Structured Streaming.",

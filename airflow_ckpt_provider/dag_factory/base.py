@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from airflow.sdk import DAG, BaseOperator, Param
 
 from airflow_ckpt_provider.dag_factory.told import TellOfFailure
+from airflow_ckpt_provider.streams.settings import DAG_PREFIX, id_of_dag
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
 
@@ -31,7 +31,7 @@ class DagsOfStreams:
         self,
         streams: Streams,
         *,
-        prefix: str = "ckpt",
+        prefix: str = DAG_PREFIX,
         default_args: Mapping[str, Any] | None = None,
         tags: Sequence[str] = ("checkpoint",),
     ) -> None:
@@ -80,7 +80,7 @@ class DagsOfStreams:
         owners = {stream.owner for stream in streams if stream.owner}
         of_streams = {tag for stream in streams for tag in stream.tags}
         with DAG(
-            dag_id=re.sub(r"[^\w.-]", "_", f"{self.prefix}_{kind}"),
+            dag_id=id_of_dag(self.prefix, kind),
             schedule=schedule,
             start_date=START,
             catchup=False,

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_ckpt_provider.configuration import configured_settings, configured_streams
+from airflow_ckpt_provider.configuration import configured_prefix, configured_settings, configured_streams
 from airflow_ckpt_provider.dag_factory.manual import ManualDags
 from airflow_ckpt_provider.dag_factory.scheduled import ScheduledDags
 from airflow_ckpt_provider.errors import RefusedError
@@ -34,7 +34,7 @@ def stream_dags(
     *,
     factory: type[StreamDags] = StreamDags,
     per_stream: bool = False,
-    prefix: str = "ckpt",
+    prefix: str | None = None,
     **settings: Any,
 ) -> dict[str, DAG]:
     """Make the DAGs of declared streams. Reads the file and nothing else: no connection, no store.
@@ -54,11 +54,13 @@ def stream_dags(
         in Python; ``None``: the file of ``streams`` in the section ``[ckpt]``.
     :param factory: makes the DAGs.
     :param per_stream: make DAGs of its own for each stream, whose ids have its name in them.
-    :param prefix: what the ids of the DAGs begin with.
+    :param prefix: what the ids of the DAGs begin with; ``None``: ``dag_prefix`` in the section ``[ckpt]``, else ``ckpt``.
+        The page looks for the DAGs of its forms by that option.
     :param settings: more for the factory: ``default_args``, ``tags``.
     :raises RefusedError: the file has problems: Airflow shows all of them as the import error.
     """
     found = _streams(streams, sys._getframe(1).f_globals.get("__file__"))
+    prefix = prefix or configured_prefix()
     groups: Mapping[str, Streams] = {prefix: found}
     if per_stream:
         groups = {f"{prefix}_{name}": Streams([stream], source=found.source) for name, stream in found.items()}

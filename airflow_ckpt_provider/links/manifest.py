@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from airflow.providers.common.compat.sdk import XCom, conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from airflow_ckpt_provider.assets import backup_asset
+from airflow_ckpt_provider.configuration import shown_by_the_page
+from airflow_ckpt_provider.page.shown import key_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
@@ -63,12 +64,13 @@ def page_url(repository: Location, name: str, backup_id: str) -> str:
     :param name: name of the stream.
     :param backup_id: id of the backup.
     """
-    shown = conf.get("ckpt", "repository", fallback=None)
-    if not shown or backup_asset(shown, name) != backup_asset(repository.uri, name):
+    shown, mine = [each.key for each in shown_by_the_page()], key_of(repository.uri)
+    if mine not in shown:
         return ""
     # Airflow shows the address behind the route of the view in its frame.
     prefix = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-    return f"{prefix}/plugin/checkpoints/ckpt/backup?{urlencode({'name': name, 'id': backup_id})}"
+    query = {"name": name, "id": backup_id, **({"at": mine} if len(shown) > 1 else {})}
+    return f"{prefix}/plugin/checkpoints/ckpt/backup?{urlencode(query)}"
 
 
 def _own_endpoint(place: Location) -> bool:

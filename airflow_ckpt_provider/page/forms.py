@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.page.stream_row import StreamRow
+from airflow_ckpt_provider.streams.settings import DAG_PREFIX, id_of_dag
+from airflow_ckpt_provider.streams.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,7 @@ class Field:
     """One field.
 
     :param name: of the DAG's param.
-    :param kind: what is sent: ``text`` (nothing where it is empty), ``number`` or ``flag``.
+    :param kind: what is sent: ``text`` (nothing where it is empty), ``number``, ``flag``, or ``words``: a list.
     :param choices: the values that there are; empty: any.
     :param fixed: shown, and sent as it is.
     """
@@ -55,34 +57,86 @@ class Places:
     checkpoint_conn_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DagOfForm:
+    """A DAG that a form could start.
+
+    :param declared: made by ``stream_dags``: it takes a declared stream; else one with the params of an example DAG.
+    """
+
+    dag_id: str
+    declared: bool
+
+
+#: The next step where there is none of them.
+HOW_TO_GET_ONE = "Copy the example DAG, or declare the stream and make its DAGs by stream_dags."
+_EXAMPLES = {"restore": "restore_checkpoint", "rewind": "rewind_replay"}
+
+
+def dags_of_form(kind: str, stream: Stream | None, setting: Callable[[str, str], str]) -> tuple[DagOfForm, ...]:
+    """The DAGs that a form could start, the best first: that of declared streams, then the one of the configuration.
+
+    :param kind: ``restore`` or ``rewind``.
+    :param stream: the stream, if it is declared.
+    :param setting: returns an option of the configuration, or the default that it is given.
+    """
+    example = DagOfForm(setting(f"{kind}_dag_id", _EXAMPLES[kind]), False)
+    if stream is None:
+        return (example,)
+    prefix = setting("dag_prefix", DAG_PREFIX)
+    made = (id_of_dag(prefix, kind), id_of_dag(prefix, stream.name, kind))
+    return (*(DagOfForm(each, True) for each in made), example)
+
+
 _MODE = Field("mode", "Mode", "plan", choices=("plan", "apply"), required=True, hint="plan changes nothing")
 _STOPPED = Field(
     "query_is_stopped", "The stream is stopped", False, "flag", hint="you say so; the audit record names the run"
 )
 _ACCEPT = Field("accept", "Accepted risks", hint="words that the plan prints, such as source_loss")
+_APPROVAL = Field("approval", "Approval", True, "flag", hint="ask before the plan is applied")
 _REASON = Field("reason", "Reason", hint="kept in the repository's audit record")
+#: Of the DAGs of declared streams.
+_IN_EACH = (
+    replace(_ACCEPT, kind="words"),
+    _APPROVAL,
+    replace(_STOPPED, hint="not needed where the declaration says how it is stopped"),
+    Field("start", "Start the stream afterwards", True, "flag", hint="as its declaration says"),
+    _REASON,
+)
 
 
 def restore_form(dag_id: str, row: StreamRow, manifest: Manifest, places: Places) -> Form:
     """Restore a backup over the checkpoint, with the params of ``dags/restore_checkpoint.py``."""
-    batches = [str(batch) for batch in reversed(manifest.restorable)]
     fields = (
         _MODE,
         Field("repository", "Repository", places.repository, fixed=True),
         Field("repository_conn_id", "Connection for the repository", places.repository_conn_id, fixed=True),
         Field("name", "Name of the stream", manifest.name, fixed=True),
         Field("backup_id", "Backup", manifest.backup_id, fixed=True),
-        Field("batch", "Batch", str(manifest.batch_id), "number", choices=batches, required=True),
+        _batch(manifest),
         Field("target", "Target", row.checkpoint or manifest.checkpoint, required=True),
         Field("target_conn_id", "Connection for the target", places.checkpoint_conn_id),
         Field("replace", "Replace", True, "flag", hint="what is at the target; it is backed up before"),
         _STOPPED,
         Field("stop_running", "Stop a running stream", False, "flag", hint="by sealing its checkpoint"),
-        Field("approval", "Approval", True, "flag", hint="ask before the plan is applied"),
+        _APPROVAL,
         _ACCEPT,
         _REASON,
     )
     return Form(dag_id, f"Restore {manifest.name} to backup {manifest.backup_id}", fields)
+
+
+def declared_restore_form(dag_id: str, stream: Stream, manifest: Manifest) -> Form:
+    """Restore a backup of a declared stream, with the params of the DAG that ``stream_dags`` makes."""
+    fields = (
+        _MODE,
+        _stream(stream),
+        Field("backup_id", "Backup", manifest.backup_id, fixed=True),
+        _batch(manifest),
+        Field("replace", "Replace", True, "flag", hint="what is at the checkpoint; it is set aside before"),
+        *_IN_EACH,
+    )
+    return Form(dag_id, f"Restore {stream.name} to backup {manifest.backup_id}", fields)
 
 
 def rewind_form(dag_id: str, row: StreamRow, to: datetime, places: Places) -> Form:
@@ -91,8 +145,7 @@ def rewind_form(dag_id: str, row: StreamRow, to: datetime, places: Places) -> Fo
         _MODE,
         Field("checkpoint", "Checkpoint", row.checkpoint, fixed=True),
         Field("checkpoint_conn_id", "Connection for the checkpoint", places.checkpoint_conn_id, fixed=True),
-        Field("to", "Where to", "to_datetime", choices=("to_datetime", "to_batch", "shift_by"), required=True),
-        Field("value", "Value", to.isoformat(timespec="seconds"), required=True),
+        *_where(to),
         Field("sink", "Sink", hint="directory of the table, or foreachBatch, foreach, kafka"),
         Field("repository", "Repository", places.repository, fixed=True),
         Field("repository_conn_id", "Connection for the repository", places.repository_conn_id, fixed=True),
@@ -101,3 +154,34 @@ def rewind_form(dag_id: str, row: StreamRow, to: datetime, places: Places) -> Fo
         _REASON,
     )
     return Form(dag_id, f"Rewind {row.name}", fields)
+
+
+def declared_rewind_form(dag_id: str, stream: Stream, to: datetime) -> Form:
+    """Rewind a declared stream, with the params of the DAG that ``stream_dags`` makes."""
+    policies = ("rollback", "forward", "keep")
+    hint = "rollback: they go back too; forward: the checkpoint goes to them; keep: they stay"
+    fields = (
+        _MODE,
+        _stream(stream),
+        *_where(to),
+        Field("sink_policy", "What becomes of the sinks", "rollback", choices=policies, required=True, hint=hint),
+        Field("exact_replay", "Only where the replay is exact", True, "flag"),
+        *_IN_EACH,
+    )
+    return Form(dag_id, f"Rewind {stream.name}", fields)
+
+
+def _stream(stream: Stream) -> Field:
+    return Field("stream", "Stream", stream.name, fixed=True)
+
+
+def _batch(manifest: Manifest) -> Field:
+    batches = [str(batch) for batch in reversed(manifest.restorable)]
+    return Field("batch", "Batch", str(manifest.batch_id), "number", choices=batches, required=True)
+
+
+def _where(to: datetime) -> tuple[Field, Field]:
+    return (
+        Field("to", "Where to", "to_datetime", choices=("to_datetime", "to_batch", "shift_by"), required=True),
+        Field("value", "Value", to.isoformat(timespec="seconds"), required=True),
+    )

@@ -60,7 +60,7 @@ class Head:
     """What all pages have in common.
 
     :param links: where the others are.
-    :param repository: address of the repository.
+    :param repository: what the page is about, in words.
     :param now: when the page is made.
     :param live: served by Airflow, where a form can start a DAG; else a file.
     """
@@ -72,12 +72,15 @@ class Head:
     notes: Sequence[str] = field(default_factory=tuple)
 
 
-def streams_page(head: Head, rows: Sequence[StreamRow]) -> str:
-    """All streams, those with problems first."""
+def streams_page(head: Head, rows: Sequence[StreamRow], links: Mapping[str, tuple[str, Links]] | None = None) -> str:
+    """All streams, those with problems first.
+
+    :param links: of several repositories, by key: the address, and where its pages are.
+    """
     order = {"problem": 0, "unknown": 1, "fine": 2}
     ranked = sorted(rows, key=lambda row: (order[row.standing], row.name, row.checkpoint))
     counts = {standing: sum(row.standing == standing for row in rows) for standing in order}
-    return _render("streams.html", head, "Streams", rows=ranked, counts=counts)
+    return _render("streams.html", head, "Streams", rows=ranked, counts=counts, several=links or {})
 
 
 def stream_page(

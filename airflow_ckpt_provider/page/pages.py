@@ -16,27 +16,11 @@ from airflow_ckpt_provider.page.fields import text
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, Links, backup_page, change_page, stream_page, streams_page
 from airflow_ckpt_provider.page.stream_row import StreamRow
-from airflow_ckpt_provider.storage.location import plain_uri
-from airflow_ckpt_provider.streams.stream import Objectives
-from airflow_ckpt_provider.streams.streams import Streams
+from airflow_ckpt_provider.streams.stream import Stream
 
 #: Given a stream and a backup of it, or a time, makes the form.
 RestoreForm = Callable[[StreamRow, Manifest], Form]
 RewindForm = Callable[[StreamRow], Form]
-
-
-def objectives_of(streams: Streams, repository: Repository) -> dict[str, Objectives]:
-    """What is declared of the streams whose backups are in a repository, by their names in it.
-
-    :param streams: the declared streams.
-    :param repository: the repository.
-    """
-    here = plain_uri(repository.location.uri)
-    return {
-        stream.repository_name: stream.objectives
-        for stream in streams.values()
-        if stream.repository and plain_uri(stream.repository) == here
-    }
 
 
 class NotThereError(Exception):
@@ -50,22 +34,31 @@ class Pages:
     :param repository: is read for each page anew, and not written to.
     :param links: where the pages are.
     :param live: see :class:`~airflow_ckpt_provider.page.html.Head`.
-    :param objectives: name of a stream in the repository -> what was declared of it.
+    :param declared: the streams that are declared, by their names in the repository.
+    :param key: what stands for the repository among several that are shown.
     :param clock: tells the time.
     """
 
     repository: Repository
     links: Links
     live: bool = False
-    objectives: Mapping[str, Objectives] = field(default_factory=dict)
+    declared: Mapping[str, Stream] = field(default_factory=dict)
+    key: str = ""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def rows(self) -> list[StreamRow]:
-        """The streams of all reports, and those that the repository has backups of and no report tells about."""
+        """The streams of all reports, and those of which no report tells, but a backup or a declaration."""
         now, reported = self.clock(), rows_of(read_reports(self.repository))
         known = {text(row.get("name")) for row in reported}
-        others = [{"name": name} for name in self.repository.names() if name not in known]
-        return [StreamRow.of(row, now, self.objectives.get(text(row.get("name")))) for row in [*reported, *others]]
+        others = [
+            {"name": name, "checkpoint": self.declared[name].checkpoint if name in self.declared else ""}
+            for name in sorted({*self.repository.names(), *self.declared} - known)
+        ]
+        return [self._row(row, now) for row in [*reported, *others]]
+
+    def _row(self, row: Mapping[str, object], now: datetime) -> StreamRow:
+        declared = self.declared.get(text(row.get("name")))
+        return StreamRow.of(row, now, declared.objectives if declared else None, repository=self.key)
 
     def streams(self) -> str:
         """All streams."""
@@ -151,4 +144,4 @@ class Pages:
             return None
 
     def _head(self) -> Head:
-        return Head(self.links, self.repository.location.uri, self.clock(), self.live)
+        return Head(self.links, f"Repository {self.repository.location.uri}", self.clock(), self.live)

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.page.html import ASSETS, asset
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
-from airflow_ckpt_provider.streams.stream import Objectives
+from airflow_ckpt_provider.streams.stream import Stream
 
 #: Backups of each stream that get a page.
 _BACKUPS = 20
@@ -55,18 +55,18 @@ class FileLinks:
 
 
 def write_site(
-    repository: Repository, directory: Path, *, objectives: Mapping[str, Objectives] = MappingProxyType({})
+    repository: Repository, directory: Path, *, declared: Mapping[str, Stream] = MappingProxyType({})
 ) -> list[Path]:
     """Write all pages into a directory; what else is there stays.
 
     :param repository: is only read.
     :param directory: is made where it is not there.
-    :param objectives: as :class:`~airflow_ckpt_provider.page.pages.Pages` has them.
+    :param declared: as :class:`~airflow_ckpt_provider.page.pages.Pages` has them.
     :return: the files.
     :raises OSError: it cannot be written to.
     """
     links = FileLinks()
-    pages = Pages(repository, links, objectives=objectives)
+    pages = Pages(repository, links, declared=declared)
     contents: dict[str, bytes] = {name: asset(name) for name in ASSETS if name.endswith(".css")}
     contents[links.streams()] = pages.streams().encode()
     for row in pages.rows():

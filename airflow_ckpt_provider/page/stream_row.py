@@ -52,6 +52,7 @@ class StreamRow:
     :param drill_seconds: how long that took.
     :param problems: what is wrong, in words.
     :param objectives: what was declared.
+    :param repository: key of its repository among several that are shown.
     """
 
     name: str
@@ -79,9 +80,12 @@ class StreamRow:
     problems: tuple[str, ...]
     reasons: tuple[str, ...] = ()
     objectives: Objectives = field(default_factory=Objectives)
+    repository: str = ""
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], now: datetime, objectives: Objectives | None = None) -> StreamRow:
+    def of(
+        cls, row: Mapping[str, Any], now: datetime, objectives: Objectives | None = None, *, repository: str = ""
+    ) -> StreamRow:
         """Take a row of a report; whatever of it is not what it should be is not known."""
         backup, left, situation = inner(row.get("backup")), inner(row.get("time_to_loss")), inner(row.get("situation"))
         drill, oldest = inner(row.get("last_drill")), inner(row.get("oldest"))
@@ -113,6 +117,7 @@ class StreamRow:
             problems=texts(row.get("problems")),
             reasons=texts(left.get("reasons")),
             objectives=objectives or Objectives(),
+            repository=repository,
         )
 
     @property

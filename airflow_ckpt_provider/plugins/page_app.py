@@ -1,4 +1,4 @@
-"""The application behind the page: reads the repository, changes nothing, and answers nobody whom Airflow does not let in.
+"""The application behind the page: reads repositories, changes nothing, and answers nobody whom Airflow does not let in.
 
 An application that a plugin mounts has no login of its own, so each of its routes, style and script and addresses that do not
 exist included, asks Airflow's auth manager first: for the right to see plugins, and to read the DAG whose report the page shows.
@@ -8,9 +8,9 @@ It never opens a checkpoint. What a form starts is started by the browser throug
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -24,18 +24,31 @@ from starlette.status import HTTP_403_FORBIDDEN, HTTP_404_NOT_FOUND, HTTP_503_SE
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.configuration import configured_streams
+from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.configuration import shown_by_the_page
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.page.forms import Form, Places, restore_form, rewind_form
-from airflow_ckpt_provider.page.html import ASSETS, POLICY, Head, asset, message_page
-from airflow_ckpt_provider.page.pages import NotThereError, Pages, objectives_of
+from airflow_ckpt_provider.page.forms import (
+    HOW_TO_GET_ONE,
+    DagOfForm,
+    Form,
+    dags_of_form,
+    declared_restore_form,
+    declared_rewind_form,
+    restore_form,
+    rewind_form,
+)
+from airflow_ckpt_provider.page.html import ASSETS, POLICY, Head, asset, message_page, streams_page
+from airflow_ckpt_provider.page.pages import NotThereError, Pages
+from airflow_ckpt_provider.page.shown import Shown
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.streams.settings import SECTION, STREAMS
-from airflow_ckpt_provider.streams.stream import Objectives
 
 log = logging.getLogger(__name__)
 
+#: Repositories that are read at the same time.
+_WORKERS = 8
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _HEADERS = {
     # Airflow shows the page in a frame of its own; nobody else may.
@@ -48,27 +61,34 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class _Links:
-    """Addresses relative to the page, so that they are right behind any prefix."""
+    """Addresses relative to the page, so that they are right behind any prefix.
+
+    :param at: key of the repository; empty: there is only one.
+    """
 
     root: str = "static/"
+    at: str = ""
 
     def streams(self) -> str:
         return "./"
 
     def stream(self, name: str) -> str:
-        return f"stream?{urlencode({'name': name})}"
+        return self._to("stream", name=name)
 
     def backup(self, name: str, backup_id: str) -> str:
-        return f"backup?{urlencode({'name': name, 'id': backup_id})}"
+        return self._to("backup", name=name, id=backup_id)
 
     def change(self, plan_id: str) -> str:
-        return f"change?{urlencode({'id': plan_id})}"
+        return self._to("change", id=plan_id)
 
     def restore(self, name: str, backup_id: str) -> str:
-        return f"stream?{urlencode({'name': name, 'restore': backup_id})}"
+        return self._to("stream", name=name, restore=backup_id)
 
     def rewind(self, name: str, to: datetime) -> str:
-        return f"stream?{urlencode({'name': name, 'rewind': to.isoformat(timespec='seconds')})}"
+        return self._to("stream", name=name, rewind=to.isoformat(timespec="seconds"))
+
+    def _to(self, page: str, **query: str) -> str:
+        return f"{page}?{urlencode({**query, **({'at': self.at} if self.at else {})})}"
 
 
 def make_app() -> FastAPI:
@@ -115,7 +135,27 @@ async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[
 
 
 def _streams() -> HTMLResponse:
-    return HTMLResponse(_pages().streams())
+    shown, unread = _shown(), []
+    if len(shown) == 1:
+        return HTMLResponse(_open(shown[0]).streams())
+    rows: list[StreamRow] = []
+
+    def read(each: Shown) -> list[StreamRow] | CkptError:
+        try:
+            return _open(each, several=True).rows()
+        except CkptError as e:
+            log.warning("the page does not show %s: %s", each.places.repository, e)
+            return e
+
+    # One that cannot be read takes none of the others away.
+    for each, found in zip(shown, in_parallel(read, shown, workers=_WORKERS), strict=True):
+        if isinstance(found, CkptError):
+            unread.append(f"{redacted(each.places.repository)} cannot be read: {found.message}")
+        else:
+            rows += found
+    head = Head(_Links(), f"{len(shown)} repositories", datetime.now(UTC), live=True, notes=unread)
+    links = {each.key: (redacted(each.places.repository), _Links(at=each.key)) for each in shown}
+    return HTMLResponse(streams_page(head, rows, links))
 
 
 def _stream(
@@ -123,29 +163,85 @@ def _stream(
     name: Annotated[str, Query(max_length=300)],
     restore: Annotated[str | None, Query(max_length=100)] = None,
     rewind: Annotated[datetime | None, Query()] = None,
+    at: Annotated[str | None, Query(max_length=20)] = None,
 ) -> HTMLResponse:
-    pages, places = _pages(), _places()
+    def page(shown: Shown, pages: Pages) -> str:
+        stream = shown.declared.get(name)
 
-    def allowed(form: Form) -> Form:
-        return form if _may_start(form.dag_id, user) else replace(form, refused=f"You may not start {form.dag_id}.")
+        def to_restore(row: StreamRow, manifest: Manifest) -> Form:
+            def form(dag: DagOfForm) -> Form:
+                if stream and dag.declared:
+                    return declared_restore_form(dag.dag_id, stream, manifest)
+                return restore_form(dag.dag_id, row, manifest, shown.places)
 
-    def to_restore(row: StreamRow, manifest: Manifest) -> Form:
-        return allowed(restore_form(_setting("restore_dag_id", "restore_checkpoint"), row, manifest, places))
+            return _startable(dags_of_form("restore", stream, _setting), form, user)
 
-    def to_rewind(row: StreamRow) -> Form:
-        return allowed(rewind_form(_setting("rewind_dag_id", "rewind_replay"), row, rewind or pages.clock(), places))
+        def to_rewind(row: StreamRow) -> Form:
+            def form(dag: DagOfForm) -> Form:
+                if stream and dag.declared:
+                    return declared_rewind_form(dag.dag_id, stream, rewind or pages.clock())
+                return rewind_form(dag.dag_id, row, rewind or pages.clock(), shown.places)
 
-    return HTMLResponse(
-        pages.stream(name, restore=(restore, to_restore) if restore else None, rewind=to_rewind if rewind else None)
+            return _startable(dags_of_form("rewind", stream, _setting), form, user)
+
+        return pages.stream(
+            name, restore=(restore, to_restore) if restore else None, rewind=to_rewind if rewind else None
+        )
+
+    return _of_one(at, page)
+
+
+def _startable(dags: Sequence[DagOfForm], make: Callable[[DagOfForm], Form], user: Any) -> Form:
+    """The form for the first of the DAGs that there is; one that cannot be sent says why."""
+    from airflow.models.dag import DagModel
+
+    for dag in dags:
+        found = DagModel.get_dagmodel(dag.dag_id)
+        if found is None or found.is_stale:
+            continue
+        form = make(dag)
+        return form if _may_start(dag.dag_id, user) else replace(form, refused=f"You may not start {dag.dag_id}.")
+    *others, last = [dag.dag_id for dag in dags]
+    missing = f"{', '.join(others)} or {last}" if others else last
+    return replace(make(dags[0]), refused=f"This Airflow has no DAG {missing}. {HOW_TO_GET_ONE}")
+
+
+def _backup(
+    name: Annotated[str, Query(max_length=300)],
+    id: Annotated[str, Query(max_length=100)],
+    at: Annotated[str | None, Query(max_length=20)] = None,
+) -> HTMLResponse:
+    return _of_one(at, lambda _, pages: pages.backup(name, id))
+
+
+def _change(
+    id: Annotated[str, Query(max_length=100)], at: Annotated[str | None, Query(max_length=20)] = None
+) -> HTMLResponse:
+    return _of_one(at, lambda _, pages: pages.change(id))
+
+
+def _of_one(at: str | None, page: Callable[[Shown, Pages], str]) -> HTMLResponse:
+    """A page about one repository: the one that the address names, else the only one that has what is looked for."""
+    shown = _shown()
+    several = len(shown) > 1
+    if not several or at:
+        chosen = next((each for each in shown if each.key == at or not several), None)
+        if chosen is None:
+            raise NotThereError("no repository that this page shows has this key: begin at the list of streams")
+        return HTMLResponse(page(chosen, _open(chosen, several=several)))
+    found, problem = [], None
+    for each in shown:
+        try:
+            found.append(page(each, _open(each, several=True)))
+        except (NotThereError, CkptError) as e:
+            problem = e if problem is None or isinstance(e, CkptError) else problem
+    if len(found) == 1:
+        return HTMLResponse(found[0])
+    raise (
+        problem
+        if problem and not found
+        else NotThereError(f"{len(found)} repositories have this: choose in the list of streams")
     )
-
-
-def _backup(name: Annotated[str, Query(max_length=300)], id: Annotated[str, Query(max_length=100)]) -> HTMLResponse:
-    return HTMLResponse(_pages().backup(name, id))
-
-
-def _change(id: Annotated[str, Query(max_length=100)]) -> HTMLResponse:
-    return HTMLResponse(_pages().change(id))
 
 
 def _asset(name: str) -> Response:
@@ -168,36 +264,21 @@ def _not_there(request: Request, error: Exception) -> HTMLResponse:
 
 
 def _message(title: str, message: str) -> str:
-    from datetime import UTC
-
-    return message_page(Head(_Links(), _setting("repository", "none"), datetime.now(UTC), live=True), title, message)
+    return message_page(Head(_Links(), "", datetime.now(UTC), live=True), title, message)
 
 
-def _pages() -> Pages:
-    places = _places()
+def _open(shown: Shown, *, several: bool = False) -> Pages:
+    places, key = shown.places, shown.key if several else ""
     repository = Repository.open(open_place(places.repository, places.repository_conn_id))
-    return Pages(repository, _Links(), live=True, objectives=_objectives(repository))
+    return Pages(repository, _Links(at=key), live=True, declared=shown.declared, key=key)
 
 
-def _objectives(repository: Repository) -> dict[str, Objectives]:
-    """What is declared of the streams, where the web server has the file; the page is there without it too."""
-    if not _setting(STREAMS, ""):
-        return {}
-    try:
-        return objectives_of(configured_streams(), repository)
-    except CkptError as e:
-        log.warning("the page shows no objectives: %s", e)
-        return {}
-
-
-def _places() -> Places:
-    repository = _setting("repository", "")
-    if not repository:
-        raise NotThereError(f"set `repository` in the section [{SECTION}] of Airflow's configuration")
-    return Places(
-        repository,
-        _setting("repository_conn_id", "") or None,
-        _setting("checkpoint_conn_id", "") or None,
+def _shown() -> tuple[Shown, ...]:
+    """The repositories that the page shows."""
+    if found := shown_by_the_page():
+        return found
+    raise NotThereError(
+        f"set `repository` in the section [{SECTION}] of Airflow's configuration, or `{STREAMS}` with a file that names one"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -23,6 +24,18 @@ SETTINGS: Mapping[str, str] = {
     "spark_conn_id": "Connection of type spark of the streams that declare none.",
     "databricks_conn_id": "Connection of type databricks of the streams that declare none.",
 }
+
+
+#: What the ids of the DAGs of declared streams begin with, if the setting ``dag_prefix`` does not say otherwise.
+DAG_PREFIX = "ckpt"
+
+
+def id_of_dag(*parts: str) -> str:
+    """The id of a DAG of declared streams.
+
+    :param parts: the prefix, the stream where each has DAGs of its own, and what the DAG is for.
+    """
+    return re.sub(r"[^\w.-]", "_", "_".join(parts))
 
 
 def variable(setting: str) -> str:

@@ -82,7 +82,7 @@ def test_the_configuration_has_the_settings_that_the_code_reads() -> None:
     from airflow_ckpt_provider.streams.settings import SECTION, SETTINGS, STREAMS, STREAMS_WORDS
 
     options = INFO["config"][SECTION]["options"]
-    of_page = {"page_dag_id", "restore_dag_id", "rewind_dag_id"}
+    of_page = {"dag_prefix", "page_dag_id", "restore_dag_id", "rewind_dag_id"}
     read = {name: option["description"] for name, option in options.items() if name not in of_page}
     assert read == {STREAMS: STREAMS_WORDS, **SETTINGS}
     assert of_page < options.keys()

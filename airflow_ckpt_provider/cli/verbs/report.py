@@ -12,15 +12,16 @@ from airflow_ckpt_provider.errors import StorageError
 def report(call: Call) -> Answer:
     """Write the pages; the checkpoints are not looked at."""
     # Not above: templates are slow to load, and no other verb needs them.
-    from airflow_ckpt_provider.page.pages import objectives_of
+    from airflow_ckpt_provider.page.shown import declared_in
     from airflow_ckpt_provider.page.site import write_site
 
     repository = Repository.open(call.places(call.args.repository, role="repository"))
     directory = Path(call.args.html).absolute()
     args = call.args
-    declared = objectives_of(call.streams(args.streams), repository) if args.streams or args.stream else {}
+    streams = call.streams(args.streams).values() if args.streams or args.stream else ()
+    declared = declared_in(repository.location.uri, streams)
     try:
-        files = write_site(repository, directory, objectives=declared)
+        files = write_site(repository, directory, declared=declared)
     except OSError as e:
         raise StorageError(f"{directory} cannot be written: {e}", hint="give a directory that can be") from e
     if call.screen:

@@ -31,6 +31,7 @@ function confOf(form) {
   for (const field of form.querySelectorAll("[name]")) {
     const kind = field.dataset.kind;
     if (kind === "flag") conf[field.name] = field.checked;
+    else if (kind === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
     else if (field.value.trim() === "") conf[field.name] = null;
     else conf[field.name] = kind === "number" ? Number(field.value) : field.value.trim();
   }

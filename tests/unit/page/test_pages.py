@@ -25,7 +25,7 @@ from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.storage.location import SMALL
-from airflow_ckpt_provider.streams.stream import Objectives
+from airflow_ckpt_provider.streams.stream import Objectives, Stream
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*1911911}}{%raw%}"
@@ -221,6 +221,20 @@ def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository
     (only,) = Pages(repository, FileLinks()).rows()
     assert (only.name, only.standing, only.backup_id) == ("orders", "unknown", "")
     assert Pages(repository, FileLinks()).stream("orders")
+
+
+def test_a_declared_stream_that_was_never_backed_up_is_shown_and_not_known(repository: Repository) -> None:
+    declared = {
+        "clicks": Stream("clicks", checkpoint="/clicks", repository="/r", objectives=Objectives(rpo=timedelta(1)))
+    }
+    rows = {row.name: row for row in Pages(repository, FileLinks(), declared=declared).rows()}
+    assert set(rows) == {"orders", "clicks"}
+    assert (rows["clicks"].checkpoint, rows["clicks"].standing, rows["clicks"].rpo) == (
+        "/clicks",
+        "unknown",
+        Met.UNKNOWN,
+    )
+    assert "There is no backup under this name" in Pages(repository, FileLinks(), declared=declared).stream("clicks")
 
 
 def test_300_streams_are_made_in_less_than_a_second() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import tests.throwaway_airflow  # isort: skip  # noqa: F401
 
+import html
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -23,9 +27,11 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report
+from airflow_ckpt_provider.links.manifest import page_url
 from airflow_ckpt_provider.plugins.page import CheckpointPagePlugin, page_address
 from airflow_ckpt_provider.plugins.page_app import make_app
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.streams.stream import Stream
 from tests.one_checkpoint import unpack
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -64,11 +70,13 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(stream: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     """The application as Airflow mounts it, with its simple auth manager in which not everybody is admin."""
     from airflow.api_fastapi.app import init_auth_manager, purge_cached_app
+    from airflow.models import import_all_models
     from airflow.models.revoked_token import RevokedToken
     from airflow.settings import engine
 
-    # All that the auth manager reads of the database.
-    RevokedToken.metadata.create_all(engine, tables=[RevokedToken.__table__])
+    import_all_models()
+    RevokedToken.metadata.create_all(engine)
+    known("restore_checkpoint", "rewind_replay")
 
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
     monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", str(stream / "backups"))
@@ -79,6 +87,22 @@ def client(stream: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
     purge_cached_app()
+
+
+def known(*dag_ids: str) -> None:
+    """Let Airflow have these DAGs and no other."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    with create_session() as session:
+        session.execute(delete(DagModel))
+        session.merge(DagBundleModel(name="page"))
+        session.flush()
+        for dag_id in dag_ids:
+            gone = dag_id.startswith("gone:")
+            session.add(DagModel(dag_id=dag_id.removeprefix("gone:"), bundle_name="page", is_stale=gone))
 
 
 def as_user(role: str | None) -> dict[str, str]:
@@ -169,6 +193,136 @@ def test_a_form_is_filled_in_for_whoever_may_start_the_dag(client: TestClient, s
     assert 'value="2026-11-21T11:13:07+00:00"' in rewind
     assert client.get("/ckpt/stream?name=orders&rewind=yesterday", headers=as_user("user")).status_code == 422
     assert client.get("/ckpt/stream?name=orders&restore=none", headers=as_user("user")).status_code == 404
+
+
+@pytest.fixture
+def declare(stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Write the `streams.yaml` that the web server has."""
+
+    def write(text: str) -> None:
+        (tmp_path / "streams.yaml").write_text(text.replace("PLACE", str(stream)))
+        monkeypatch.setenv("AIRFLOW__CKPT__STREAMS", str(tmp_path / "streams.yaml"))
+
+    return write
+
+
+#: Declared under a name that differs from the one in the repository.
+DECLARED = (
+    "streams: {web: {checkpoint: PLACE/checkpoints/orders, repository: PLACE/backups, name_in_repository: orders}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("there", "restore", "rewind"),
+    [
+        (("ckpt_restore", "ckpt_rewind", "restore_checkpoint", "rewind_replay"), "ckpt_restore", "ckpt_rewind"),
+        (("ckpt_web_restore", "gone:ckpt_rewind", "ckpt_web_rewind"), "ckpt_web_restore", "ckpt_web_rewind"),
+        (("gone:ckpt_restore", "restore_checkpoint", "rewind_replay"), "restore_checkpoint", "rewind_replay"),
+        (("gone:restore_checkpoint",), None, None),
+    ],
+)
+def test_the_form_of_a_declared_stream_starts_the_dag_that_there_is(
+    client: TestClient,
+    stream: Path,
+    declare: Callable[[str], None],
+    there: tuple[str, ...],
+    restore: str | None,
+    rewind: str | None,
+) -> None:
+    declare(DECLARED)
+    known(*there)
+    (backup,) = Repository.open(open_location(str(stream / "backups"))).backups("orders")
+    for kind, asked, expected in (
+        ("restore", f"restore={backup.backup_id}", restore),
+        ("rewind", "rewind=2026-11-21T11:13:07%2B00:00", rewind),
+    ):
+        shown = client.get(f"/ckpt/stream?name=orders&{asked}", headers=as_user("user")).text
+        if expected is None:
+            example = {"restore": "restore_checkpoint", "rewind": "rewind_replay"}[kind]
+            assert f"This Airflow has no DAG ckpt_{kind}, ckpt_web_{kind} or {example}. Copy the example DAG" in shown
+            assert "<form" not in shown
+            continue
+        assert f'data-dag="{expected}"' in shown
+        assert ('name="stream" value="web"' in shown) is expected.startswith("ckpt_")
+        refused = client.get(f"/ckpt/stream?name=orders&{asked}", headers=as_user("viewer")).text
+        assert f"You may not start {expected}." in refused
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind"])
+def test_the_fields_of_the_form_are_the_params_of_the_dag(
+    client: TestClient, stream: Path, declare: Callable[[str], None], kind: str
+) -> None:
+    """Each is one of the DAG's, and what the browser sends of the untouched form is taken."""
+    from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags
+    from airflow_ckpt_provider.page.forms import Field, Form, declared_restore_form, declared_rewind_form
+
+    declared = Stream("web", checkpoint="/c", repository="/r")
+    params = stream_dags([declared])[f"ckpt_{kind}"].params
+    (backup,) = Repository.open(open_location(str(stream / "backups"))).backups("orders")
+    form: Form = (
+        declared_restore_form("ckpt_restore", declared, backup)
+        if kind == "restore"
+        else declared_rewind_form("ckpt_rewind", declared, datetime(2026, 11, 21, tzinfo=UTC))
+    )
+
+    def sent(each: Field) -> Any:
+        if each.kind == "words":
+            return str(each.value or "").split()
+        return int(each.value) if each.kind == "number" else each.value
+
+    assert {each.name for each in form.fields} == set(params)
+    for each in form.fields:
+        params.get_param(each.name).resolve(value=sent(each))
+        for choice in each.choices:
+            params.get_param(each.name).resolve(value=int(choice) if each.kind == "number" else choice)
+
+
+def test_all_repositories_that_are_declared_are_shown(
+    client: TestClient, stream: Path, declare: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Repository.open_or_create(open_location(str(tmp_path / "second")))
+    checkpoint = unpack(tmp_path / "checkpoints" / "clicks")
+    for name in ("clicks", "orders"):  # one name is in both
+        made = create_backup(Checkpoint.at(open_location(str(checkpoint))), other, name=name)
+    declare(
+        "streams:\n"
+        "  web: {checkpoint: PLACE/checkpoints/orders, repository: 'file://PLACE//backups', name_in_repository: orders}\n"
+        f"  clicks: {{checkpoint: {checkpoint}, repository: {tmp_path}/second, objectives: {{rpo: 2d}}}}\n"
+        f"  lost: {{checkpoint: /lost, repository: {tmp_path}/third}}\n"
+    )
+
+    def get(address: str) -> Any:
+        return client.get(f"/ckpt/{address}", headers=as_user("user"))
+
+    page = get("").text
+    assert page.count('<th scope="row">') == 3  # two of this repository, and one of that: each once
+    assert f"{tmp_path}/third cannot be read: " in page
+    links = dict(re.findall(r'<a href="(stream[^"]+)">(\w+)</a>', page))
+    assert sorted(links.values()) == ["clicks", "orders", "orders"]
+    for link, name in links.items():
+        assert get(html.unescape(link)).status_code == 200, name
+    # By its name alone where only one has it; with the key else.
+    assert "<dt>RPO 2 d</dt><dd>UNKNOWN</dd>" in get("stream?name=clicks").text  # nobody has reported of it
+    assert get("stream?name=orders").status_code == 404
+    assert "2 repositories have this: choose in the list of streams" in get("stream?name=orders").text
+    assert get("stream?name=orders&at=0123456789ab").status_code == 404
+    assert get(f"backup?name=orders&id={made.manifest.backup_id}").status_code == 200
+    # Without the setting they are shown as well.
+    monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", "")
+    assert get("").text.count('<th scope="row">') == 3
+
+
+def test_a_link_of_a_task_names_the_repository_where_there_are_several(
+    client: TestClient, stream: Path, declare: Callable[[str], None], tmp_path: Path
+) -> None:
+    place = open_location(str(stream / "backups"))
+    (backup,) = Repository.open(place).backups("orders")
+    declare(DECLARED)
+    assert page_url(place, "orders", "b1").endswith("/ckpt/backup?name=orders&id=b1")
+    declare(f"{DECLARED[:-1]}, other: {{checkpoint: /other, repository: {tmp_path}/other}}}}")
+    address = page_url(place, "orders", backup.backup_id).partition("/plugin/checkpoints")[2]
+    assert "&at=" in address
+    assert client.get(address, headers=as_user("viewer")).status_code == 200
 
 
 def test_a_repository_that_cannot_be_read_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
