@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSens
 from airflow_ckpt_provider.streams.parameters import parameters_of
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger
-from airflow_ckpt_provider.units import exact_duration
+from airflow_ckpt_provider.units import exact_duration, format_duration
 
 #: Streams of one DAG that are worked on at the same time.
 AT_ONCE = 16
@@ -145,9 +145,9 @@ class ScheduledDags(DagsOfStreams):
 
                 @task(task_id="alarm", retries=0, map_index_template="{{ task.op_kwargs['stream'] }}")
                 def alarm(stream: str, report: dict[str, Any]) -> None:
-                    said = f"{stream}: {report['verdict']}: {'; '.join(report['reasons'])}"
-                    tell(self.streams.named(stream), get_current_context())
-                    raise RuntimeError(said)
+                    declared = self.streams.named(stream)
+                    tell(declared, get_current_context())
+                    raise RuntimeError(too_little(declared, report))
 
                 alarm(stream=stream, report=left.output)  # type: ignore[arg-type]  # an XComArg becomes one
 
@@ -199,6 +199,22 @@ class ScheduledDags(DagsOfStreams):
             )
 
         return self.dag("drill", make, streams=streams, schedule=self.drill_schedule)
+
+
+def too_little(stream: Stream, report: Mapping[str, Any]) -> str:
+    """What the alarm of a watch says.
+
+    :param stream: the stream.
+    :param report: of the look that fired, as ``KafkaTimeToLossSensor`` returns it.
+    """
+    bounds = [source.get(key) for source in report["sources"] for key in ("seconds_left", "seconds_left_estimate")]
+    left = min((bound for bound in bounds if bound is not None), default=None)
+    wanted = stream.watch.min_time_to_loss or stream.max_downtime
+    said = [f"{report['verdict']}: {reason}" for reason in report["reasons"]]
+    if left is not None:
+        than = f", less than {format_duration(wanted)}" if wanted else ""
+        said.append(f"Kafka keeps what it has not read for {format_duration(left)} more{than}")
+    return f"{stream}: {'; '.join(said) or report['verdict']}"
 
 
 def _names(streams: Sequence[Stream]) -> list[str]:

@@ -17,6 +17,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_ckpt_provider.dag_factory.scheduled import too_little
 from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dags
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
@@ -209,6 +210,25 @@ def test_a_watch_that_cannot_look_any_more_fails_and_one_whose_hour_has_passed_i
         watch.resume_execution("execute_complete", {"event": {"status": "error", "message": "no such bucket"}}, {})  # type: ignore[typeddict-item]
     with pytest.raises(AirflowSkipException):
         watch.resume_execution("execute_complete", {"event": {"status": "timeout"}}, {})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (
+            {"verdict": "SAFE", "reasons": [], "sources": [{"seconds_left": 7200.0}, {"seconds_left": None}]},
+            "orders: Kafka keeps what it has not read for 2 h more, less than 1 d",
+        ),
+        (
+            {"verdict": "WILL_LOSE", "reasons": ["7 records are gone"], "sources": [{"seconds_left_estimate": 0.0}]},
+            "orders: WILL_LOSE: 7 records are gone; Kafka keeps what it has not read for 0.0 s more, less than 1 d",
+        ),
+        ({"verdict": "WILL_FAIL", "reasons": [], "sources": []}, "orders: WILL_FAIL"),
+    ],
+)
+def test_an_alarm_says_how_much_time_is_left(report: dict[str, Any], said: str) -> None:
+    declared = Stream("orders", checkpoint="/c", kafka_conn_id="kafka", max_downtime="24h")  # type: ignore[arg-type]
+    assert too_little(declared, report) == said
 
 
 @pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
