@@ -132,4 +132,5 @@ def rows_of(sink: Path) -> Counter[str]:
 
 def difference(wanted: Counter[str], found: Counter[str]) -> tuple[int, int]:
     """Rows that are lost, and rows that are wrong or there too often."""
+    assert wanted, "the reference has no row: nothing is shown"
     return (wanted - found).total(), (found - wanted).total()

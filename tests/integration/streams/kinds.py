@@ -86,14 +86,14 @@ def _totals(spark: SparkSession, source: Path) -> DataFrame:
     return _read(spark, source / "a").groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
 
 
-def _deduplicated(spark: SparkSession, source: Path) -> DataFrame:
-    events = _read(spark, source / "a").withWatermark("ts", "1 minute")
+def _deduplicated(spark: SparkSession, source: Path, *, delay: str = "1 minute") -> DataFrame:
+    events = _read(spark, source / "a").withWatermark("ts", delay)
     return events.dropDuplicates(["id", "ts"]).select("id", "k", "v", "ts")
 
 
 def _windows(spark: SparkSession, source: Path) -> DataFrame:
-    """Two stateful operators, one behind the other."""
-    return _deduplicated(spark, source).groupBy(F.window("ts", "10 seconds"), "k").agg(F.sum("v").alias("s"))
+    """Two stateful operators, one behind the other; a window comes out two or three files later."""
+    return _deduplicated(spark, source, delay="5 seconds").groupBy(F.window("ts", "10 seconds"), "k").agg(F.sum("v").alias("s"))
 
 
 def _joined(spark: SparkSession, source: Path) -> DataFrame:
