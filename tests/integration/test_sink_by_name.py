@@ -29,7 +29,7 @@ from tests.integration.streams.spark_host import SparkHost, coordinates
 from tests.integration.test_rewind_by_spark import SETTINGS
 from tests.stopped import ACCEPTED, STOPPED
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 NAME = "spark:sales.orders"
 

@@ -242,7 +242,7 @@ KINDS = {
     "dedup_to_iceberg": Kind(_deduplicated, conf=_CHANGELOG | _SOME_BATCHES, sink="iceberg"),
     "windows_to_iceberg": Kind(_windows, conf=_HDFS | _SOME_BATCHES, sink="iceberg"),
     "join_to_iceberg": Kind(_joined, conf=_ROCKSDB | _SOME_BATCHES, sink="iceberg"),
-    "delta_sink": Kind(_stateless, sink="delta"),
+    "delta_sink": Kind(_stateless, conf=_SPARKS_OWN_RETENTION, sink="delta"),
     "silver": Kind(_of_a_table, conf=_CHANGELOG | _SPARKS_OWN_RETENTION, sink="delta"),
     "silver_skipping": Kind(_of_a_table_without_changes, conf=_CHANGELOG | _SPARKS_OWN_RETENTION, sink="delta"),
     "gold": Kind(_totals_of_a_table, "complete", _HDFS | _SPARKS_OWN_RETENTION, sink="delta"),
