@@ -1,4 +1,4 @@
-"""The how-tos show code that a test has run: what stands between the markers of an example, to the letter.
+"""The how-tos show code that a test has run: what stands between the markers of an example, byte for byte.
 
 After a change of an example, ``python tests/unit/operators/test_howto.py`` writes it into the how-tos.
 """
@@ -41,9 +41,19 @@ def test_every_example_is_shown_and_every_operator_has_a_howto() -> None:
     assert marked <= shown
     code = "".join(file.read_text() for file in (ROOT / "airflow_ckpt_provider").rglob("*.py"))
     referred = set(re.findall(r":doc:`/howto/([\w-]+)`", code))
-    # A job has no operator of its own: its how-to is known by its example.
+    # A job has no operator of its own: its how-to is known by its example. Others continue a how-to.
     by_example = {howto.stem for howto in HOWTOS if _INCLUDED.search(howto.read_text())}
-    assert referred <= {howto.stem for howto in HOWTOS} <= referred | by_example
+    continued = {
+        link
+        for howto in HOWTOS
+        if howto.stem in referred | by_example
+        for link in re.findall(r"\]\(([\w-]+)\.md", howto.read_text())
+    }
+    assert referred <= {howto.stem for howto in HOWTOS} <= referred | by_example | continued
+
+
+def test_every_howto_is_short() -> None:
+    assert [howto.name for howto in HOWTOS if len(howto.read_text().splitlines()) >= 120] == []
 
 
 if __name__ == "__main__":
