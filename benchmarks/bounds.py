@@ -15,7 +15,7 @@ PAGE = 1000
 FIXED = {
     Step.FIRST: 35,
     Step.NOTHING: 25,
-    # The notes of earlier versions, where there is no record yet of what is damaged; and a listing of the checkpoint, a page for
+    # The notes of earlier versions, if there is no record yet of what is damaged; and a listing of the checkpoint, a page for
     # 1,000 names, where the commit was written within two seconds of the backup.
     Step.SKIPPED: 3,
     Step.CHANGED: 25,

@@ -105,7 +105,7 @@ class Ground:
 
         :param number: of the round, from 0 on.
         :param take: takes a step.
-        :param left: told each tool's target after a step that wrote there.
+        :param left: called with each tool's target after a step that wrote there.
         """
         shift = number % len(tools)
         order = [*tools[shift:], *tools[:shift]][:: -1 if number % 2 else 1]

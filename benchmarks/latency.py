@@ -1,4 +1,4 @@
-"""What one look costs on a distant store: ``make bench-latency``, or ``python -m benchmarks.latency``.
+"""What one poll costs on a distant store: ``make bench-latency``, or ``python -m benchmarks.latency``.
 
 A gate in front of a real S3 server holds back every request for 20, 50 or 100 ms. No program can be faster than its longest chain
 of requests of which each needs the answer to the one before, times the latency: that chain is counted too.
@@ -97,7 +97,7 @@ class Place:
 
 
 def poke(place: Place, gate: Gate) -> None:
-    """One look of ``CommitGapSensor``."""
+    """One poll of ``CommitGapSensor``."""
     answer, _ = look(place.open(gate, "state"), Wait(Condition("max_gap", 0), stuck_after=timedelta(hours=1)), Memory())
     assert answer.progress["latest_committed"] == 6
 
@@ -224,7 +224,7 @@ def main() -> None:
 def report(rows: list[tuple[Operation, float, list[Measured]]], *, rounds: int, load: float) -> str:
     """The table."""
     lines = [
-        "## Looks at a distant store",
+        "## Polls of a distant store",
         "",
         "    make bench-latency",
         "",

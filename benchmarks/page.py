@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import fill
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _MARK = re.compile(r"^<!-- written by (\S+) -->\n", re.MULTILINE)
@@ -22,4 +23,16 @@ def write_part(script: str, text: str) -> None:
     else:
         parts[script] = text
     pieces = [head.rstrip(), *(f"<!-- written by {name} -->\n{part.strip()}" for name, part in parts.items())]
-    PAGE.write_text("\n\n".join(pieces) + "\n")
+    PAGE.write_text(wrapped("\n\n".join(pieces)) + "\n")
+
+
+def wrapped(text: str) -> str:
+    """Markdown whose paragraphs are one line each, in lines of 120 characters; tables, headings and code stay."""
+    return "\n".join(map(_wrapped, text.splitlines()))
+
+
+def _wrapped(line: str) -> str:
+    if line.startswith(("|", "#", " ", "!")):
+        return line
+    indent = "  " if line.startswith("* ") else ""
+    return fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -16,7 +16,7 @@ from benchmarks.units import seconds, size
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 _OURS, _OURS_LIGHT = "#0b6e6e", "#5fb3b0"
-#: Of the others, dark to light, so that neighbours can be told apart.
+#: Of the others, dark to light, so that neighbours can be distinguished.
 _GREYS = ("#4a4a4a", "#6b6b6b", "#8a8a8a", "#a6a6a6", "#bfbfbf")
 _INK, _LINES = "#222222", "#dddddd"
 _STYLE: dict[str, Any] = {

@@ -46,7 +46,7 @@ def _head() -> Lines:
         f"""A checkpoint is copied from one bucket to another bucket of one real S3 server (SeaweedFS), by every tool and
         every step one after the other, in another order in every round. The tables are medians and, in brackets, the
         least and the most; `x` is the ratio to the fastest other tool. {AT_ONCE} requests at once for every tool that
-        lets itself be told. What was copied is compared with the source after every first backup, after every backup of
+        has a setting for it. What was copied is compared with the source after every first backup, after every backup of
         changes and after every restore; a tool that leaves a file wrong ends the benchmark. The figures are committed
         in `benchmarks/results`; this page and the pictures are made of them alone (`python -m benchmarks.report`,
         `python -m benchmarks.pictures`)."""
@@ -182,7 +182,7 @@ def _ways() -> Lines:
     yield _prose(
         """* Ours lists, copies, compares every checksum with the listed one, leaves out what Spark does not need, and writes a
         manifest: every backup stays, and is whole to restore. s5cmd, rclone, aws and s3fs keep one copy, which the next run
-        writes over: going back to an earlier one is not possible with them."""
+        writes over: returning to an earlier one is not possible with them."""
     )
     yield _prose(
         """* *Nothing committed* is an option of ours, for schedules that are tighter than the stream: the newest commit is that
@@ -213,7 +213,7 @@ def _bounds(counted: Counted) -> Lines:
         """Counted by a gate before the server, in a run of its own. The bound is what a backup that copies within the
         store and knows that it is right cannot do without: a LIST for each 1,000 names, a COPY for each file. What
         comes on top is the same however many files there are: the repository's marker, lease and claim (so that no
-        prune and no second backup comes between), the newest logs, a look back whether history was rewritten; on a
+        prune and no second backup runs meanwhile), the newest logs, a check whether history was rewritten; on a
         restore the seal and the order of writes. With snapshots, a backup has to read each partition's zip to know what
         belongs to it, and keeps what it has read under its SHA-256; a restore reads it
         three times. A restore also lists twice what the bound lists once: the objects for the plan and again when it is

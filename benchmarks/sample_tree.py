@@ -68,7 +68,7 @@ class SampleTree:
                 yield zipped, snapshot_zip({table.rpartition("/")[2]: len(content)})
 
     def needed(self) -> list[str]:
-        """Paths of the state files that Spark needs to go on after the newest batch."""
+        """Paths of the state files that Spark needs to continue after the newest batch."""
         newest = max(self.snapshots, default=0)
         needed = [path for path in self.changelogs() if int(path.rpartition("/")[2].partition(".")[0]) > newest]
         if newest:

@@ -26,7 +26,7 @@ from benchmarks.steps import Step
 from tests.s3_server import ADMIN, REGION, S3Server
 from tests.stopped import STOPPED
 
-#: Requests under way at once, for every tool that lets itself be told.
+#: Requests under way at once, for every tool that has a setting for it.
 AT_ONCE = 64
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import wrap
 
 from airflow_ckpt_provider.advisor.condition import Step
 from airflow_ckpt_provider.advisor.registry import PARTS, WRAPPERS
@@ -28,8 +29,9 @@ def errors() -> Iterator[str]:
     yield _MADE
     yield ""
     yield "What `airflow-ckpt explain`, `recovery_advice()` and the failure callback know ([how to](howto/explain.md))."
-    yield "Words in capitals stand for what an error may tell: the checkpoint, the topic, the flow. Errors are found also inside"
-    yield f"{', '.join(f'`{name}`' for name in sorted(WRAPPERS))} and Java's chains of causes."
+    yield "Words in capitals stand for what an error may tell: the checkpoint, the topic, the flow. Errors are found also"
+    wrappers = ", ".join(f"`{name}`" for name in sorted(WRAPPERS))
+    yield from wrap(f"inside {wrappers} and Java's chains of causes.", 120, break_on_hyphens=False)
     for part, conditions in PARTS.items():
         yield ""
         yield f"## {part}"

@@ -106,7 +106,7 @@ def is_up(airflow: subprocess.Popen[bytes], url: str) -> bool:
 
 
 def main() -> int:
-    """Start, say where it is, stay until told to stop; return the exit code."""
+    """Start, say where it is, stay until asked to stop; return the exit code."""
     home = Path(os.environ.get("AIRFLOW_HOME") or ROOT / ".cache" / "airflow").absolute()
     home.mkdir(parents=True, exist_ok=True)
     port = int(os.environ.get("PORT") or free_port())
@@ -124,7 +124,7 @@ def main() -> int:
 
 
 def serve(home: Path, port: int, stream: ExampleStream) -> int:
-    """Run Airflow until it is told to stop; return the exit code.
+    """Run Airflow until it is asked to stop; return the exit code.
 
     :param home: its AIRFLOW_HOME.
     :param port: of its web interface.
