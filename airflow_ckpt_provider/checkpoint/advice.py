@@ -1,6 +1,6 @@
 """Advice: what works today and will hurt later. Findings of the second kind; each has the figures behind it.
 
-Nothing is said on a guess. What cannot be told from the files (the trigger, ``minBatchesToRetain``) is asked for, or named
+Nothing is said on a guess. What cannot be determined from the files (the trigger, ``minBatchesToRetain``) is asked for, or named
 as one of the possible reasons.
 """
 
@@ -193,7 +193,7 @@ def _state_not_maintained(seen: _Inspected) -> Iterator[Finding]:
             yield Finding(
                 STATE_NOT_MAINTAINED,
                 usage.path,
-                f"{usage.path} goes back to batch {usage.oldest_batch}, {OFFSETS}/ only to {logged[0]}: {behind:,} batches "
+                f"{usage.path} reaches back to batch {usage.oldest_batch}, {OFFSETS}/ only to {logged[0]}: {behind:,} batches "
                 f"more, in {usage.files:,} files of {format_size(usage.bytes)}",
                 figures={
                     "oldest_batch": usage.oldest_batch,
@@ -248,7 +248,7 @@ def _state_grows(seen: _Inspected) -> Iterator[Finding]:
             STATE_GROWS,
             f"state/{growth.operator}",
             f"operator {growth.operator} grew from {growth.before:,} to {growth.after:,} {unit} between state versions "
-            f"{growth.from_version} and {growth.to_version} ({growth.stores} of {growth.all_stores} stores looked at), while "
+            f"{growth.from_version} and {growth.to_version} ({growth.stores} of {growth.all_stores} stores read), while "
             f"{mark}",
             figures={
                 "unit": growth.unit,

@@ -32,7 +32,7 @@ LOGS_NOT_PURGED = _kind(
     "LOGS-NOT-PURGED",
     "offsets/ holds many more batches than Spark keeps by default.",
     "Every start and every batch lists them; nothing else.",
-    "See spark.sql.streaming.minBatchesToRetain; where it is not set that high, see in the driver's log why entries are not "
+    "See spark.sql.streaming.minBatchesToRetain; if it is not set that high, see in the driver's log why entries are not "
     "purged (rights to delete, a copy that brought them).",
 )
 STATE_NOT_MAINTAINED = _kind(
@@ -57,7 +57,7 @@ SOURCE_LOG_LARGE = _kind(
 )
 STATE_GROWS = _kind(
     "STATE-GROWS",
-    "State grows while the watermark stands still.",
+    "State grows while the watermark does not advance.",
     "Nothing leaves the state: batches become slower and executors run out of memory.",
     "See which source sends no events or events without time (the slowest of several sets the watermark), or give the query "
     "a watermark or a TTL.",
@@ -70,7 +70,7 @@ PARTITION_IMBALANCE = _kind(
 )
 HDFS_STATE_LARGE = _kind(
     "HDFS-STATE-LARGE",
-    "HDFS-backed state, which lives on the heap of the executors, has a size that calls for RocksDB.",
+    "HDFS-backed state, which is on the heap of the executors, has a size that calls for RocksDB.",
     "Long garbage collections, then executors that run out of memory; each snapshot is written whole.",
     "Use RocksDBStateStoreProvider with changelog checkpointing. The provider is fixed in the checkpoint: the query has to "
     "start with a new one.",

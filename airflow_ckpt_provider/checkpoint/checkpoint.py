@@ -25,7 +25,7 @@ from airflow_ckpt_provider.storage.opening import location_of
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-#: How often a stream that purges what was just listed is looked at again.
+#: How often a stream that purges what was just listed is read again.
 _LOOKS = 5
 
 
@@ -79,10 +79,10 @@ class Checkpoint:
         return progress, read_resume_point(self.location, progress)
 
     def closure(self, batch_id: int) -> Closure:
-        """The smallest set of files that Spark needs to go on after a committed batch.
+        """The smallest set of files that Spark needs to continue after a committed batch.
 
         :raises RefusedError: the batch is not committed.
-        :raises MissingFileError: a needed file is not there.
+        :raises MissingFileError: a needed file is missing.
         """
         return resolve_closure(self.tree(), batch_id)
 
@@ -112,7 +112,7 @@ class Checkpoint:
         return advise(self.tree(), self.progress(), target=target, trigger_seconds=trigger_seconds)
 
     def inspect(self) -> Inspection:
-        """All of it in one look.
+        """All of it from one listing.
 
         :raises NotACheckpointError: there is no checkpoint here.
         :raises UnreadableLogError: an entry that Spark will read cannot be parsed.

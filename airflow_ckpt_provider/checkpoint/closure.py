@@ -1,4 +1,4 @@
-"""The closure: the smallest set of files that Spark needs to go on after a committed batch."""
+"""The closure: the smallest set of files that Spark needs to continue after a committed batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StoreClosure:
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """Everything needed to go on after ``batch_id``, and nothing else.
+    """Everything needed to continue after ``batch_id``, and nothing else.
 
     :param batch_id: a committed batch; the next one to run is ``batch_id + 1``.
     :param entry: its offset log entry.
@@ -84,7 +84,7 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
     :param replays_next: keep ``offsets/<batch_id + 1>`` too, so that Spark runs the next batch again with exactly the end
         offsets it had; ``offsets/<batch_id - 1>`` is not needed then, for Spark reads the newest entry and the one before.
     :raises RefusedError: the batch is not committed.
-    :raises MissingFileError: a needed file is not there. While the stream runs this can pass: look again.
+    :raises MissingFileError: a needed file is missing. While the stream runs this can pass: list again.
     :raises UnreadableLogError: a file could not be parsed.
     """
     tree.read_together(_small_files(tree, batch_id))
@@ -118,7 +118,7 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
 
 
 def _small_files(tree: Tree, batch_id: int) -> list[StoredFile]:
-    """What tells which files a closure has: all of it is asked for at once, for each request waits for its answer."""
+    """What decides which files a closure has: all of it is asked for at once, for each request waits for its answer."""
     paths = [METADATA_FILE, f"{OFFSETS}/{batch_id}", f"{COMMITS}/{batch_id}", f"{OFFSETS}/{batch_id - 1}"]
     files = [tree.get(path) for path in paths]
     for operator in tree.numbered_directories(STATE):

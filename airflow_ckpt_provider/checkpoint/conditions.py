@@ -22,7 +22,7 @@ class Condition:
         ``progressed_by``: ``value`` batches more than at the beginning are committed. ``committed_batch``: batch ``value`` is.
         ``max_gap``: at most ``value`` logged batches are uncommitted.
     :param value: the number; none for ``drained``.
-    :param since_batch: for ``progressed_by``, the batch to count from; ``None``: the newest commit of the first look.
+    :param since_batch: for ``progressed_by``, the batch to count from; ``None``: the newest commit of the first poll.
     """
 
     kind: str
@@ -55,14 +55,14 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A condition and the limits of patience.
+    """A condition and its time limits.
 
     :param condition: what is waited for.
     :param quiet_for: for ``drained``: nothing must have been added to the logs for so long. Not asked under a seal.
     :param stuck_after: a batch under way is stuck when nothing was written to ``offsets/``, ``commits/`` or ``state/``
         for so long; ``None``: never.
     :param missing_ok: a checkpoint that does not exist yet is waited for.
-    :param driver: what the driver said before, where its logs are looked at: a run that begins later must not crash.
+    :param driver: what the driver said before, where its logs are read: a run that begins later must not crash.
     """
 
     condition: Condition

@@ -1,6 +1,6 @@
 """What the driver of a stream says besides its checkpoint: its progress lines and its text log.
 
-A crash at the start shows nowhere else. No batch appears after it, so whoever looks at the checkpoint alone waits until the time
+A crash at the start shows nowhere else. No batch appears after it, so whoever reads the checkpoint alone waits until the time
 is over.
 """
 
@@ -41,7 +41,7 @@ class DriverMark:
     :param at: the moment, in UTC.
     :param runs: runs that the progress lines tell of; ``None`` where they were not read. What becomes of these is not the new
         code's doing: they were stopped for it, by whatever means.
-    :param log: how long the text log was; ``None`` where it was not looked at.
+    :param log: how long the text log was; ``None`` where it was not read.
     """
 
     at: datetime | None = None
@@ -73,8 +73,8 @@ class DriverMark:
 class Crash:
     """An error that ended a run.
 
-    :param found_in: the file that tells it.
-    :param error_class: Spark's error class, ``None`` where it has none or the text log tells.
+    :param found_in: the file that shows it.
+    :param error_class: Spark's error class, ``None`` where it has none or the text log shows.
     :param error: the error; of a text log the line.
     :param at: when, where it is known.
     :param run_id: the run, likewise.
@@ -109,7 +109,7 @@ class Crash:
 def mark_logs(logs: DriverLogs, now: datetime) -> DriverMark:
     """Note what the driver has said until now.
 
-    :raises StorageError: a file cannot be read; one that is not there yet is fine.
+    :raises StorageError: a file cannot be read; one that does not exist yet is fine.
     """
     runs = None
     if logs.progress is not None:
@@ -124,10 +124,10 @@ def find_crash(
 
     :param since: what does not count.
     :param query_id: the stream's query; other queries of its session do not count. ``None``: all do.
-    :param position: how far the text log was read; ``None`` before the first look, which begins at the mark, or where that has
+    :param position: how far the text log was read; ``None`` before the first poll, which begins at the mark, or where that has
         none, at the end.
     :return: the crash, and how far the text log was read.
-    :raises StorageError: a file cannot be read; one that is not there yet is fine.
+    :raises StorageError: a file cannot be read; one that does not exist yet is fine.
     """
     if logs.progress is not None:
         events = [e for e in read_events(logs.progress) if query_id in (None, e.query_id)]
@@ -147,6 +147,6 @@ def _counts(event: DriverEvent, events: Sequence[DriverEvent], since: DriverMark
         return False
     if since.runs is not None:
         return event.run_id not in since.runs
-    # By the times: a run whose start is not told any more began long ago.
+    # By the times: a run whose start is not logged any more began long ago.
     started = next((e.at for e in events if e.kind == STARTED and e.run_id == event.run_id), None)
     return started is not None and since.at is not None and started > since.at

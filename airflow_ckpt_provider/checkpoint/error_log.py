@@ -23,7 +23,7 @@ UNCAUGHT = {
     "A fatal error has been detected": r"^# A fatal error",  # the JVM itself
     "Traceback (most recent call last)": r"^Traceback",  # Python's driver
 }
-#: More than this is not read in one look; the newest part is.
+#: More than this is not read at once; the newest part is.
 MOST_BYTES = 16 * 1024 * 1024
 #: Bytes by which a log is known again.
 _KNOWN_BY = 64
@@ -37,7 +37,7 @@ class LogPosition:
     """How far a log was read.
 
     :param bytes: so many.
-    :param mark: what tells the bytes before: after a rotation there are others.
+    :param mark: what identifies the bytes before: after a rotation there are others.
     :param skipped: bytes that were too many to be read.
     """
 
@@ -56,7 +56,7 @@ class LogPosition:
 
 
 def end_of(file: Location) -> LogPosition:
-    """The end of a log as it is now; the beginning of one that is not there yet.
+    """The end of a log as it is now; the beginning of one that does not exist yet.
 
     :param file: the log itself.
     """
@@ -83,7 +83,7 @@ def uncaught_error(file: Location, position: LogPosition) -> tuple[str | None, L
         data, known = _part(file, size - MOST_BYTES, size), 0
         start = size - MOST_BYTES
     new = data[known:]
-    # A line that is still being written is looked at now, and again when it is whole.
+    # A line that is still being written is read now, and again when it is whole.
     whole = new.rfind(b"\n") + 1
     end = start + whole
     before = (data[: known + whole])[-_KNOWN_BY:]

@@ -109,7 +109,7 @@ def read_file_log(
 
     found: dict[tuple[int, str], LoggedFile] = {}
     base = -1
-    # The oldest that tells all up to `last` is not needed: the newest compacted file holds everything before it.
+    # The oldest that shows all up to `last` is not needed: the newest compacted file holds everything before it.
     for number in sorted(compacted, reverse=True):
         files = parsed(f"{number}.compact", number)
         if files is not None:

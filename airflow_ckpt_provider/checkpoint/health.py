@@ -167,7 +167,7 @@ def compare(
 
     :param duration_within: percent by which a batch may take longer or shorter; ``None``: not compared.
     :param input_within: percent by which each source may bring more or less; ``None``: not compared.
-    :param catching_up: more input is no fault: what arrived while the stream stood still is read as well.
+    :param catching_up: more input is no fault: what arrived while the stream was down is read as well.
     """
     checks = []
     if duration_within is not None:

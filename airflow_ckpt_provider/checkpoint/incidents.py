@@ -41,7 +41,7 @@ class Incident:
     :param message: in words, with the checkpoint's name.
     :param hint: the next step.
     :param progress: how far the stream is.
-    :param noticed_at: when a look showed it, in UTC.
+    :param noticed_at: when a poll showed it, in UTC.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Incident:
 class Watched:
     """What a watch knows from its looks up to now.
 
-    :param memory: of the last look.
+    :param memory: of the last poll.
     :param going_on: kinds of incidents that have begun and are not over.
     :param rewound_to: newest commit after the history was rewritten; that incident is over with the next one.
     """
@@ -94,10 +94,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """One look of a watch.
+    """One poll of a watch.
 
     :param begun: incidents that the look before did not show.
-    :param watched: for the next look.
+    :param watched: for the next poll.
     :param failure: why the look failed and says nothing, or ``None``.
     """
 
@@ -109,7 +109,7 @@ class Glance:
 def glance(location: Location, limits: Limits, watched: Watched, *, now: datetime | None = None) -> Glance:
     """Look once; a checkpoint that does not exist yet has no incidents, nor has a sealed one: somebody works on it.
 
-    :raises StorageError: the store cannot be read, at the first look or three times in a row.
+    :raises StorageError: the store cannot be read, at the first poll or three times in a row.
     :raises UnreadableLogError: a log cannot be parsed, likewise.
     """
     now = now or datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""All that can be said of a checkpoint in one look: what is in it, and what Spark will do next."""
+"""All that can be said of a checkpoint from one listing: what is in it, and what Spark will do next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Operator:
     """A stateful operator.
 
     :param operator_id: its number, counted from the sink.
-    :param name: its name, or ``None`` where no metadata tells (before Spark 4.0).
+    :param name: its name, or ``None`` where no metadata shows (before Spark 4.0).
     :param stores: names of its stores, in each partition.
     :param partitions: number of partitions.
     :param provider: class of the state store provider.

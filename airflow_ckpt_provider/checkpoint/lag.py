@@ -32,11 +32,11 @@ def compare_lags(
     time of the deployment to catch up on), and ``within`` percent more; or what one batch reads.
 
     :param progress: what :func:`batches_of` found.
-    :param before: number of the source -> lag before the deployment; ``None`` where it is not known.
+    :param before: number of the source -> lag before the deployment; ``None`` if it is not known.
     :param after: the newest batch of before the deployment.
     :param last: the newest batch that is compared.
     :param within: percent.
-    :return: a check for each source that tells its lag; one that says "unknown" where none does.
+    :return: a check for each source that reports its lag; one that says "unknown" where none does.
     """
     new = sorted(batch for batch in progress if after < batch <= last)
     if not new:

@@ -37,7 +37,7 @@ class SourceOffset:
 
     @property
     def kind(self) -> str:
-        """Kind of the source as far as its offset tells: ``kafka``, ``delta``, ``file``, …, ``unknown``."""
+        """Kind of the source as far as its offset shows: ``kafka``, ``delta``, ``file``, …, ``unknown``."""
         return self.offset.kind if self.offset else "unknown"
 
     def to_json(self) -> dict[str, Any]:

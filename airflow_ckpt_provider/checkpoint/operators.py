@@ -69,7 +69,7 @@ def metadata_file(tree: Tree, operator: int, *, batch_id: int) -> StoredFile | N
 
 
 def operator_metadata(tree: Tree, operator: int, *, batch_id: int) -> OperatorMetadata | None:
-    """Read :func:`metadata_file`; ``None`` where there is none (Spark 3.5 and older)."""
+    """Read :func:`metadata_file`; ``None`` if there is none (Spark 3.5 and older)."""
     file = metadata_file(tree, operator, batch_id=batch_id)
     return parse_operator_metadata(tree.read(file), path=file.path) if file else None
 
@@ -77,7 +77,7 @@ def operator_metadata(tree: Tree, operator: int, *, batch_id: int) -> OperatorMe
 def partitions(tree: Tree, operator: int, *, logged: int | None) -> tuple[int, ...]:
     """Partitions an operator has to have.
 
-    The offset log tells, not the directories: a repartition leaves old ones, a torn copy lacks some. Where all rows go
+    The offset log shows, not the directories: a repartition leaves old ones, a torn copy lacks some. Where all rows go
     to one partition, the schema of the keys shows it.
 
     :param logged: number of state partitions in the batch's log entries.

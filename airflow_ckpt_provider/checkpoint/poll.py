@@ -1,4 +1,4 @@
-"""One cheap look at the logs of a stream: two listings, however many batches there are, and the times they show.
+"""One cheap poll of the logs of a stream: two listings, however many batches there are, and the times they show.
 
 ``commits/`` is listed before ``offsets/``. Spark logs a batch before it commits it, so in this order a stream that moves
 between the two listings seems to have one batch more under way than it has, and never one less: what looks drained is.
@@ -28,7 +28,7 @@ class Logs:
     """The files of ``offsets/`` and ``commits/`` by batch id.
 
     :param uri: the checkpoint.
-    :param offsets: entries of the offset log; the newest may be a seal, which only its content tells.
+    :param offsets: entries of the offset log; the newest may be a seal, which only its content shows.
     :param commits: entries of the commit log.
     """
 
@@ -89,7 +89,7 @@ def list_logs(location: Location) -> Logs:
 def list_log(location: Location, log: str) -> dict[int, StoredFile]:
     """List one log of a checkpoint: batch id -> its entry. A missing log is an empty one.
 
-    :param log: ``commits`` or ``offsets``; in the latter the newest may be a seal, which only its content tells.
+    :param log: ``commits`` or ``offsets``; in the latter the newest may be a seal, which only its content shows.
     """
     files = ((batch_id_of(file.path.rpartition("/")[2]), file) for file in location.list(log).files)
     return {batch: file for batch, file in files if batch is not None}

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError
 from airflow_ckpt_provider.storage.location import Location
 
-#: How often a stream that purges what was just listed is looked at again.
+#: How often a stream that purges what was just listed is read again.
 _LOOKS = 5
 
 
@@ -96,7 +96,7 @@ class Progress:
 
 
 def read_progress(location: Location) -> Progress:
-    """Look at ``offsets/``, ``commits/`` and ``metadata``.
+    """Read ``offsets/``, ``commits/`` and ``metadata``.
 
     :raises NotACheckpointError: none of the three is there.
     :raises UnreadableLogError: ``metadata`` or the newest offset log entry cannot be parsed.

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_ckpt_provider.storage.location import Location
 
 STARTED, PROGRESS, TERMINATED = "started", "progress", "terminated"
-#: Metrics by which a source tells how much it has not read yet. Offsets: Kafka's
+#: Metrics by which a source reports how much it has not read yet. Offsets: Kafka's
 #: (`KafkaMicroBatchStream.metrics`). Bytes and files: Databricks' Delta and Auto Loader sources.
 _OFFSETS = ("maxOffsetsBehindLatest", "avgOffsetsBehindLatest", "minOffsetsBehindLatest")
 _AMOUNTS = ("numBytesOutstanding", "numFilesOutstanding")
@@ -58,7 +58,7 @@ class DriverEvent:
 
 
 def read_events(file: Location) -> tuple[DriverEvent, ...]:
-    """Read the lines of a driver, oldest first; none where there is no such file yet.
+    """Read the lines of a driver, oldest first; none if there is no such file yet.
 
     :param file: the file itself.
     :raises StorageError: it cannot be read.

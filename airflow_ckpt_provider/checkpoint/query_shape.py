@@ -1,4 +1,4 @@
-"""What a checkpoint tells of the query that wrote it: sources, stateful operators, schemas of their state, pinned settings.
+"""What a checkpoint says of the query that wrote it: sources, stateful operators, schemas of their state, pinned settings.
 
 The checkpoint of a running stream and that of a trial run of new code are read by the same function, so that what is compared
 afterwards is what Spark itself has written, and not what somebody thinks it would write.
@@ -28,7 +28,7 @@ class SourceShape:
 
     :param source: its position, or its name where sources are named.
     :param kind: ``kafka``, ``delta``, ``file``, …; ``unknown`` where the offset does not tell.
-    :param reads: what it reads as far as the checkpoint tells: topics, a table's id, directories; empty: not known.
+    :param reads: what it reads as far as the checkpoint shows: topics, a table's id, directories; empty: not known.
     """
 
     source: str
@@ -46,7 +46,7 @@ class OperatorShape:
 
     :param operator_id: its number, counted from the sink.
     :param name: as Spark has it, such as ``stateStoreSave``; ``None`` before Spark 4.0, which writes none.
-    :param stores: schemas by store: ``default``, ``left-keyToNumValues``; empty where they are not there.
+    :param stores: schemas by store: ``default``, ``left-keyToNumValues``; empty where they are missing.
     :param properties: of ``transformWithState``: ``timeMode``, ``outputMode``.
     :param variables: of ``transformWithState``: state variable -> its type, such as ``ValueState``.
     """

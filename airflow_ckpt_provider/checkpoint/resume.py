@@ -116,7 +116,7 @@ def _entry_before(location: Location, progress: Progress, batch_id: int) -> Offs
 def _judge(progress: Progress, *, has_state: bool) -> tuple[Verdict, tuple[str, ...]]:
     refused = [*_seal(progress), *_hole_at_the_start(progress)]
     found = [*_seal(progress), *_no_query_id(progress), *_hole_at_the_start(progress), *_faults(progress, has_state)]
-    # Where nothing starts, nothing else can happen; else what harms silently comes before what fails loudly.
+    # Where nothing starts, nothing else can happen; else what harms silently comes before what fails with an error.
     rank = (Verdict.WILL_LOSE, Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE, Verdict.WILL_FAIL, Verdict.UNKNOWN)
     verdict = next((v for v in rank if any(v is fault for fault, _ in found)), Verdict.SAFE)
     return Verdict.WILL_FAIL if refused else verdict, tuple(reason for _, reason in found)
@@ -142,7 +142,7 @@ def _no_query_id(progress: Progress) -> list[tuple[Verdict, str]]:
 
 
 def _hole_at_the_start(progress: Progress) -> list[tuple[Verdict, str]]:
-    """An entry that every Spark reads before it runs anything is not there."""
+    """An entry that every Spark reads before it runs anything is missing."""
     latest, committed = progress.latest_logged, progress.latest_committed
     if progress.is_continuous and committed is not None and committed not in progress.logged:
         reason = (
@@ -215,7 +215,7 @@ def _faults_of_logs(progress: Progress, latest: int) -> list[tuple[Verdict, str]
         found.append(
             (
                 Verdict.UNKNOWN,
-                f"{_missing_before(latest)}: legal with async progress tracking, which goes on from "
+                f"{_missing_before(latest)}: legal with async progress tracking, which continues from "
                 f"offsets/{before[-1]}; any other query fails with `batch {latest - 1} doesn't exist`",
             )
         )

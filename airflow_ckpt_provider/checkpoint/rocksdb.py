@@ -54,7 +54,7 @@ class SharedFile:
 def shared_files(zip_content: bytes, *, path: str) -> tuple[SharedFile, ...]:
     """Read which files a ``<version>.zip`` needs besides itself (``RocksDBCheckpointMetadata``).
 
-    Only the zip tells: names of table files carry a uuid of their own. The zip of an empty store needs none.
+    Only the zip shows: names of table files carry a uuid of their own. The zip of an empty store needs none.
 
     :raises UnreadableLogError: the zip is damaged.
     """

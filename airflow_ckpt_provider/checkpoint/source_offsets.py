@@ -1,6 +1,6 @@
 """The offset of one source, as an offset log entry holds it: one line of text, opaque to Spark's engine.
 
-The kinds that we know are typed; any other is kept to the letter. A guess is never made: what does not fit a known
+The kinds that we know are typed; any other is kept byte for byte. A guess is never made: what does not fit a known
 form exactly is :class:`OpaqueOffset`.
 """
 

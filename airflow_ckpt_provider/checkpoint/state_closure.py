@@ -18,7 +18,7 @@ def store_closure(
 
     :param provider: class of the state store provider, from the offset log.
     :param codec: compression of state files, from the offset log.
-    :raises MissingFileError: a needed file is not there; a live checkpoint's maintenance may have just replaced it.
+    :raises MissingFileError: a needed file is missing; a live checkpoint's maintenance may have just replaced it.
     :raises RefusedError: the provider is not known.
     """
     files = state_files(directory, tree.files(directory))
@@ -26,7 +26,7 @@ def store_closure(
         needed = _hdfs_backed(files, version)
     elif "RocksDB" not in provider:
         raise RefusedError(
-            f"{directory}: the state store provider {provider} is not known here, so its files cannot be told apart",
+            f"{directory}: the state store provider {provider} is not known here, so its files cannot be distinguished",
             hint="stop the query and copy the whole checkpoint, or report the provider",
         )
     elif version.unique_id is None:

@@ -27,7 +27,7 @@ _POLYNOMIAL = 0x82F63B78
 def content_damage(data: bytes, *, path: str, codec: str) -> str | None:
     """Say what is wrong with a state file, or ``None``. Files of a kind that is not known here are not judged.
 
-    :param path: its path; the ending tells the kind.
+    :param path: its path; the ending shows the kind.
     :param codec: compression of the checkpoint's state files.
     """
     kind = path.rpartition(".")[2]

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.state_files import StateFiles, StateVersio
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
 
-#: Stores of one operator that are looked at: growth is hardly ever that of a few partitions.
+#: Stores of one operator that are compared: growth is hardly ever that of a few partitions.
 _STORES = 4
 #: Below these nobody would call it growth.
 _LEAST_SHARE, _LEAST_KEYS, _LEAST_BYTES = 0.1, 10_000, 16 * 1024 * 1024

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
 
-#: How many of the newest batches are looked at, and how many it takes to say anything.
+#: How many of the newest batches are used, and how many it takes to say anything.
 _LOOKED_AT, _ENOUGH = 20, 5
 #: Stores that keep whole seconds may round up.
 _ROUNDING = 1.0

@@ -23,7 +23,7 @@ class Tree:
 
     :param location: where the files are.
     :param hidden: what Spark ignores, by path.
-    :param judged: what was found out about contents, by what tells them apart, so that no big file is read twice.
+    :param judged: what was found out about contents, by what distinguishes them, so that no big file is read twice.
     """
 
     location: Location
@@ -38,7 +38,7 @@ class Tree:
     def of(cls, location: Location, *, like: Tree | None = None, files: Iterable[StoredFile] | None = None) -> Tree:
         """List a checkpoint: every directory once, on object stores the whole of it in one paged request.
 
-        :param like: an older look at the same place; contents read then are not read again if they are the same files.
+        :param like: an older listing of the same place; contents read then are not read again if they are the same files.
         :param files: what is there, where that was listed a moment ago.
         """
         tree = cls(location, _contents=like._contents if like else {}, judged=like.judged if like else {})
@@ -58,7 +58,7 @@ class Tree:
                 self._directories.setdefault(directory, set()).add(name)
 
     def without(self, paths: Collection[str]) -> Tree:
-        """The same look with some files left out, as if they were not there."""
+        """The same look with some files left out, as if they did not exist."""
         left = self._like(self._elsewhere)
         left._index(file for file in self.below("") if file.path not in paths)
         return left

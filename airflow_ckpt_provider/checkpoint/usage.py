@@ -55,7 +55,7 @@ class PartitionUsage:
     :param files: files of all versions on disk.
     :param bytes: their size.
     :param needed_bytes: size of those that the newest committed version needs; ``None`` where it cannot be resolved.
-    :param keys: keys in the newest RocksDB snapshot that it needs; ``None`` where no file tells (HDFS-backed state,
+    :param keys: keys in the newest RocksDB snapshot that it needs; ``None`` where no file has it (HDFS-backed state,
         changelogs without a snapshot).
     :param keys_at_version: state version of that snapshot; keys that came or went since are in the changelogs after it.
     """

@@ -1,8 +1,8 @@
-"""Waiting for a stream: one function judges each look, whoever waits (a poke, a rescheduled task, a trigger).
+"""Waiting for a stream: one function judges each poll, whoever waits (a poke, a rescheduled task, a trigger).
 
-A look costs two listings and at most one small read. What is read is what the answer needs most: the newest offset log
-entry where it may be a seal or where the wait is over, else ``metadata``, whose query id tells another query in the same
-place. ``state/`` is listed only where the stream may be stuck. Where the driver's logs are given, they are looked at first:
+A poll costs two listings and at most one small read. What is read is what the answer needs most: the newest offset log
+entry where it may be a seal or where the wait is over, else ``metadata``, whose query id shows another query in the same
+place. ``state/`` is listed only where the stream may be stuck. Where the driver's logs are given, they are read first:
 after a crash at the start no batch comes.
 """
 
@@ -32,7 +32,7 @@ _UNCHECKED = 2
 
 
 class State(StrEnum):
-    """What a look came to."""
+    """What a poll came to."""
 
     DONE = "done"
     WAITING = "waiting"
@@ -46,9 +46,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a look came to, for people and for programs.
+    """What a poll came to, for people and for programs.
 
-    :param state: done, waiting, stuck, went back or crashed.
+    :param state: done, waiting, stuck, rewound or crashed.
     :param message: one sentence, with the checkpoint's name.
     :param progress: how far the stream is, as plain JSON.
     :param hint: the next step where the wait has failed.
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One look: the logs without their seals, and what was read."""
+    """One poll: the logs without their seals, and what was read."""
 
     logs: Logs
     now: datetime
@@ -134,16 +134,16 @@ class _Seen:
 def look(
     location: Location, wait: Wait, memory: Memory, *, logs: DriverLogs | None = None, now: datetime | None = None
 ) -> tuple[Answer, Memory]:
-    """Look at a checkpoint once and judge.
+    """Read a checkpoint once and judge.
 
     :param location: the checkpoint.
     :param wait: what is waited for.
     :param memory: what the look before remembered; ``Memory()`` for the first.
     :param logs: the driver's; what they say counts from ``wait.driver`` on.
     :param now: the time, in UTC.
-    :return: the answer, and the memory for the next look.
+    :return: the answer, and the memory for the next poll.
     :raises NotACheckpointError: there is none, and ``missing_ok`` does not allow that.
-    :raises StorageError: the store cannot be read, at the first look or three times in a row.
+    :raises StorageError: the store cannot be read, at the first poll or three times in a row.
     :raises UnreadableLogError: a log cannot be parsed, likewise.
     """
     now = now or datetime.now(UTC)
@@ -343,7 +343,7 @@ def _went_back(seen: _Seen, reason: str) -> Answer:
         State.WENT_BACK,
         f"the history of {seen.logs.uri} was rewritten during the wait: {reason}",
         seen,
-        "somebody rewound, restored or reset it: see that this was meant, then start the wait anew",
+        "somebody rewound, restored or reset it: see that this was meant, then start the wait again",
     )
 
 
@@ -353,6 +353,6 @@ def _crashed(location: Location, crash: Crash, memory: Memory, now: datetime) ->
         State.CRASHED,
         f"{location} has a query that fails: {crash.in_words}",
         seen,
-        "mend what was deployed; `airflow-ckpt explain` says what an error of Spark's means and what to do",
+        "fix what was deployed; `airflow-ckpt explain` says what an error of Spark's means and what to do",
     )
     return replace(answer, progress={**answer.progress, "crash": crash.to_json()})

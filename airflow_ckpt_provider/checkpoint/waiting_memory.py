@@ -1,4 +1,4 @@
-"""What a wait remembers from one look to the next, as plain JSON, so that it survives the process that looked."""
+"""What a wait remembers from one poll to the next, as plain JSON, so that it survives the process that looked."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Memory:
     """The past of one wait. ``Memory()`` is that of a wait which has not begun.
 
     :param started: when the wait began, by our clock.
-    :param base: newest batch committed when it began, -1 for none; ``None`` before the first look.
+    :param base: newest batch committed when it began, -1 for none; ``None`` before the first poll.
     :param committed: newest commit seen.
     :param committed_at: when that commit was written, by the store's clock.
     :param query_id: the query's id, once it was read.
     :param entry: the newest offset log entry whose content is known to be one, with its stamp.
     :param seals: files in ``offsets/`` known to be seals: number, stamp and sentence of each.
-    :param logs: newest logged and newest committed batch of the last look.
-    :param seen: when a look first showed ``logs``, by our clock.
-    :param before: when a look last showed something else.
-    :param looked: when the last look was that succeeded; ``None`` before the first.
+    :param logs: newest logged and newest committed batch of the last poll.
+    :param seen: when a poll first showed ``logs``, by our clock.
+    :param before: when a poll last showed something else.
+    :param looked: when the last poll was that succeeded; ``None`` before the first.
     :param active: when anything in ``state/`` was last written, as far as that was asked.
     :param unchecked: looks since ``metadata`` was read.
     :param failures: looks that failed, one after the other, up to the last one.
@@ -56,8 +56,8 @@ class Memory:
         """How long ago the logs were last written to.
 
         The time of the newest file says so by the store's clock. What was seen by our own clock sets its limits: not
-        less than since a look first showed these logs, not more than since one showed others. So a clock that is wrong
-        can mislead the first look at most.
+        less than since a poll first showed these logs, not more than since one showed others. So a clock that is wrong
+        can mislead the first poll at most.
         """
         least = now - (self.seen or now)
         age = least if newest is None else max(now - newest, least)

@@ -1,4 +1,4 @@
-"""How much time has passed, however long a process or its machine stood still."""
+"""How much time has passed, however long a process or its machine was suspended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 class Clocks:
     """Seconds since a moment, by whichever clock of this host says most.
 
-    ``CLOCK_MONOTONIC`` stands still while a laptop sleeps, and both it and ``CLOCK_BOOTTIME`` may while a virtual machine is
+    ``CLOCK_MONOTONIC`` stops while a laptop sleeps, and both it and ``CLOCK_BOOTTIME`` may while a virtual machine is
     paused; the wall clock is then put right by the hypervisor or by NTP. A wall clock that jumps forward ends a lease too early,
     which costs one attempt; none of the three can make it last longer than the others say.
 

@@ -126,7 +126,7 @@ class EncryptedStore(Store):
         except (InvalidTag, ValueError) as e:
             raise DamagedFileError(
                 f"could not decrypt {path}: it was changed, cut off, or is not of this place",
-                hint="`airflow-ckpt verify --read-data` tells which backups are whole",
+                hint="`airflow-ckpt verify --read-data` shows which backups are whole",
             ) from e
 
     def find(self, path: str) -> StoredFile | None:

@@ -63,7 +63,7 @@ def translated(action: str) -> Iterator[None]:
         if says_no_bucket(e):
             raise storage_error(action, e) from e
         # Some clients tell how long it took and what the server said; whoever compares two complaints wants the same words.
-        raise FileNotFoundError(f"could not {action}: it is not there") from e
+        raise FileNotFoundError(f"could not {action}: it does not exist") from e
     except StorageError:
         raise
     except Exception as e:

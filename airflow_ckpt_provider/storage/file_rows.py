@@ -86,7 +86,7 @@ class FileRows:
             self._starts.append(start)
             number = len(self._starts)
             if 3 * number > 2 * len(self._slots):
-                self._slots = array("I")  # made anew, with room, when the next name is looked for
+                self._slots = array("I")  # made with room, when the next name is looked for
             else:
                 _enter(self._slots, key, number)
         return True
@@ -106,7 +106,7 @@ class FileRows:
         return part
 
     def copied(self) -> FileRows:
-        """The same files once more."""
+        """The same files again."""
         return FileRows(self._prefix, self.each())
 
     def _search(self, key: bytes) -> int | None:

@@ -1,6 +1,6 @@
 """Sets of files by path, as listings find them: as they are while they are few, in little room when they are many.
 
-A checkpoint may have a million files, and a backup looks at several listings of as many; they are held as
+A checkpoint may have a million files, and a backup reads several listings of as many; they are held as
 :class:`~airflow_ckpt_provider.storage.file_rows.FileRows`. Most have some thousands, which fit into memory as they are, and are
 then at hand ten times as fast.
 """
@@ -21,7 +21,7 @@ FEW = 10_000
 class _Plain(dict[str, StoredFile]):
     """Files of one directory as they are, with the methods of :class:`FileRows`.
 
-    Threads may read them while one adds: each look into the dictionary is one step of the interpreter.
+    Threads may read them while one adds: each access to the dictionary is one step of the interpreter.
     """
 
     __slots__ = ()

@@ -100,7 +100,7 @@ class FsspecStore(Store):
             self.copies_within = True
             self.deletes_if_same = self._s3
         # s3fs takes even the size of a file to be read from its listings, and with it a part of a file that has grown.
-        # Emptying the cache before each look is not enough while other threads fill it.
+        # Emptying the cache before each listing is not enough while other threads fill it.
         fs.dircache.use_listings_cache = False
         fs.invalidate_cache()
 
@@ -156,7 +156,7 @@ class FsspecStore(Store):
         """Return one file as a listing shows it now; one request to S3."""
         if self._object_store and not self._s3:  # what they say of one file is not what they list
             return super().find(path)
-        action = f"look at {self._uri(path)}"
+        action = f"read {self._uri(path)}"
         with translated(action):
             self.fs.invalidate_cache()
             try:

@@ -101,7 +101,7 @@ class HdfsStore(Store):
     def find(self, path: str) -> StoredFile | None:
         """Return one file as a listing shows it now."""
         try:
-            answer = self.namenodes.ask(f"look at {self._uri(path)}", "GET", "GETFILESTATUS", _in_hdfs(path))
+            answer = self.namenodes.ask(f"read {self._uri(path)}", "GET", "GETFILESTATUS", _in_hdfs(path))
         except FileNotFoundError:
             return None
         entry = answer["FileStatus"]
@@ -202,7 +202,7 @@ class HdfsStore(Store):
         return fenced
 
     def _entries(self, path: str) -> Sequence[dict[str, Any]] | None:
-        """What a directory holds; ``None`` where there is no such directory."""
+        """What a directory holds; ``None`` if there is no such directory."""
         try:
             answer = self.namenodes.ask(f"list {self._uri(path)}", "GET", "LISTSTATUS", _in_hdfs(path))
         except FileNotFoundError:

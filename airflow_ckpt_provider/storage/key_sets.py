@@ -136,5 +136,5 @@ def data_key_of(location: Location, encryption: Mapping[str, Any], key: bytes) -
         )
     raise RepositoryError(
         f"{location} is encrypted with another key than the one given{why}",
-        hint="find a key of it; `airflow-ckpt key list REPOSITORY` tells which there are, and when they were added",
+        hint="find a key of it; `airflow-ckpt key list REPOSITORY` shows which there are, and when they were added",
     )

@@ -92,7 +92,7 @@ class WrappedKey:
 
     @property
     def id(self) -> str:
-        """What people call it by; it tells nothing of either key."""
+        """What people call it by; it shows nothing of either key."""
         return hashlib.sha256(self.wrapped).hexdigest()[:12]
 
     def unwrapped(self, key: bytes) -> bytes | None:

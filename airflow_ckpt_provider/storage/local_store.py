@@ -95,7 +95,7 @@ class LocalStore(Store):
 
     def find(self, path: str) -> StoredFile | None:
         """Return one file as a listing shows it now."""
-        with _translated(f"look at {path}"):
+        with _translated(f"read {path}"):
             try:
                 status = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -298,7 +298,9 @@ def _flush_directory(path: str) -> None:
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except PermissionError:  # a symbolic link to a place that may not be entered: whoever does is told so, by its name
+    except (
+        PermissionError
+    ):  # a symbolic link to a place that may not be entered: whoever does gets an error that names it
         return True
     except OSError as e:
         if e.errno == errno.ELOOP:  # a symbolic link to itself leads nowhere, as one to a missing place does

@@ -79,7 +79,7 @@ class Location:
         return map(self._relative, self.store.walk(self._absolute(path)))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file, or of one in a pack; ``FileNotFoundError`` where there is none."""
+        """Return the content of a file, or of one in a pack; ``FileNotFoundError`` if there is none."""
         if part := part_of(path):
             return self._read_content(path, part)
         data = self.store.read(self._absolute(path))
@@ -159,12 +159,12 @@ class Location:
         return self.store.read_part(self._absolute(path), start, length)
 
     def find(self, path: str) -> StoredFile | None:
-        """Return one file as a listing shows it now, of a content in a pack the pack; ``None`` where there is none."""
+        """Return one file as a listing shows it now, of a content in a pack the pack; ``None`` if there is none."""
         found = self.store.find(self._absolute(file_of(path)))
         return self._relative(found) if found else None
 
     def size(self, path: str) -> int | None:
-        """Return the bytes of a file, ``None`` where there is none; one listing of its directory."""
+        """Return the bytes of a file, ``None`` if there is none; one listing of its directory."""
         directory, _, name = self._absolute(path).rpartition("/")
         found = (f.size for f in self.store.list(directory).files if f.path.rpartition("/")[2] == name)
         return next(found, None)
@@ -240,7 +240,7 @@ class Location:
         return replace(file, path=self._absolute(file.path))
 
     def _relative(self, file: StoredFile) -> StoredFile:
-        # Not dataclasses.replace: ten thousand of these are a good part of a look at a big checkpoint.
+        # Not dataclasses.replace: ten thousand of these are a good part of a listing of a big checkpoint.
         path = file.path[len(self.root.rstrip("/")) + 1 :]
         return StoredFile(path, file.size, file.identity, file.checksum, file.modified)
 
@@ -281,7 +281,7 @@ def safe_relative(path: object, *, below: str = "") -> str:
         raise ValueError(f"a path is a text, and this is {type(path).__name__}")
     if "\0" in path:
         raise ValueError("it has a zero byte")
-    # The first look is for the many that are fine: a manifest can have a million.
+    # The first check is for the many that are fine: a manifest can have a million.
     if (not path or path[0] in "/." or path[-1] in "/." or "//" in path or "/." in path) and any(
         part in ("", ".", "..") for part in path.split("/")
     ):

@@ -13,7 +13,7 @@ _CREATING = threading.Lock()
 
 
 class MemoryStore(FsspecStore):
-    """fsspec's memory filesystem. By itself it creates a file in two steps, a look and a write."""
+    """fsspec's memory filesystem. By itself it creates a file in two steps, a check and a write."""
 
     creates_if_absent = True
 

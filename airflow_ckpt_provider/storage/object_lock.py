@@ -44,7 +44,7 @@ def why_no_locks(send: Send, bucket: str) -> str | None:
 
 
 def locked_until(send: Send, bucket: str, key: str) -> datetime | None:
-    """Until when an object is locked; ``None``: it is not, or is not there.
+    """Until when an object is locked; ``None``: it is not, or does not exist.
 
     :raises StorageError: the service could not be asked.
     """

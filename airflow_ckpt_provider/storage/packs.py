@@ -9,7 +9,7 @@ The path of a content says all that reading it takes: which file, which part of 
 The name of a pack has the SHA-256 and the bytes of the whole file, so that a listing shows one that is cut off, and
 one read another one under its name. What a pack is like inside: :mod:`~airflow_ckpt_provider.backup.pack_file`.
 
-Contents that a prune has packed anew are found by the records in ``moved/<stream>/``; manifests never change::
+Contents that a prune has repacked are found by the records in ``moved/<stream>/``; manifests never change::
 
     moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}}}
 
@@ -128,7 +128,7 @@ def content_path(pack: str, sha256: str, start: int, length: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where contents are whose packs were packed anew.
+    """Where contents are whose packs were repacked.
 
     :param paths: path of a content -> its new path.
     :param records: path of each record -> what it says; nothing in the place of one whose repack was given up.

@@ -29,7 +29,7 @@ class S3Settings:
     :param endpoint: URL of the service without the bucket, or ``None`` for AWS.
     :param region: region that requests are signed for; at AWS only where to start looking for the bucket's own.
     :param credentials: gives the credentials, or ``None`` for unsigned requests.
-    :param access_key: tells one identity from another; ``None`` where the key changes from time to time.
+    :param access_key: distinguishes one identity from another; ``None`` where the key changes from time to time.
     :param virtual_hosts: the bucket is part of the host's name and not of the path.
     :param verify: check the server's certificate.
     """
@@ -192,7 +192,7 @@ def _has_configuration_file(environment: Mapping[str, str]) -> bool:
 
 
 def _aws_region_of(bucket: str, region: str) -> str:
-    """Ask AWS where a bucket lives: any region answers, to anybody."""
+    """Ask AWS in which region a bucket is: any region answers, to anybody."""
     connection = http.client.HTTPSConnection(f"s3.{region}.amazonaws.com", timeout=10)
     try:
         connection.request("HEAD", f"/{bucket}")

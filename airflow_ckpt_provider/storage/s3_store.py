@@ -31,7 +31,7 @@ _MULTIPART_FROM = 256 * 1024**2
 _PART = 32 * 1024**2
 #: Seconds to connect, without a byte of an answer, and for a whole request.
 _CONNECT, _SILENT, _WHOLE = 5.0, 120.0, 1800.0
-#: obstore would repeat a refused request by itself, while the others go on at full speed: that is for the Pace to do.
+#: obstore would repeat a refused request by itself, while the others continue at full speed: that is for the Pace to do.
 _RETRY: RetryConfig = {"max_retries": 0}
 #: But of an upload in parts only the part is to be repeated, which is what obstore does.
 _RETRY_OF_PARTS: RetryConfig = {"max_retries": 10}
@@ -107,7 +107,7 @@ class S3Store(Store):
 
         def page() -> Any:
             nonlocal stream
-            if stream is None:  # after a refusal it goes on behind what is known
+            if stream is None:  # after a refusal it resumes after the last key received
                 stream = iter(obstore.list(client, prefix or None, offset=last, chunk_size=1000))
             try:
                 return next(stream, None)
@@ -157,7 +157,7 @@ class S3Store(Store):
         bucket, key = _split(path)
         client = self._bucket(bucket)
         try:
-            return _stored_file(bucket, self._ask(f"look at s3://{path}", lambda: obstore.head(client, key)))
+            return _stored_file(bucket, self._ask(f"read s3://{path}", lambda: obstore.head(client, key)))
         except FileNotFoundError:
             return None
 
@@ -297,7 +297,7 @@ class S3Store(Store):
     def copy_new(self, source: StoredFile, target: str) -> None:
         """Copy a file that was listed to one that does not exist yet: one request with both conditions, through s3fs.
 
-        From 5 GiB on a copy is many requests without conditions, after a look at both.
+        From 5 GiB on a copy is many requests without conditions, after a check of both.
         """
         self._beyond().copy_new(source, target)
 

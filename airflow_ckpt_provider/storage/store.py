@@ -29,7 +29,7 @@ class StoredFile:
         :class:`~airflow_ckpt_provider.storage.location.Location`, relative to that location.
     :param size: bytes.
     :param identity: changes whenever the content is replaced: an ETag, a generation, or inode and modification time.
-        ``None`` where the store tells nothing of the kind; the content must then be read to know.
+        ``None`` where the store reports nothing of the kind; the content must then be read to know.
     :param checksum: ``<algorithm>:<hex>`` of the content as the store vouches for it (``etag:…`` for S3), or ``None``.
     :param modified: when it was last written, in UTC, or ``None`` where the store does not say.
     """
@@ -93,7 +93,7 @@ class Store(ABC):
     def walk(self, path: str) -> Iterable[StoredFile]:
         """List all files below ``path``, recursively; one (paged) request on object stores.
 
-        May go on with the listing while it is read, so that a million files need not be in memory twice.
+        May continue with the listing while it is read, so that a million files need not be in memory twice.
         """
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Store(ABC):
         return self.read(path)[start : start + length]
 
     def find(self, path: str) -> StoredFile | None:
-        """Return one file as a listing shows it now; ``None`` where there is none."""
+        """Return one file as a listing shows it now; ``None`` if there is none."""
         directory, _, name = path.rpartition("/")
         return next((f for f in self.list(directory).files if f.path.rpartition("/")[2] == name), None)
 
@@ -197,7 +197,7 @@ class Store(ABC):
     def copy(self, source: str, target: str, size: int) -> None:
         """Copy a file inside the store, to a name that is free: one request. Only called where :attr:`copies_within` is true.
 
-        The source is not compared with anything: whoever calls this looks at what arrived.
+        The source is not compared with anything: whoever calls this checks what arrived.
 
         :param size: bytes of the source, as listed, so that the store need not be asked again.
         :raises FileExistsError: the name is not free. Only where :meth:`copies_if_absent`: elsewhere the file there is written

@@ -39,7 +39,7 @@ CHECKS: tuple[Check, ...] = (
     leftovers.temporary_files,
 )
 _WORST_FIRST = tuple(Severity)
-#: How often a checkpoint that changes while it is looked at is looked at again.
+#: How often a checkpoint that changes while it is read is read again.
 _LOOKS = 5
 
 
@@ -65,7 +65,7 @@ def diagnose(location: Location, *, contents: bool = True) -> tuple[Finding, ...
             stayed = {(f.kind.code, f.path) for f in before}
             if all((f.kind.code, f.path) in stayed for f in findings):
                 return findings
-    log.info("%s changes all the time: only what was found at every look is reported", location)
+    log.info("%s changes all the time: only what was found each time is reported", location)
     return findings or ()
 
 
@@ -76,11 +76,11 @@ def check(seen: Examination) -> tuple[Finding, ...]:
 
 
 def _look(tree: Tree, contents: bool) -> tuple[Finding, ...] | None:
-    """What one look finds; ``None`` where a file vanished under it."""
+    """What one examination finds; ``None`` where a file vanished under it."""
     try:
         return check(examine(tree, contents=contents))
     except FileNotFoundError as e:
-        log.debug("%s vanished while it was looked at: %s", tree.location, e)
+        log.debug("%s vanished while it was read: %s", tree.location, e)
         return None
 
 

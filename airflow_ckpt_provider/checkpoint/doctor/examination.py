@@ -1,4 +1,4 @@
-"""What the checks look at: one sweep of listings, and the log entries read from it."""
+"""What the checks read: one sweep of listings, and the log entries read from it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def examine(tree: Tree, *, contents: bool = True) -> Examination:
 
     :param tree: its files.
     :param contents: whether state files may be read to look for damage.
-    :raises FileNotFoundError: a file vanished since it was listed: look again.
+    :raises FileNotFoundError: a file vanished since it was listed: list again.
     """
     logged, seal = _without_seal(tree, tree.batches(OFFSETS))
     committed = tree.batches(COMMITS)

@@ -19,7 +19,7 @@ OFFSETS_HOLE = FindingKind(
     "OFFSETS-HOLE",
     Severity.WARNING,
     "Entries are missing between older ones in `offsets/`, though the query is synchronous.",
-    "Starts: it reads only the newest entry and the one before. Nobody can go back to a batch beside the hole.",
+    "Starts: it reads only the newest entry and the one before. No rewind can reach a batch beside the hole.",
     "Fetch the entries from a backup (`--repair --repository`), or let them grow old: Spark purges them in time.",
 )
 OFFSETS_NO_PREVIOUS = FindingKind(
@@ -27,7 +27,7 @@ OFFSETS_NO_PREVIOUS = FindingKind(
     Severity.ERROR,
     "The entry before the newest one in `offsets/` is missing.",
     "Fails at every start: `batch N doesn't exist`.",
-    "Fetch it from a backup, which loses nothing; else `--repair` goes back to the newest batch that has both entries.",
+    "Fetch it from a backup, which loses nothing; else `--repair` cuts back to the newest batch that has both entries.",
 )
 COMMITS_BEYOND_OFFSETS = FindingKind(
     "COMMITS-BEYOND-OFFSETS",
@@ -43,7 +43,7 @@ BATCHES_SKIPPED = FindingKind(
     "Several logged batches have no commit: commits were deleted or lost.",
     "Runs only the newest logged batch again. Those between it and the newest commit are never run; it logs a warning at most. "
     "With state checkpoint format 2 it fails instead: `CANNOT_LOAD_STATE_STORE.*`.",
-    "`--repair` goes back to the newest commit, so that all of them run; the first with exactly the offsets it had.",
+    "`--repair` cuts back to the newest commit, so that all of them run; the first with exactly the offsets it had.",
 )
 QUERY_ID_MISSING = FindingKind(
     "QUERY-ID-MISSING",
@@ -66,13 +66,13 @@ STATE_INCOMPLETE = FindingKind(
     "The state that the next batch reads cannot be put together: a delta, changelog, snapshot, table file or schema file is "
     "missing or damaged.",
     "Fails in the next batch: `CANNOT_LOAD_STATE_STORE.*`, with every restart.",
-    "Fetch the file from a backup, which loses nothing; else `--repair` goes back to the newest batch whose state is whole.",
+    "Fetch the file from a backup, which loses nothing; else `--repair` cuts back to the newest batch whose state is whole.",
 )
 STATE_STALE_VERSIONS = FindingKind(
     "STATE-STALE-VERSIONS",
     Severity.SILENT,
-    "There are state files of versions that no logged batch can have written: somebody went back without removing them.",
-    "Loads a stale snapshot as soon as it gets to its version and starts anew: wrong results, no error.",
+    "There are state files of versions that no logged batch can have written: somebody rewound without removing them.",
+    "Loads a stale snapshot as soon as it gets to its version and starts from the beginning: wrong results, no error.",
     "`--repair` deletes them. A query that has run since may hold wrong state already: compare its results.",
 )
 SNAPSHOT_DAMAGED = FindingKind(
@@ -95,7 +95,7 @@ SOURCE_LOG_INCOMPLETE = FindingKind(
     Severity.ERROR,
     "The log of a file source (`sources/<n>/`) is missing, or does not reach as far as the offsets.",
     "Fails at every start (`batch N doesn't exist`), or takes files for new that were read before.",
-    "Fetch it from a backup, which loses nothing; else `--repair` goes back to the newest batch that it covers.",
+    "Fetch it from a backup, which loses nothing; else `--repair` cuts back to the newest batch that it covers.",
 )
 STATE_WITHOUT_LOGS = FindingKind(
     "STATE-WITHOUT-LOGS",
@@ -131,7 +131,7 @@ STATE_FOREIGN_PATHS = FindingKind(
 TWO_WRITERS = FindingKind(
     "TWO-WRITERS",
     Severity.SILENT,
-    "The logs cannot come from one query: time, watermark or offsets go back, or sources or pinned settings change from one "
+    "The logs cannot come from one query: time, watermark or offsets decrease, or sources or pinned settings change from one "
     "batch to the next.",
     "Believes the newest files, wherever they come from: rows are skipped or repeated, state is of the other query. It says "
     "nothing.",

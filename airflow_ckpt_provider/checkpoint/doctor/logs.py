@@ -27,7 +27,7 @@ def torn_files(seen: Examination) -> Iterator[Finding]:
                 path,
                 error.message,
                 batch,
-                effect="Starts: it does not read this older entry. Nobody can go back to this batch.",
+                effect="Starts: it does not read this older entry. No rewind can reach this batch.",
                 remedy="Fetch the file from a backup, or let it grow old: Spark purges it in time.",
                 level=Severity.WARNING,
             )

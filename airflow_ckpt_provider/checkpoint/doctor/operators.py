@@ -90,7 +90,7 @@ def names_place(uri: str, location: Location) -> bool:
     """
     match = _PLACE.fullmatch(uri)
     if match is None:
-        return True  # not a name that tells a place
+        return True  # not a name that shows a place
     protocol = _protocol(uri)
     path = match["path"]
     if protocol != location.store.protocol:

@@ -64,6 +64,6 @@ def _leftovers(seen: Examination, entry: OffsetEntry) -> Iterator[Finding]:
                 entry.batch_id,
                 {"entries": len(ids)},
                 effect="Takes the files of all of them in one batch, whatever maxFilesPerTrigger says. None is lost.",
-                remedy="Harmless for most queries. `--repair` removes them where it goes back to an older batch.",
+                remedy="Harmless for most queries. `--repair` removes them where it cuts back to an older batch.",
                 level=Severity.WARNING,
             )

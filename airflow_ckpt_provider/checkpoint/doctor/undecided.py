@@ -55,7 +55,7 @@ def undecided(location: Location) -> tuple[Undecided, ...]:
     """Gaps in ``offsets/`` that are legal or damage. Two listings, at most three small reads, and one listing of ``state/``.
 
     :param location: the checkpoint.
-    :return: empty where no entry is missing, where the findings say that it was lost, and where the logs cannot be read, which
+    :return: empty without an entry missing, where the findings say that it was lost, and where the logs cannot be read, which
         the findings say too.
     :raises NotACheckpointError: there is no checkpoint.
     """
@@ -74,7 +74,7 @@ def undecided(location: Location) -> tuple[Undecided, ...]:
     otherwise = (
         f"any other query fails at every start with `batch {latest - 1} doesn't exist`"
         if latest - 1 in missing
-        else "any other query starts, and nobody can go back to a batch beside the gap"
+        else "any other query starts, and no rewind can reach a batch beside the gap"
     )
     named = ", ".join(map(str, missing[:_SHOWN])) + (", …" if len(missing) > _SHOWN else "")
     return (

@@ -1,4 +1,4 @@
-"""Check for files of two queries in one directory: things that cannot change, or cannot go back, within one query."""
+"""Check for files of two queries in one directory: things that cannot change, or cannot decrease, within one query."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def _offset_sign(was: Offset, now: Offset) -> str | None:
     if was.kind != now.kind and "unknown" not in (was.kind, now.kind):
         return f"changes from {was.kind} to {now.kind}"
     if isinstance(was, FileOffset) and isinstance(now, FileOffset) and now.log_offset < was.log_offset:
-        return f"goes back from log id {was.log_offset} to {now.log_offset}"
+        return f"decreases from log id {was.log_offset} to {now.log_offset}"
     if isinstance(was, DeltaOffset) and isinstance(now, DeltaOffset):
         if was.table_id != now.table_id:
             return f"changes from table {was.table_id} to {now.table_id}"
         if (now.table_version, now.index) < (was.table_version, was.index):
-            return f"goes back from table version {was.table_version} to {now.table_version}"
+            return f"decreases from table version {was.table_version} to {now.table_version}"
     return None

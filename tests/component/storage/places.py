@@ -25,7 +25,7 @@ from tests.s3_server import S3Server
 _WITHOUT = {
     "exclusive": "The store looks for a file and then writes it: of two that create it at once, both may succeed.",
     "copies": "The store cannot copy a file by itself: whoever copies one reads and writes it.",
-    "compares": "The store looks at a file and then changes it: what somebody writes in between may be lost.",
+    "compares": "The store reads a file and then changes it: what somebody writes in between may be lost.",
     "identity": "The store gives files no identity: one that is written again with the same size may look the same.",
     "steady": "The store replaces a file in two steps: readers may find none in between.",
     "fresh": "The store shows late what another client has written: it keeps sizes and times for a while.",

@@ -188,7 +188,7 @@ class TestFilesystem:
             return {"access_key": f"k{made}", "secret_key": "s", "token": "t", "expiry_time": expiry.isoformat()}
 
         session = AioSession()
-        # Each is older than botocore likes them to be, so that each look makes a new one.
+        # Each is older than botocore likes them to be, so that each poll makes a new one.
         session._credentials = AioRefreshableCredentials(
             "k0",
             "s",

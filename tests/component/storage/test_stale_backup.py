@@ -1,4 +1,4 @@
-"""A backup that stood still while another one took over cannot change what that one lists: on a real S3 server."""
+"""A backup that was suspended while another one took over cannot change what that one lists: on a real S3 server."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_it_cannot_change_an_object_that_another_manifest_lists(
     stays_whole: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has chosen the name of an object and stands still before it copies. Another backup copies to that name and lists it;
+    """It has chosen the name of an object and is suspended before it copies. Another backup copies to that name and lists it;
     then the file is written again. Woken up, the first one copies the new content to the old name.
     """
     service(monkeypatch)

@@ -208,7 +208,7 @@ class TestNeverAgain:
         assert "asked again for " in e.value.message
         assert e.value.hint is not None
         assert "run the same command again" in e.value.hint
-        assert by_kind(requests)["COPY"] < 64 + 64, "all threads went on in vain"
+        assert by_kind(requests)["COPY"] < 64 + 64, "all threads continued in vain"
         gate.refuse = None
         assert repository.backup_ids("orders") == ()
         assert verify_backup(repository, create_backup(checkpoint, repository).manifest).ok

@@ -20,7 +20,7 @@ Before = Callable[[str, str], None]
 
 
 class Killed(BaseException):
-    """The process is dead. Not an ``Exception``, so that no handler in the code under test can go on."""
+    """The process is dead. Not an ``Exception``, so that no handler in the code under test can continue."""
 
 
 class WatchedStore(Store):

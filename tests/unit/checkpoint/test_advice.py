@@ -255,7 +255,7 @@ def test_state_that_grows_while_the_watermark_stands(place: Location):
         ({3: 100_000, 9: 104_000}, (0, 0)),  # less than a tenth
         ({3: 10, 9: 900}, (0, 0)),  # a small state
         ({3: 60_000, 9: 10_000}, (0, 0)),  # it shrinks
-        ({9: 60_000}, (0, 0)),  # one snapshot tells nothing
+        ({9: 60_000}, (0, 0)),  # one snapshot shows nothing
         ({3: -1, 9: -1}, (0, 0)),  # Spark did not count, and the tables are alike
     ],
 )

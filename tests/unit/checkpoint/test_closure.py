@@ -1,4 +1,4 @@
-"""closure: the smallest set of files to go on from, over all parts of a checkpoint."""
+"""closure: the smallest set of files to continue from, over all parts of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One function judges every look: done, waiting, stuck, went back."""
+"""One function judges every poll: done, waiting, stuck, was rewound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wait_for(kind: str = "drained", value: int | None = None, **more: Any) -> Wa
 
 
 class Watch:
-    """Looks again and again; the memory goes through JSON each time, as between two processes."""
+    """Reads again and again; the memory goes through JSON each time, as between two processes."""
 
     def __init__(self, stream: Stream, wait: Wait, memory: Memory | None = None) -> None:
         self.location, self.store = watched(stream.location)
@@ -147,7 +147,7 @@ def test_a_new_batch_begins_the_quiet_anew() -> None:
 
 
 def test_a_clock_ahead_of_the_stores_does_not_cut_the_quiet_short() -> None:
-    """By an hour here. What was not there at the look before is not older than that look."""
+    """By an hour here. What did not exist at the look before is not older than that look."""
     stream = Stream().start().ran(range(3)).log(3)
     watch = Watch(stream, wait_for(quiet_for=timedelta(minutes=5), stuck_after=None))
     assert watch.states(63) == ["waiting"]
@@ -233,7 +233,7 @@ def test_commits_ahead_of_offsets() -> None:
     assert one_look(stream, wait_for("max_gap", 0), at(5)).state is State.WAITING
 
 
-# --- went back ---
+# --- was rewound ---
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The doctor: every pattern of damage is found and named, and nothing that is whole is complained of.
 
-What Spark does about each, and that a repair mends it, is shown in ``tests/integration/test_doctor_against_spark.py``.
+What Spark does about each, and that a repair fixes it, is shown in ``tests/integration/test_doctor_against_spark.py``.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def test_no_commits_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda e: e.replace(b'"logOffset":5', b'"logOffset":2'), "goes back from log id 4 to 2"),
+        (lambda e: e.replace(b'"logOffset":5', b'"logOffset":2'), "decreases from log id 4 to 2"),
         (lambda e: e + b'\n{"logOffset":5}', "it has 2 sources, batch 4 has 1"),
         (
             lambda e: e.replace(b'codec":"lz4"', b'codec":"zstd"'),
@@ -262,7 +262,7 @@ def test_reads_only(place: Location) -> None:
 
 
 def test_what_passes_while_the_stream_runs_is_no_finding(place: Location) -> None:
-    """At the first look the newest state is not listed yet, at the second it is."""
+    """At the first poll the newest state is not listed yet, at the second it is."""
     files = dict(sample("4.0.0", "hdfs_agg").files)
     late = {path: files.pop(path) for path in ("state/0/0/6.delta", "state/0/1/6.delta")}
     for path, content in files.items():

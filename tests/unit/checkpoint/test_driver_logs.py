@@ -90,7 +90,7 @@ class TestCrash:
 
     def test_by_the_times_alone(self, driver: Driver) -> None:
         since = DriverMark(NOW)
-        driver.ended("old", minutes=5).ended("begin not told", minutes=6)
+        driver.ended("old", minutes=5).ended("begin not reported", minutes=6)
         assert driver.crash(since) is None
         driver.tell("started", "new", minutes=7).ended("new", minutes=7)
         assert driver.crash(since) is not None

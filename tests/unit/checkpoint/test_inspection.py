@@ -90,7 +90,7 @@ def test_nothing_is_written(place: Location) -> None:
 
 
 def test_a_stream_that_moves_on_meanwhile(place: Location) -> None:
-    """Between the look at the logs and the look at the files a batch is done and old entries are purged."""
+    """Between the read the logs and the read the files a batch is done and old entries are purged."""
     plant(place, rocksdb_aggregation(4))
 
     def go_on(operation: str, path: str) -> None:

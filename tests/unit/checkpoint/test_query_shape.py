@@ -1,4 +1,4 @@
-"""What a checkpoint tells of its query, on samples of real Sparks."""
+"""What a checkpoint shows of its query, on samples of real Sparks."""
 
 from __future__ import annotations
 

@@ -106,14 +106,14 @@ TABLE = [
     Row(
         "async gaps, all committed", [0, 3, 6], [0, 3, 6], 7, False, ["60"], [], 6500, Verdict.UNKNOWN,
         (
-            "offsets/5 is missing, Spark reads it at its start: legal with async progress tracking, which goes on from "
+            "offsets/5 is missing, Spark reads it at its start: legal with async progress tracking, which continues from "
             "offsets/3; any other query fails with `batch 5 doesn't exist`",
         ),
     ),
     Row(
         "async gaps, newest not committed", [0, 3, 6], [0, 3], 6, True, ["30"], ["60"], 6000, Verdict.UNKNOWN,
         (
-            "offsets/5 is missing, Spark reads it at its start: legal with async progress tracking, which goes on from "
+            "offsets/5 is missing, Spark reads it at its start: legal with async progress tracking, which continues from "
             "offsets/3; any other query fails with `batch 5 doesn't exist`",
         ),
     ),

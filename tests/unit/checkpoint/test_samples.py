@@ -264,9 +264,9 @@ def test_a_closure_alone_is_read_as_the_whole(checkpoint: Checkpoint, version: s
         assert resume == checkpoint.resume_point()
 
 
-#: Spark does without, and so do we: checksums, and what it writes again (a schema tells us the partitions, though).
+#: Spark does without, and so do we: checksums, and what it writes again (a schema shows us the partitions, though).
 OPTIONAL = re.compile(r".*\.crc|.*/_metadata/(metadata|schema)")
-#: Of these sources nothing but their log itself tells that they keep one, and continuous mode reads one offsets file.
+#: Of these sources nothing but their log itself shows that they keep one, and continuous mode reads one offsets file.
 UNTOLD = {"rate_to_console": "sources/0/0", "rate_async_progress": "sources/0/0", "rate_continuous": "offsets/.*"}
 
 

@@ -1,4 +1,4 @@
-"""source_offsets: what is typed, what is kept to the letter."""
+"""source_offsets: what is typed, what is kept byte for byte."""
 
 from __future__ import annotations
 

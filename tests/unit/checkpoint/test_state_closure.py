@@ -238,6 +238,6 @@ def test_an_unknown_provider_is_refused(place: Location, provider: str) -> None:
     with pytest.raises(RefusedError) as error:
         needed(place, ["1.delta"], 1, provider=provider)
     assert error.value.message == (
-        f"{STORE}: the state store provider {provider} is not known here, so its files cannot be told apart"
+        f"{STORE}: the state store provider {provider} is not known here, so its files cannot be distinguished"
     )
     assert error.value.hint == "stop the query and copy the whole checkpoint, or report the provider"

@@ -12,7 +12,7 @@ from tests.unit.checkpoint.stores import watched
 
 
 class ListingCounter(LocalStore):
-    """Counts the looks at each directory, which a walk of a local disk consists of."""
+    """Counts the reads each directory, which a walk of a local disk consists of."""
 
     def __init__(self) -> None:
         self.listed: list[str] = []
@@ -69,7 +69,7 @@ def test_a_file_is_read_once_while_it_stays_the_same(place: Location) -> None:
 
 
 def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
-    """Same name, same size: only the identity tells."""
+    """Same name, same size: only the identity shows."""
     location = Location(LocalStore(), str(tmp_path))
     location.replace("a", b"1")
     first = Tree.of(location)
