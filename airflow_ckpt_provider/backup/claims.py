@@ -104,7 +104,7 @@ class Claim:
 
 
 def _given_up() -> BackupRunningError:
-    """Make the error of a backup that took so long, or stood still so long, that a prune took it for dead."""
+    """Make the error of a backup that took so long, or was suspended so long, that a prune took it for dead."""
     return BackupRunningError(
         "a prune has given this backup up: it had shown no end for too long, and what it copied may be deleted",
         hint="run it again; where backups take that long, give the prune a longer --abandoned-after",
@@ -115,7 +115,7 @@ def _given_up() -> BackupRunningError:
 def claimed(
     repository: Location, name: str, *, what: str, made_by: str, guarded: Location | None = None
 ) -> Iterator[Claim]:
-    """Claim a stream's objects for the time of a ``with`` block. Take it before looking at marks, manifests and objects.
+    """Claim a stream's objects for the time of a ``with`` block. Take it before you read marks, manifests and objects.
 
     :param what: ``backup``, ``restore``, ``copy`` or ``repair``, for whoever waits.
     :param made_by: the run or user at work.
@@ -189,7 +189,7 @@ class OpenClaim:
 def open_claims(repository: Repository, name: str, *, finished: Collection[str] = ()) -> list[OpenClaim]:
     """Claims of those who may still write a manifest, or read objects.
 
-    :param finished: ids of claims whose manifests are known to be there, which need not be looked at.
+    :param finished: ids of claims whose manifests are known to be there, which need no check.
     """
     listed = {file.path.rpartition("/")[2]: file for file in repository.location.list(f"claims/{name}").files}
     found = []
@@ -257,7 +257,7 @@ def give_up(repository: Repository, claim: OpenClaim) -> None:
 def tidy_claims(repository: Repository, name: str, *, finished: Collection[str]) -> None:
     """Delete claims that nobody has to know of any more.
 
-    The end of one that was given up stays for ever: it is what keeps its process from going on.
+    The end of one that was given up stays for ever: it is what keeps its process from continuing.
     """
     place = repository.location
     listed = {file.path.rpartition("/")[2] for file in place.list(f"claims/{name}").files}

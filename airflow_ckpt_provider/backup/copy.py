@@ -2,7 +2,7 @@
 
 Every content is compared with its hash on the way. A copy has the id, the time and all else of its original, and is as whole
 as a backup that was taken there; only its objects may have other names. What the target holds already is not read again at the
-source, so a copy that was stopped goes on where it was.
+source, so a copy that was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def copy_backups(
     :raises RefusedError: both are the same repository; the target has another backup under the same id, or another stream under
         the same name.
     :raises DamagedBackupError: an object is not what was backed up; this backup is not copied, those before are.
-    :raises StorageError: reading or writing failed; the same command again goes on.
+    :raises StorageError: reading or writing failed; the same command again continues.
     """
     if source.repository_id == target.repository_id and source.location.uri == target.location.uri:
         raise RefusedError(f"{source.location} would be copied to itself", hint="give another target")
@@ -197,13 +197,13 @@ def _copy_one(objects: Objects, entry: FileEntry, read: Callable[[], bytes]) -> 
         raise DamagedBackupError(
             f"{entry.path}: its object {entry.object} is missing",
             findings=(entry.object,),
-            hint="`airflow-ckpt check` tells which backups are whole",
+            hint="`airflow-ckpt check` shows which backups are whole",
         ) from None
     if damage := content_damage(entry, content):
         raise DamagedBackupError(
             damage.message,
             findings=(damage.message,),
-            hint="`airflow-ckpt verify --read-data` tells which backups are whole",
+            hint="`airflow-ckpt verify --read-data` shows which backups are whole",
         )
     stored = objects.write(file, content)
     return replace(stored.entry, batches=entry.batches)

@@ -2,7 +2,7 @@
 
 Pin the newest committed batch N, resolve its closure, copy what the repository lacks, look whether history was rewritten
 meanwhile, write the manifest. Spark's maintenance deletes and replaces files all the time: when one is gone, resolve
-again and go on with what is copied already. Killed at any moment, this leaves objects that no manifest lists; the next
+again and continue with what is copied already. Killed at any moment, this leaves objects that no manifest lists; the next
 run uses them. How a backup and a prune keep out of each other's way: :mod:`~airflow_ckpt_provider.backup.claims`.
 """
 
@@ -60,7 +60,7 @@ from airflow_ckpt_provider.storage.packs import Moved, read_moved
 
 log = logging.getLogger(__name__)
 
-#: How often a moving checkpoint is looked at again before we give up.
+#: How often a moving checkpoint is read again before we give up.
 _LOOKS = 30
 #: The same complaint this often in a row about the same newest batch is damage; seconds between such looks.
 _SAME_COMPLAINTS = 2
@@ -152,7 +152,7 @@ def create_backup(
     :param restorable_batches: how many of the newest committed batches can be restored from it.
     :param workers: requests under way at once.
     :param on_progress: called after each file.
-    :param observe: asked for what tells the live sources of the pinned batch from others of the same name; it goes into
+    :param observe: asked for what distinguishes the live sources of the pinned batch from others of the same name; it goes into
         the manifest. It may not answer: the backup is taken all the same.
     :param engine: who carries out the copies; by default ``workers`` threads of this process.
     :param skip_if_unchanged: take none where nothing was committed since the newest one, and return that one: see
@@ -166,9 +166,9 @@ def create_backup(
     :raises RefusedError: nothing was committed yet; the name cannot be one; the repository lies inside the checkpoint or
         the checkpoint inside the repository; backups here cannot be made immutable.
     :raises BackupRunningError: another backup of this stream is running.
-    :raises LeaseLostError: this process stood still, or could not reach the repository, for so long that another backup may have
-        begun; run again, it uses what was copied.
-    :raises MissingFileError: a file that Spark needs is not there, and the checkpoint does not move: it is damaged.
+    :raises LeaseLostError: this process was suspended, or could not reach the repository, for so long that another
+        backup may have begun; run again, it uses what was copied.
+    :raises MissingFileError: a file that Spark needs is missing, and the checkpoint does not move: it is damaged.
     :raises UnreadableLogError: a log file cannot be parsed.
     :raises HistoryRewrittenError: the checkpoint was rewound or replaced meanwhile, again and again.
     :raises StorageError: reading or writing failed.
@@ -246,7 +246,7 @@ class _Request:
 def _backed_up(
     checkpoint: Checkpoint, repository: Repository, name: str, query_id: str | None, request: _Request
 ) -> tuple[Manifest, tuple[int, ...], datetime | None]:
-    """Take a backup under a name: its manifest, the sizes of what was not there before, and until when it is locked."""
+    """Take a backup under a name: its manifest, the sizes of what did not exist before, and until when it is locked."""
     _check_length(repository, name)
     place, by = repository.location, request.made_by
     with (
@@ -264,7 +264,7 @@ def _backed_up(
 def _taken(
     checkpoint: Checkpoint, repository: Repository, name: str, query_id: str | None, request: _Request
 ) -> tuple[Manifest, tuple[int, ...], frozenset[str]]:
-    """Copy what is needed: the manifest to write, sizes of what was not there before, ids that the backup cannot have.
+    """Copy what is needed: the manifest to write, sizes of what did not exist before, ids that the backup cannot have.
 
     :param query_id: the query's id as it was read before; ``None``: ``metadata`` is missing.
     """
@@ -338,7 +338,7 @@ def _may_continue(newest: Manifest | None, checkpoint: Checkpoint, query_id: str
 
 def _nothing_committed(checkpoint: Checkpoint) -> NotACheckpointError:
     return NotACheckpointError(
-        f"{checkpoint.location} has no committed batch yet: there is nothing to go back to",
+        f"{checkpoint.location} has no committed batch yet: there is nothing to restore",
         hint="wait until the stream has committed its first batch",
     )
 
@@ -358,7 +358,7 @@ def _objects(repository: Repository, name: str) -> tuple[Objects, Manifest | Non
     The claim has been written.
     """
     place = repository.location
-    marks = read_marks(place, name)  # before anything is looked at that they may name
+    marks = read_marks(place, name)  # before anything is read that they may name
     (listed, moved), ((newest, taken), known) = side_by_side(
         lambda: side_by_side(
             lambda: list_objects(place, name), lambda: read_moved(place, name) if repository.packs else Moved()
@@ -405,9 +405,9 @@ def _copy(
     engine: Engine,
     on_progress: OnProgress | None,
 ) -> tuple[Tree, list[Closure], Sequence[FileEntry], tuple[int, ...]]:
-    """Resolve and copy until one look at the checkpoint could be copied whole; see :func:`_store` for the last two.
+    """Resolve and copy until one listing of the checkpoint could be copied whole; see :func:`_store` for the last two.
 
-    :param seen: the first look.
+    :param seen: the first listing.
     """
     before: int | None = None
     complaint: Exception | None = None
@@ -420,7 +420,7 @@ def _copy(
             _check_history(checkpoint.location, tree, pinned)
             return tree, closures, files, copied
         except (MissingFileError, UnreadableLogError, FileNotFoundError, HistoryRewrittenError, RefusedError) as e:
-            # The same complaint about a checkpoint that stands still is damage, not movement.
+            # The same complaint about a checkpoint that does not change is damage, not movement.
             same = same + 1 if pinned == before and str(e) == str(complaint) else 0
             if same == _SAME_COMPLAINTS:
                 raise _as_damage(e) from e

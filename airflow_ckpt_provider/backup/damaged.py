@@ -5,7 +5,7 @@ list one, an expire gives those no place, a check names them::
 
     damaged/<name>/<nnnnnn>.json    all that is known to be damaged, as of this record
 
-The newest record counts, and says everything: one listing, and one read unless its size tells that nothing is damaged. A record
+The newest record counts, and says everything: one listing, and one read unless its size shows that nothing is damaged. A record
 is written where something has changed, under the next number and only if that is free, so two at once both add what they found.
 An object leaves it when it was read again, after its damage was known, and was whole; or when it is deleted and no backup lists
 it any more.
@@ -90,7 +90,7 @@ class Damaged:
 class DamagedObjects:
     """What is known to be damaged of a stream.
 
-    :param number: of the newest record; 0 where there is none.
+    :param number: of the newest record; 0 if there is none.
     :param objects: path in the repository -> what is known. A manifest that does not list all that a restore needs is among
         them by its own path.
     """
@@ -101,7 +101,7 @@ class DamagedObjects:
     def of(self, manifest: Manifest) -> dict[str, Damage]:
         """What is known to be damaged of a backup, by the path in the checkpoint.
 
-        Where nothing of the stream is damaged its files are not looked at, for that may take another read.
+        Where nothing of the stream is damaged its files are not read, for that may take another read.
         """
         if not self.objects:
             return {}
@@ -164,7 +164,7 @@ def learn_damaged(
 
     :param damaged: path in the repository -> problem.
     :param whole: paths of objects that were read and are whole, or that nobody needs to be whole any more.
-    :param since: number of the record that was the newest before anything was looked at: what was found damaged after that
+    :param since: number of the record that was the newest before anything was read: what was found damaged after that
         stays damaged.
     :raises StorageError: these credentials may not write.
     """

@@ -73,7 +73,7 @@ def is_whole(repository: Repository, entry: FileEntry) -> bool:
 
 
 def suspects(repository: Repository, claims: Mapping[Claim, tuple[FileEntry, list[str]]]) -> tuple[str, ...]:
-    """Ids of the backups whose manifests are wrong about a disputed object; all that list it where that cannot be told."""
+    """Ids of the backups whose manifests are wrong about a disputed object; all that list it where that cannot be determined."""
     entries = [entry for entry, _ in claims.values()]
     proven = partial(is_whole, repository)
     wrong = [ids for entry, ids in claims.values() if is_manifest_wrong(entry, entries, proven) and not proven(entry)]

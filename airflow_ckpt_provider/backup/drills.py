@@ -56,12 +56,13 @@ def record_drill(repository: Repository, report: dict[str, Any]) -> Drill:
 
     :param repository: the repository of the backup.
     :param report: the report of the rehearsal, see ``Rehearsal.to_json``.
-    :raises RefusedError: the report does not say that the code went on from the backup.
+    :raises RefusedError: the report does not say that the code continued from the backup.
     """
     name, backup_id = str(report.get("name") or ""), str(report.get("backup_id") or "")
     if not (name and backup_id and report.get("starts")):
         raise RefusedError(
-            "the report proves nothing: no code went on from a backup", hint="record only a rehearsal that ran batches"
+            "the report proves nothing: no code continued from a backup",
+            hint="record only a rehearsal that ran batches",
         )
     if "/" in backup_id:
         raise RefusedError(

@@ -25,12 +25,12 @@ class Engine(Protocol):
     def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
         """See to it that the repository holds the contents of a checkpoint's files.
 
-        :param tree: the look at the checkpoint in which the files were found.
+        :param tree: the listing of the checkpoint in which the files were found.
         :param objects: the objects of the stream.
-        :param files: what no earlier backup holds, as far as can be told without reading.
+        :param files: what no earlier backup holds, as far as can be determined without reading.
         :param take: to be given what became of each file, in their order, by one thread at a time.
-        :param done: to be told of each file as soon as it is stored, from any thread.
-        :raises FileNotFoundError: a file is gone or was replaced; what is copied already is found by the next look.
+        :param done: called with each file as soon as it is stored, from any thread.
+        :raises FileNotFoundError: a file is gone or was replaced; what is copied already is found by the next listing.
         :raises StorageError: reading or writing failed.
         """
         ...
@@ -57,7 +57,7 @@ class Threads:
 
 
 class TooMuchForThreadsError(CkptError):
-    """There is more to copy than one process was told to; nothing was copied.
+    """There is more to copy than one process may copy; nothing was copied.
 
     :param files: files to copy.
     :param size: their bytes.
@@ -66,7 +66,7 @@ class TooMuchForThreadsError(CkptError):
     def __init__(self, files: int, size: int) -> None:
         self.files, self.size = files, size
         super().__init__(
-            f"{files} files, {size} bytes are to be copied, which is more than this process was told to",
+            f"{files} files, {size} bytes are to be copied, which is more than this process may copy",
             hint="take this backup on Spark (jobs/copy_closure.py)",
         )
 

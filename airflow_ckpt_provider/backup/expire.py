@@ -1,6 +1,6 @@
 """Carrying an expire out: manifests go, objects stay until a prune.
 
-Stopped anywhere, the backups that are left are all whole, and the same command again goes on. A hold set while this runs
+Stopped anywhere, the backups that are left are all whole, and the same command again continues. A hold set while this runs
 counts: both write the next number of the same row of notes, and only one can. So does another expire: see :class:`_Expire`. The
 notes are read again before each deletion, for somebody may have taken this expire for dead.
 """
@@ -62,7 +62,7 @@ def apply_expire(repository: Repository, plan: ExpirePlan, *, made_by: str = "",
     :param reason: why, for the audit record.
     :raises RefusedError: no whole backup of a stream would be left: what would stay was found damaged or removed since the plan
         was made, or another expire removes it. Nothing of that stream is removed, or nothing more.
-    :raises StorageError: reading or writing failed; the same command again goes on.
+    :raises StorageError: reading or writing failed; the same command again continues.
     """
     names = list(dict.fromkeys(d.backup.name for d in plan.going))
     for name in names:
@@ -112,7 +112,7 @@ class _Expire:
         """Remove the backups of one name that the plan removes.
 
         Each expire first says of all of it that it goes, and then sees that a whole backup stays of which nobody says that. Of
-        two that would remove what the other one keeps, at least the one that looks last sees the other's word. It looks again
+        two that would remove what the other one keeps, at least the one that looks last sees the other's word. It reads again
         before each deletion.
         """
         repository = self.repository
@@ -176,7 +176,7 @@ class _Expire:
         return now is not None and now.event is HoldEvent.GOING and self.plan_id in now.expires
 
     def _take_back(self, name: str, backup_id: str) -> None:
-        """Take back that a backup goes. Where other expires say it too, it goes on to say so of them."""
+        """Remove the note that a backup is being removed. Where other expires say it too, it continues to say so of them."""
         while (now := hold_of(self.repository, name, backup_id)) and self._says(now):
             others = tuple(each for each in now.expires if each != self.plan_id)
             event = HoldEvent.GOING if others else HoldEvent.RELEASED

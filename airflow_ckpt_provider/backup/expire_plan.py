@@ -6,7 +6,7 @@ restored and ran on; those that Object Lock protects; the newest whose sources s
 backup of a restore that has not ended; and whatever is dated in the future, for somebody's clock is wrong there. Future ones
 take no place in the rules either, or a clock that once went ahead would push all good backups out.
 
-Nor do backups that are known to be damaged: the rules are applied to the others as if these were not there. What they would keep
+Nor do backups that are known to be damaged: the rules are applied to the others as if these did not exist. What they would keep
 were it whole stays as well, for it may be repaired; it keeps no other one from staying. An expire after which no whole backup of
 a stream would be left is refused.
 """
@@ -131,7 +131,7 @@ class ExpirePlan:
         if not going:
             return ()
         return (
-            "look at holds and at what stays again: a hold that was set meanwhile counts, and a whole backup has to stay",
+            "read holds and what stays again: a hold that was set meanwhile counts, and a whole backup has to stay",
             "write an audit record of what is about to be removed",
             f"remove {len(going)} manifest{'s' if len(going) > 1 else ''}, oldest first",
             "write the audit record",

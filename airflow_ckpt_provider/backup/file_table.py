@@ -1,7 +1,7 @@
 """The files of a big backup in little room: in memory, and what a manifest holds in the place of a long ``file_list``.
 
 Lines of JSON, each a list of up to 500 rows ``[path, size, object, sha256, checksum, identity, batches]``, deflated (RFC
-1950) and in base64. Rows end before what they have nothing to say of. What can be told from the rest of a row is left out,
+1950) and in base64. Rows end before what they have nothing to say of. What follows from the rest of a row is left out,
 for hashes are what does not shrink:
 
 * ``object`` is relative to ``objects/<name>/``, unless it begins with ``/``; ``*`` in it stands for the content's hash;

@@ -22,7 +22,7 @@ class IdChange:
     :param new: the id since; empty where Spark makes it at the first start after a reset.
     :param from_batch: the first batch that could be written under the new id.
     :param newest: the newest batch that the old id may have written.
-    :param stands: it was carried out and not taken back.
+    :param stands: it was carried out and not undone.
     """
 
     plan_id: str
@@ -37,7 +37,7 @@ class IdChange:
 
 @dataclass(frozen=True, slots=True)
 class RestoreDone:
-    """A restore that was carried out and not taken back.
+    """A restore that was carried out and not undone.
 
     :param name: name of the stream.
     :param backup_id: the backup.
@@ -102,7 +102,7 @@ def _changes_id(plan: Mapping[str, Any]) -> bool:
 def _kept_plans(
     repository: Repository, wanted: Callable[[Mapping[str, Any]], bool]
 ) -> list[tuple[Mapping[str, Any], bool]]:
-    """The documents of the plans that are wanted, and whether each was carried out and not taken back."""
+    """The documents of the plans that are wanted, and whether each was carried out and not undone."""
     ids = [path.rpartition("/")[2].removesuffix(".json") for path in repository.whole_files("plans")]
     if not ids:
         return []

@@ -110,7 +110,7 @@ def _changes_known(repository: Repository, checkpoint: Location) -> list[IdChang
 def _family(changes: Sequence[IdChange], ids: Iterable[str]) -> set[str]:
     """Some ids, and those that plans connect with them.
 
-    An id that a plan made is the same stream's, wherever it was copied to, and also where the change was taken back.
+    An id that a plan made is the same stream's, wherever it was copied to, and also where the change was undone.
     """
     family = {*ids}
     while more := {i for c in changes if c.new and {c.old, c.new} & family for i in (c.old, c.new)} - family:

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES
 
-#: A lock cannot be taken back: more than this is taken for a mistake.
+#: A lock cannot be removed: more than this is taken for a mistake.
 LONGEST = timedelta(days=3660)
 _MARKER = "repository.json"
 
@@ -54,7 +54,7 @@ class Immutability:
             return
         if not timedelta(0) < self.length <= LONGEST:
             raise RefusedError(
-                f"immutable_for is {self.length}: a lock cannot be taken back",
+                f"immutable_for is {self.length}: a lock cannot be removed",
                 hint=f"give a time above zero, of at most {LONGEST.days} days",
             )
         place = self.repository.location

@@ -54,7 +54,7 @@ def lease(repository: Location, name: str, *, made_by: str) -> Iterator[Location
     since = Clocks()
     _take(repository, path, mine)
     term = Term(f"the backup of {name} (process {mine['pid']} on {mine['host']})", _LASTS, since, every=_RENEW_EVERY)
-    # A request that is under way when the lease ends may arrive: it writes nothing but what is not there yet.
+    # A request that is under way when the lease ends may arrive: it only creates what does not exist yet.
     guarded = repository.fenced(term.check, request_timeout=None)
     term.keep(lambda: _renew(guarded, path, mine, term), name=f"lease of {name}")
     try:
@@ -68,7 +68,7 @@ def lease(repository: Location, name: str, *, made_by: str) -> Iterator[Location
 
 def _take(repository: Location, path: str, mine: dict[str, Any]) -> None:
     held = None
-    with suppress(StorageError):  # to whoever may not list, S3 says of a file that is not there that it is forbidden
+    with suppress(StorageError):  # to whoever may not list, S3 says of a file that does not exist that it is forbidden
         held = _read(repository, path)
     try:
         if held is None:

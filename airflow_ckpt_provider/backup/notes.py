@@ -71,7 +71,7 @@ class Hold:
 
 
 class Verified(StrEnum):
-    """What the newest looks at a backup found."""
+    """What the newest checks of a backup found."""
 
     #: Everything is there, with its size; not all contents were read.
     STRUCTURE = "structure"
@@ -96,7 +96,7 @@ def hold(repository: Repository, manifest: Manifest, *, reason: str, made_by: st
 def release(
     repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "", dead_expires: Collection[str] = ()
 ) -> Hold:
-    """Take a hold away; fine where there is none.
+    """Take a hold away; fine if there is none.
 
     :param reason: why it is not needed any more.
     :param dead_expires: ids of expires whose processes have ended. What these were about to remove stays then.
@@ -201,7 +201,7 @@ def holds(repository: Repository, name: str, *, backup_id: str | None = None) ->
             except (ValueError, KeyError, TypeError, AttributeError) as e:
                 if trusted:
                     raise RepositoryError(
-                        f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or mend it by hand"
+                        f"{path} cannot be read: {e}", hint="it holds or releases a backup; delete or fix it by hand"
                     ) from e
                 found = Hold(HoldEvent.RELEASED, newest, "", "", "")
             if trusted or found.is_held:  # somebody may hold a backup, and only who can sign may release one

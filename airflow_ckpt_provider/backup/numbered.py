@@ -21,6 +21,6 @@ def numbered(number: int) -> str:
 
 
 def leading_number(path: str) -> int:
-    """The number with which the name of a file like ``000001-contents.json`` begins; 0 where there is none."""
+    """The number with which the name of a file like ``000001-contents.json`` begins; 0 if there is none."""
     digits = path.rpartition("/")[2].partition("-")[0]
     return int(digits) if digits.isascii() and digits.isdecimal() else 0

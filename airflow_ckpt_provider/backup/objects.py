@@ -59,7 +59,7 @@ class Objects:
     :param marks: what prunes are about to delete; read after the claim was written, and before this is made.
     :param listed: what is there, where that was listed already.
     :param damaged: paths of objects that are known to be damaged.
-    :param moved: where contents are whose packs were packed anew.
+    :param moved: where contents are whose packs were repacked.
     :param packs: whether small contents are put into packs; then entries have to go through :meth:`settled`.
     """
 
@@ -110,11 +110,11 @@ class Objects:
         return self._packer is not None
 
     def is_new(self, path: str) -> bool:
-        """Whether an object was not there at first."""
+        """Whether an object did not exist at first."""
         return file_of(path) not in self._at_first
 
     def settled(self, entries: Iterable[FileEntry]) -> Iterable[FileEntry]:
-        """Write the pack that is being filled; the entries with the paths that their contents have for good.
+        """Write the pack that is being filled; the entries with the final paths of their contents.
 
         :raises StorageError: the pack could not be written.
         """
@@ -224,7 +224,7 @@ class Objects:
         source = tree.location
         content = tree.content_in_hand(file)
         copied_by_store = source.store.copies_within and source.store.same_as(self.repository.store)
-        # Logs in hand are written at once: a copy would have to be looked at again. A snapshot is read to know what it needs;
+        # Logs in hand are written at once: a copy would have to be read again. A snapshot is read to know what it needs;
         # copied by the store it need not be read when it is restored.
         by_store = copied_by_store and not self._is_packed(file.size)
         if by_store and file.checksum and (content is None or file.path.startswith(f"{STATE}/")):
@@ -242,11 +242,11 @@ class Objects:
         return self.write(file, content)
 
     def prove(self, tree: Tree, entries: Iterable[FileEntry], sources: FileSet) -> Iterator[FileEntry]:
-        """Look again, compare what the store copied itself with what was listed, and note the store's checksum.
+        """List it again, compare what the store copied itself with what was listed, and note the store's checksum.
 
         Where the checksums cannot be compared (an encrypted copy has another ETag), both contents are read.
 
-        :param entries: what was stored since the first look.
+        :param entries: what was stored since the first listing.
         :param sources: the files that it was stored of.
         :raises FileNotFoundError: a source file was replaced while it was copied.
         """
@@ -259,7 +259,7 @@ class Objects:
         return self._whole(entry) is not None
 
     def _whole(self, entry: FileEntry) -> FileEntry | None:
-        """The entry if its object is there, and is none that was condemned; if its pack was packed anew, with its new path."""
+        """The entry if its object is there, and is none that was condemned; if its pack was repacked, with its new path."""
         if entry.object in self._condemned:
             return None
         part = part_of(entry.object)

@@ -84,7 +84,7 @@ def read_index(pack: bytes) -> list[tuple[str, int, int]]:
 
 
 def with_index(pack: bytes | bytearray, listed: Iterable[tuple[str, int, int]]) -> bytes:
-    """A pack with its index written anew, where contents that manifests list fill it without a gap; else as it is.
+    """A pack with its index written again, where contents that manifests list fill it without a gap; else as it is.
 
     :param pack: as many bytes as it had.
     :param listed: SHA-256, beginning and bytes of contents.

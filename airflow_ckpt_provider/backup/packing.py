@@ -82,7 +82,7 @@ class Packer:
             self._places.release()
 
     def finish(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
-        """Write the pack that is not full, and give each entry the path that its content has for good.
+        """Write the pack that is not full, and give each entry the final path of its content.
 
         :param entries: entries whose paths may be those that :meth:`add` returned.
         :raises StorageError: the pack could not be written.

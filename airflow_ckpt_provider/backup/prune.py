@@ -1,14 +1,15 @@
-"""Removing objects that no manifest lists, while backups, restores and other prunes go on.
+"""Removing objects that no manifest lists, while backups, restores and other prunes continue.
 
 1. Name what will be deleted in a mark. Backups that begin from now on leave it alone.
-2. See who began before: while one of them is at work, nothing of this stream is deleted. The mark stays; the next prune goes on.
+2. See who began before: while one of them is at work, nothing of this stream is deleted. The mark stays; the next prune
+  continues.
 3. Read all manifests again: what one of those backups has listed meanwhile stays. List the objects again: nothing is deleted that
    is not among them, and nothing that the plan does not show.
 4. See that the mark is still there; delete; take the mark away.
 
 No step asks a clock, but for how long a backup without an end counts as alive, and that is the store's own: the time of
 its claim against that of the mark. Killed after any step this leaves objects that no manifest lists, and a mark, with
-which the next prune goes on. Why nothing can go wrong where processes stand still for days between two steps is in
+which the next prune continues. Why nothing can go wrong where processes are suspended for days between two steps is in
 :mod:`~airflow_ckpt_provider.backup.claims` and :mod:`~airflow_ckpt_provider.backup.prune_marks`.
 """
 
@@ -92,8 +93,8 @@ class StreamPrune:
     :param left_alone: why nothing of this stream goes, or ``None``.
     :param locked: path -> until when Object Lock protects it, of what would go otherwise.
     :param locks_unknown: why it is not known what is locked, or ``None``.
-    :param repacked: pack -> bytes that backups need of it, of each pack that is mostly garbage: these bytes are written anew, and
-        the pack is deleted.
+    :param repacked: pack -> bytes that backups need of it, of each pack that is mostly garbage: these bytes are written
+        again, and the pack is deleted.
     """
 
     name: str
@@ -108,7 +109,7 @@ class StreamPrune:
 
     @property
     def repack_requests(self) -> int:
-        """About how many requests packing anew takes: reads of parts, packs written and read back, packs deleted, the record."""
+        """About how many requests repacking takes: reads of parts, packs written and read back, packs deleted, the record."""
         written = -(-sum(self.repacked.values()) // PACK_SIZE)
         return 2 * len(self.repacked) + 2 * written + 8 if self.repacked else 0
 
@@ -202,7 +203,7 @@ class PrunePlan:
             return ()
         size, requests = sum(sum(s.repacked.values()) for s in packs), sum(s.repack_requests for s in packs)
         again = (
-            f"pack anew {size} bytes of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about "
+            f"repack {size} bytes of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about "
             f"{requests} requests; these packs are deleted with the objects",
         )
         return (
@@ -250,7 +251,7 @@ class PruneOutcome:
     """A prune that was carried out.
 
     :param objects: objects deleted.
-    :param waits_for: stream -> who is at work there; the next prune goes on with these.
+    :param waits_for: stream -> who is at work there; the next prune continues with these.
     """
 
     plan_id: str
@@ -288,7 +289,7 @@ def plan_prune(
 
 
 def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, without: Collection[str]) -> StreamPrune:
-    # In this order: what a backup adds between the two looks is listed and not looked for, and not the other way round.
+    # In this order: what a backup adds between the two listings is listed and not looked for, and not the other way round.
     there = objects_there(repository, name)
     listed = listed_by(repository, name, without=without)
     damaged = read_damaged(repository.location, name)
@@ -315,7 +316,7 @@ def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, witho
 
 
 def _to_repack(use: PackUse, may_stay: float) -> list[str]:
-    """The packs to pack anew, until no more garbage is left in packs than may stay."""
+    """The packs to repack, until no more garbage is left in packs than may stay."""
     found = use.mostly_garbage()
     left = sum(map(use.unused, found))
     going = sorted(use.damaged)
@@ -357,7 +358,7 @@ def apply_prune(
     :param abandoned_after: a backup or restore that began longer ago and has not ended is given up: it cannot end any
         more. By the store's own clock.
     :param workers: requests under way at once.
-    :raises StorageError: reading or writing failed; the same command again goes on.
+    :raises StorageError: reading or writing failed; the same command again continues.
     """
     repository.refuse_unsigned()
     plan_id = new_plan_id()
@@ -403,7 +404,7 @@ def _prune(
     if listed.unreadable:
         return [], listed.unreadable
     if number not in read_marks(place, name, for_prune=True).unfinished:
-        # This process stood still, and another prune has carried the mark to its end: what it named may be in use again.
+        # This process was suspended, and another prune has carried the mark to its end: what it named may be in use again.
         return [], ("another prune, which has done this one's work",)
     there = objects_there(repository, name)
     places = Places.read(repository, name, there, damaged)
@@ -478,7 +479,7 @@ def _tidy(repository: Repository, name: str, listed: Listed, damaged: DamagedObj
     :param damaged: what was known to be damaged before it was seen that nobody is at work who might list it.
     """
     tidy_claims(repository, name, finished=listed.claims)
-    noted = noted_ids(repository, name)  # before the look at what is there: nothing is noted of a backup that is not
+    noted = noted_ids(repository, name)  # before the listing of what is there: nothing is noted of a backup that is not
     forget_notes(repository, name, noted - set(repository.backup_ids(name)))
     try:
         manifests = {manifest_path(name, backup_id) for backup_id in listed.backup_ids}

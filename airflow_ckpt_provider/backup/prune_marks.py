@@ -6,7 +6,7 @@
     prune/<name>/<nnnnnn>.done.json    it has; the newest of these stays
 
 The number of the newest prune is the *generation* of a stream's objects: new objects carry it in their name. So a prune that
-stood still and wakes up after another has finished its work can delete nothing that was written since: everything it
+was suspended and wakes up after another has finished its work can delete nothing that was written since: everything it
 names is of an older generation.
 """
 
@@ -75,7 +75,7 @@ def read_marks(repository: Location, name: str, *, for_prune: bool = False) -> M
 def _named(repository: Location, name: str, number: int) -> list[str] | None:
     """What a mark names; ``None`` where it is cut off, or not signed by a trusted key.
 
-    :raises FileNotFoundError: it is not there any more.
+    :raises FileNotFoundError: it does not exist any more.
     :raises RepositoryError: it names anything but objects of the stream.
     """
     try:

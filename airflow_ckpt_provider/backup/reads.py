@@ -6,7 +6,7 @@
     read/<name>/<nnnnnn>-all.json   those of all verifies up to this number, with the time of the last one
 
 A verify reads the newest ``-all`` and what came after it. The one that finds :data:`_MERGE_FROM` records or more writes them
-anew as one. Nothing but the order of reading rests on this: an object whose record is lost is read earlier than it need be.
+again as one. Nothing but the order of reading rests on this: an object whose record is lost is read earlier than it need be.
 
 An object is named by the first eight bytes of the SHA-256 of its path. That two of a million objects share them, so that one is
 taken for read when the other was, has a chance of 1 in 37 million.
@@ -36,7 +36,7 @@ _READ = "read"
 _FORMAT = "airflow-ckpt-objects-read"
 _VERSION = 1
 _ALL = "-all"
-#: So many records are written anew as one.
+#: So many records are written again as one.
 _MERGE_FROM = 32
 _BYTES = 8
 
@@ -46,7 +46,7 @@ class Reads:
     """When objects were read.
 
     :param times: name of an object, as :func:`named` makes it -> seconds since the epoch.
-    :param number: of the newest record; 0 where there is none.
+    :param number: of the newest record; 0 if there is none.
     :param records: how many there are since the last that holds all.
     """
 
@@ -94,7 +94,7 @@ def note_reads(
     :param known: what was known before; records of others since then stay beside this one.
     :param objects: their paths; none: nothing is written.
     :param at: when.
-    :param there: paths of the objects that are there. What is known of others is left out where all is written anew; ``None``:
+    :param there: paths of the objects that are there. What is known of others is left out where all is written again; ``None``:
         nothing is left out.
     :raises StorageError: these credentials may not write.
     """

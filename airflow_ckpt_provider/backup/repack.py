@@ -1,4 +1,4 @@
-"""Packing anew what is still needed of packs that are mostly garbage, so that a prune can delete these.
+"""Repacking what is still needed of packs that are mostly garbage, so that a prune can delete these.
 
 Manifests never change. So a repack is like a backup: it claims the stream, reads the marks of prunes, writes contents
 into packs of the newest generation, reads them back, and then writes one record that says where each content is now,
@@ -44,7 +44,7 @@ from airflow_ckpt_provider.storage.packs import (
 
 log = logging.getLogger(__name__)
 
-#: Packs of which at least this share is not needed are packed anew.
+#: Packs of which at least this share is not needed are repacked.
 MOSTLY_GARBAGE = 0.5
 
 
@@ -90,11 +90,11 @@ def pack_use(objects: Iterable[str], places: Places, *, damaged: Collection[str]
 
 
 def repack(repository: Repository, name: str, packs: Collection[str], *, made_by: str) -> tuple[frozenset[str], int]:
-    """Pack anew what backups need of some packs.
+    """Repack what backups need of some packs.
 
     :param packs: paths of the packs.
     :return: those of which nothing is needed any more, and the bytes that were written. None where somebody else packs
-        anew at the same moment, where it is not known what is needed, or where these credentials may not write. A pack
+        again at the same moment, if it is not known what is needed, or where these credentials may not write. A pack
         with a damaged content stays as it is.
     """
     going: frozenset[str] = frozenset()
@@ -104,7 +104,7 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
             done = _repacked(repository, name, left, made_by)
             going, written, left = going | done.going, written + done.written, left - done.tried
     except (FileExistsError, BackupRunningError) as e:
-        log.info("packs of %s are packed anew by somebody else at this moment: %s", name, e)
+        log.info("packs of %s are repacked by somebody else at this moment: %s", name, e)
     except StorageError as e:  # without the right to write objects a prune still deletes
         log.warning("packs of %s that are mostly garbage stay: %s", name, e.message)
     return going, written
@@ -168,7 +168,7 @@ def _entries(listed: Listed, places: Places, packs: frozenset[str]) -> tuple[fro
 
 
 def _kept(repository: Repository, objects: Objects, entries: FileTable) -> tuple[dict[str, str], int]:
-    """Write contents anew, and read them back: old path -> new path of each that is whole, and the bytes written."""
+    """Write contents again, and read them back: old path -> new path of each that is whole, and the bytes written."""
     by_pack: dict[str, list[FileEntry]] = {}
     for entry in entries:
         by_pack.setdefault(file_of(entry.object), []).append(entry)
@@ -195,7 +195,7 @@ def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> li
             try:
                 content = span.read(entry)
             except (FileNotFoundError, StorageError) as e:
-                log.warning("%s cannot be packed anew: %s", entry.object, e)
+                log.warning("%s cannot be repacked: %s", entry.object, e)
                 return []
             if hashlib.sha256(content).hexdigest() != entry.sha256:
                 log.warning("%s is damaged: its pack stays as it is", entry.object)
@@ -254,7 +254,7 @@ def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:
     All stay while somebody is at work: a restore may read by them. Records are read before manifests, and manifests
     before claims: what a process needs that begins later is not among these records.
 
-    :param listed: what manifests listed before; this process may have stood still since, so they are read again.
+    :param listed: what manifests listed before; this process may have been suspended since, so they are read again.
     """
     moved = read_moved(repository.location, name)
     if (

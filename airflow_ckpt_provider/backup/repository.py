@@ -16,12 +16,12 @@ also holds backups and objects of format 1.
     damaged/<name>/<nnnnnn>.json           which objects are known to be damaged
     read/<name>/<nnnnnn>.json              when objects were read
     running/<name>.json                    who is making a backup at the moment
-    plans/<plan id>.json                   a plan that was begun, with all that going on with it needs
+    plans/<plan id>.json                   a plan that was begun, with all that is needed to resume it
     set-aside/<name>/<plan id>/…           what a change of a checkpoint removed or wrote over
     changes/<key>/<nnnnnn>.json            attempts at changing a checkpoint
     audit/<time>-<plan id>.json            what was changed, by whom, why
     upgrades/<name>/<nnnnnn>.json          what an upgrade of a stream has done so far
-    moved/<name>/<nnnnnn>.json             where contents are whose packs were packed anew
+    moved/<name>/<nnnnnn>.json             where contents are whose packs were repacked
     drills/<name>/<backup id>/…            when a backup was last restored and run on
     reports/<writer>.json                  how the streams stood last, for the page
     signatures/<path of a document>/…      who has written it
@@ -373,9 +373,9 @@ class Repository:
 
         :param name: name of the stream.
         :param backup_id: id of the backup.
-        :param with_files: ``False`` for whoever looks at many backups: a long table of files is then neither read nor
+        :param with_files: ``False`` for whoever reads many backups: a long table of files is then neither read nor
             kept, and the manifest is read again when somebody asks for one.
-        :raises NoSuchBackupError: it is not there.
+        :raises NoSuchBackupError: it does not exist.
         :raises DamagedBackupError: it is damaged.
         """
         path = manifest_path(checked_name(name), backup_id)
@@ -462,7 +462,7 @@ class Repository:
         """Read a JSON object with these texts in it.
 
         :param path: its path in the repository.
-        :raises FileNotFoundError: it is not there.
+        :raises FileNotFoundError: it does not exist.
         :raises RepositoryError: it is damaged.
         """
         data = self.location.read_document(path, most=LARGE)

@@ -98,7 +98,7 @@ def check_repository(repository: Repository, *, name: str | None = None) -> Repo
 
 
 def _checked(repository: Repository, name: str) -> CheckedStream:
-    # The other way round, an object that a backup adds between the two looks would be missed.
+    # The other way round, an object that a backup adds between the two listings would be missed.
     ids = repository.backup_ids(name)
     known = read_damaged(repository.location, name)
     damaged: list[DamagedBackup] = []

@@ -66,7 +66,7 @@ class ObjectsRepairPlan:
     :param lost: objects whose content is nowhere, with the backups that list them.
     :param whole_again: objects that were found damaged before, and are whole when they are read now.
     :param disputed: objects of which manifests say different things, with the backups whose manifests are wrong, or with all
-        that list them where that cannot be told. They are neither rebuilt nor lost.
+        that list them where that cannot be determined. They are neither rebuilt nor lost.
     """
 
     plan_id: str
@@ -341,7 +341,7 @@ def _marks(entry: FileEntry) -> list[tuple[str, int]]:
 
 
 def _mended(repository: Repository, pack: str, contents: Sequence[tuple[FileEntry, bytes]]) -> bytes:
-    """A pack with some contents put in their places; the same to the letter as it was written, where all of it is known.
+    """A pack with some contents put in their places; byte for byte as it was written, where all of it is known.
 
     A reader prefers a pack that is there to where its contents were moved to. So a missing one gets these as well.
     """
@@ -380,7 +380,7 @@ def _whole_part(place: Location, path: str, part: Part) -> bytes | None:
 
 
 def _by_file(repository: Repository, rebuilt: Sequence[Rebuilt]) -> dict[str, list[tuple[Rebuilt, FileEntry]]]:
-    """What is rebuilt by the file that it is read from, with its place there: another pack, if its own was packed anew."""
+    """What is rebuilt by the file that it is read from, with its place there: another pack, if its own was repacked."""
     found: dict[str, list[tuple[Rebuilt, FileEntry]]] = {}
     gone = {
         pack
@@ -407,7 +407,7 @@ def apply_objects_repair(
 ) -> dict[str, Any]:
     """Write the objects, and return how many there were. One that is wrong is replaced: nothing can need it as it is.
 
-    :raises StorageError: a content is gone since the plan was made, or cannot be written; the same command again goes on.
+    :raises StorageError: a content is gone since the plan was made, or cannot be written; the same command again continues.
     """
     places = _Places(repository, checkpoint, second)
     names = {

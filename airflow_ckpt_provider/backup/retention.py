@@ -25,7 +25,7 @@ _UNITS = {"y": "years", "m": "months", "d": "days", "h": "hours"}
 
 
 class Dated(Protocol):
-    """What the rules look at."""
+    """What the rules decide by."""
 
     @property
     def created(self) -> datetime:
@@ -204,7 +204,7 @@ def reasons_to_keep(backups: Sequence[Dated], policy: Policy) -> list[tuple[str,
     """Why the rules keep each backup; an empty tuple where none does.
 
     :param backups: backups of one stream, newest first, none of them from the future.
-    :param policy: the rules; ``replayable`` is not looked at.
+    :param policy: the rules; ``replayable`` is ignored.
     """
     if not backups:
         return []

@@ -54,7 +54,7 @@ def stream_name(
 
 
 def likely_name(repository: Repository, checkpoint: Location) -> str:
-    """The name that :func:`stream_name` finds, as far as one listing tells; whether it is right shows the newest backup."""
+    """The name that :func:`stream_name` finds, as far as one listing shows; whether it is right shows the newest backup."""
     known = known_endings(repository.names(), checkpoint)
     return known[-1] if known else stream_name(repository, checkpoint)
 

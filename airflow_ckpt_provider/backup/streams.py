@@ -13,7 +13,7 @@ _FLOW = re.compile(r"(?P<flow>.*/_checkpoints/[^/]+/[^/]+/[^/]+/[^/]+)/(?P<versi
 
 
 class OfStream(Protocol):
-    """What tells of which stream a backup is."""
+    """What shows to which stream a backup belongs."""
 
     @property
     def checkpoint(self) -> str:

@@ -1,6 +1,6 @@
 """The term of a lease: how long its holder may write, by the holder's own clocks.
 
-No store can be asked to refuse the writes of a worker that stood still for an hour (SIGSTOP, a paused virtual machine). So the
+No store can be asked to refuse the writes of a worker that was suspended for an hour (SIGSTOP, a paused virtual machine). So the
 holder of a lease compares its clocks with the term before each request, and extends the term by renewing the lease in the
 background. The fence of a change and the lease of a backup are built on it.
 """

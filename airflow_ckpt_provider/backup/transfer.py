@@ -31,7 +31,7 @@ OnProgress = Callable[[CopyProgress], None]
 
 
 class Meter:
-    """Counts what is done and tells whoever wants to know. May be used from several threads.
+    """Counts what is done and informs whoever wants to know. May be used from several threads.
 
     :param on_progress: called after each file, or ``None``.
     """

@@ -350,11 +350,11 @@ def _parsed_pin(pin: object, repository: Repository) -> tuple[dict[str, dict[str
     except (ValueError, KeyError, TypeError) as e:
         raise RefusedError(
             f"the pin cannot be read ({type(e).__name__}: {e})",
-            hint="give what an earlier check has returned, or begin anew",
+            hint="give what an earlier check has returned, or start from the beginning",
         ) from e
     if whose != repository.repository_id:
         raise RefusedError(
             f"the pin is of repository {whose}, and {repository.location} is {repository.repository_id}",
-            hint="check the address; to pin this repository, begin anew",
+            hint="check the address; to pin this repository, start from the beginning",
         )
     return streams, intents

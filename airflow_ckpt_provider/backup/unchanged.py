@@ -4,7 +4,7 @@ A batch is committed or it is not: as long as the newest committed batch, its en
 backup was taken of, a new one would hold the same position of the same stream. That takes four listings and a few small reads,
 however big the checkpoint is; a backup has to list all of it.
 
-The entries can be the same to the letter though the batch ran again: an exact replay with corrected code writes the same commit
+The entries can be equal byte for byte although the batch ran again: an exact replay with corrected code writes the same commit
 and another state. So the commit has to be the very file that was backed up, by what its store says of each writing: inode, id or
 generation, or the time. Where that is the time in whole seconds, and the backup was taken within the second, the files of the
 backup are compared with those in the checkpoint.
@@ -36,7 +36,7 @@ from airflow_ckpt_provider.storage.store import StoredFile
 log = logging.getLogger(__name__)
 
 _LOGS, _ASKED, _COMMIT = "log_sha256", "restorable_asked", "commit_file"
-#: A time in whole seconds tells two writings apart that are this far apart, also where two clocks are not quite the same.
+#: A time in whole seconds distinguishes two writes that are this far apart, also where two clocks are not quite the same.
 _RESOLUTION = timedelta(seconds=2)
 
 
@@ -66,7 +66,7 @@ def unchanged_backup(
 
     ``None`` where a new one has to be taken: something was committed, committed again, rewound or replaced, or that cannot be
     known; there is no backup, or it is known to be damaged, or it is of another place; it was to have fewer restorable batches;
-    an earlier version of this package took it. Its objects are not looked at here: verifying does that.
+    an earlier version of this package took it. Its objects are not read here: verifying does that.
 
     :param checkpoint: the checkpoint; its stream may run.
     :param repository: where the backups are.

@@ -73,7 +73,7 @@ class ReadData:
         return self.parts if self.percent is None and self.part == 1 < self.parts else None
 
     def choose(self, entries: Sequence[FileEntry]) -> Iterable[FileEntry]:
-        """The entries to read, where it is not known what was read before."""
+        """The entries to read, if it is not known what was read before."""
         if self.percent is not None:
             count = max(1, round(len(entries) * self.percent / 100)) if entries else 0
             return (entries[at] for at in sorted(random.sample(range(len(entries)), count)))
@@ -520,7 +520,7 @@ def check_packs(entries: Iterable[FileEntry], listed: Mapping[str, StoredFile], 
 def _damage_of_pack(pack: str, problem: str, what: str) -> Damage:
     words = (
         f"pack {pack} is damaged: {what}; its contents that no other finding names can be restored, and the next prune writes "
-        "them anew"
+        "them again"
     )
     return Damage(pack, pack, problem, words)
 
@@ -546,7 +546,7 @@ def whole_content(entry: FileEntry, content: bytes, *, right_when: str) -> bytes
     if damage := content_damage(entry, content):
         raise StorageError(
             f"{damage.message}; it was right when {right_when}",
-            hint="the seal stays; mend the store, then run the same command again",
+            hint="the seal stays; fix the store, then run the same command again",
         )
     return content
 
@@ -615,5 +615,5 @@ def refuse_damage(manifest: Manifest, problems: list[str]) -> None:
         raise DamagedBackupError(
             f"backup {manifest.backup_id} of {manifest.name} is damaged: {problems[0]}{more}; nothing was changed",
             findings=tuple(problems),
-            hint="choose another backup; `airflow-ckpt verify --read-data` tells which are whole",
+            hint="choose another backup; `airflow-ckpt verify --read-data` shows which are whole",
         )

@@ -1,7 +1,7 @@
 """Are all backups of a repository what their manifests say? Each object is read once, however many backups list it.
 
 With ``ReadData(1, 30)``, run every day, all objects are read within thirty days: each run reads the thirtieth part that was read
-longest ago. What each stream shows is noted before the next one is looked at.
+longest ago. What each stream shows is noted before the next one is verified.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _verified(
     repository: Repository, name: str, read_data: ReadData | None, workers: int, on_progress: OnProgress | None
 ) -> VerifiedStream:
     before = Before.of(repository, name, read_data)
-    # The other way round, an object that a backup adds between the two looks would be missed.
+    # The other way round, an object that a backup adds between the two listings would be missed.
     ids = repository.backup_ids(name)
     there = objects_there(repository, name)
     listed = _Listed()

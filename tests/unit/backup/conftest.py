@@ -9,5 +9,5 @@ from airflow_ckpt_provider.backup import create as module
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backup of a checkpoint that moves looks again at once."""
+    """A backup of a checkpoint that moves reads again at once."""
     monkeypatch.setattr(module, "_PAUSE", 0)

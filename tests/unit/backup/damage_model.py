@@ -1,7 +1,7 @@
 """A stream whose backups rot, get lost, are verified in part, expired, pruned, repaired and copied, in any order.
 
 Clocks of those who work on them differ by up to an hour. Each may be killed before any of its requests, or stand still there
-while others go on, and then continue.
+while others continue, and then continue.
 
 The model knows what every object is to hold, and so what is damaged in truth. What is known of that in the repository may be
 less, but never wrong in these ways: what a verify has read and found damaged is named until it was read whole; no backup that
@@ -56,7 +56,7 @@ SECRET = b"s" * 32
 PARTS = (None, ReadData(), ReadData(1, 3), ReadData(2, 3), ReadData(3, 3), ReadData(percent=20))
 
 
-#: Work of one process, and what a process in its place does while it stands still; ``None``: it is killed.
+#: Work of one process, and what a process in its place does while it is suspended; ``None``: it is killed.
 WORK = ("backup", "verify", "verify all", "expire", "prune", "repair", "copy")
 MEANWHILE = (None, None, "backup", "verify", "prune", "repair", "copy", "rot", "batch and backup")
 
@@ -214,7 +214,7 @@ class Stream(RuleBasedStateMachine):
         assert left >= set(kept), "a damaged one has the place of a whole one"
 
     def run_without_leases(self, kind: str, choice: int) -> None:
-        """Work of another process; the leases are a courtesy, which keeps no two apart when one stands still."""
+        """Work of another process; the leases are a courtesy, which keeps no two apart when one is suspended."""
         self.forget_leases()
         with suppress(CkptError, FileNotFoundError):
             self.work(kind, self.repository, choice)
@@ -225,7 +225,7 @@ class Stream(RuleBasedStateMachine):
             self.files.delete(path)
 
     def see_what_was_made(self) -> None:
-        """Backups that were finished by whoever stood still or was killed afterwards."""
+        """Backups that were finished by whoever was suspended or was killed afterwards."""
         for manifest in self.manifests():
             if manifest.backup_id not in self.held:
                 self.held[manifest.backup_id] = {e.path: self.checkpoint.read(e.path) for e in manifest.files}

@@ -1,4 +1,4 @@
-"""A stream that goes on while its checkpoint is backed up."""
+"""A stream that continues while its checkpoint is backed up."""
 
 from __future__ import annotations
 

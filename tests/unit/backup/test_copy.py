@@ -1,4 +1,4 @@
-"""copy: the same backups in another repository, proven on the way, and going on where it was stopped."""
+"""copy: the same backups in another repository, proven on the way, and continuing where it was stopped."""
 
 from __future__ import annotations
 

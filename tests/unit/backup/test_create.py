@@ -1,4 +1,4 @@
-"""create: what a backup of a checkpoint that stands still holds, what is refused, and how files are copied."""
+"""create: what a backup of a checkpoint that does not change holds, what is refused, and how files are copied."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_second_backup_reads_only_what_is_new(place: Location) -> None:
     location, store = watched(place / "orders")
     create_backup(Checkpoint.at(location), repository(place))
     state = [p.removeprefix(f"{place.root}/orders/") for p in store.paths("read") if "/state/" in p or "/sources/" in p]
-    # Of the state that was there: the zips, which tell their tables, and what tells the operator. Each once.
+    # Of the state that was there: the zips, which tell their tables, and what shows the operator. Each once.
     assert sorted(state) == [
         "sources/0/5", "state/0/0/3.zip", "state/0/0/6.changelog", "state/0/0/_metadata/schema", "state/0/1/3.zip",
         "state/0/1/6.changelog", "state/0/_metadata/metadata",
@@ -257,7 +257,7 @@ class TestRefusals:
         del files["commits/0"]
         plant(place / "orders", files)
         self.refused(
-            place, NotACheckpointError, f"{place / 'orders'} has no committed batch yet: there is nothing to go back to"
+            place, NotACheckpointError, f"{place / 'orders'} has no committed batch yet: there is nothing to restore"
         )
 
     @pytest.mark.parametrize("data", [b"", b"v1", b"v1\n{", b"\xff"])
@@ -301,7 +301,7 @@ class TestRefusals:
         plant(place / "orders", stream() | logs(range(5), provider="com.example.Mine"))
         self.refused(
             place, RefusedError,
-            "state/0/0: the state store provider com.example.Mine is not known here, so its files cannot be told apart",
+            "state/0/0: the state store provider com.example.Mine is not known here, so its files cannot be distinguished",
         )  # fmt: skip
 
 
@@ -387,7 +387,7 @@ def test_a_store_that_copies_by_itself_and_a_stream_that_replaces(place: Locatio
 
 
 def test_what_an_earlier_look_copied_is_not_copied_again(place: Location) -> None:
-    """Copied by the store: nothing of it passes through this process, so only a listing tells."""
+    """Copied by the store: nothing of it passes through this process, so only a listing shows."""
     files = stream()
     plant(place / "orders", files)
     late = "state/0/1/5.changelog"

@@ -68,11 +68,11 @@ class TestDamage:
 
         def fail(asked: str, path: str) -> None:
             if asked == "read" and path.endswith("1/5.changelog"):
-                raise FileNotFoundError(f"could not read {path}: it is not there")
+                raise FileNotFoundError(f"could not read {path}: it does not exist")
 
         with pytest.raises(MissingFileError) as error:
             moving(place, fail)
-        assert error.value.message.endswith("/orders/state/0/1/5.changelog: it is not there, though it is listed")
+        assert error.value.message.endswith("/orders/state/0/1/5.changelog: it does not exist, though it is listed")
         assert error.value.message.startswith("could not read ")
         assert error.value.hint == "check the store; try again later"
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_pauses")
 
 class TestLive:
     def check(self, place: Location, result: BackupResult) -> None:
-        """Whatever happened meanwhile: the backup is the closure of its batch, to the letter."""
+        """Whatever happened meanwhile: the backup is the closure of its batch, byte for byte."""
         whole = all_of(result.batch_id)
         found = files_in(result.manifest, place)
         assert found == {path: whole[path] for path in found}
@@ -61,7 +61,7 @@ class TestLive:
         self.check(place, result)
 
     def test_what_was_copied_before_is_used_again(self, place: Location) -> None:
-        """A file vanishes at the very end: the next look copies only what is new then."""
+        """A file vanishes at the very end: the next poll copies only what is new then."""
         spark = Spark(place, 7)
         once = itertools.count()
 
@@ -130,7 +130,7 @@ class TestLive:
         assert entry.size == 30
 
     def test_the_newest_commit_is_young(self, place: Location) -> None:
-        """Its commit is seen, the listing that follows is older in parts: look again."""
+        """Its commit is seen, the listing that follows is older in parts: list it again."""
         plant(place / "orders", stream(4))
         once = itertools.count()
 
@@ -197,7 +197,7 @@ class TestHistory:
         assert repository(place).backups() == []
 
     def test_rewound_while_it_is_copied(self, place: Location) -> None:
-        """Batch 4 is taken back: the backup is of batch 3, or of nothing, never of a batch that is not there."""
+        """Batch 4 is undone: the backup is of batch 3, or of nothing, never of a batch that does not exist."""
         plant(place / "orders", stream())
         once = itertools.count()
 

@@ -348,7 +348,7 @@ class TestAnEtagThatIsNoHash:
 
         made = back_up(place, stream()).manifest
         files = tuple(replace(e, sha256=None, checksum=checksum) if e.path == "offsets/4" else e for e in made.files)
-        # The store in memory has another checksum; what is looked at here is what reading shows.
+        # The store in memory has another checksum; what is read here is what reading shows.
         weak = replace(made, files=files)
         repo = repository(place)
         (place / "backups").replace(weak.path, weak.to_document())

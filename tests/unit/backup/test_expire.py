@@ -497,7 +497,7 @@ class TestSomethingWholeStays:
         assert hold(opened(place), manifest, reason="x").is_held
 
     def test_both_have_said_what_goes(self, place: Location) -> None:
-        """Both are refused then, and take back what they said: the next one runs."""
+        """Both are refused then, and undo what they said: the next one runs."""
         made, first, _ = self.plans(place)
         write_event(opened(place), "orders", made["new"].backup_id, None, HoldEvent.GOING, "the other", "")
         with pytest.raises(RefusedError) as error:
@@ -518,7 +518,7 @@ class TestSomethingWholeStays:
         def other(operation: str, path: str) -> None:
             if operation == "walk" and "/holds/" in path and len(holds(opened(place), "orders")) and not done:
                 done.append(path)
-                release(opened(place), made["old"], reason="taken back", dead_expires=["the other"])
+                release(opened(place), made["old"], reason="undone", dead_expires=["the other"])
                 hold(opened(place), made["old"], reason="an incident")
 
         seen, _ = watched(place / "backups", other)

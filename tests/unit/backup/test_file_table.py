@@ -157,7 +157,7 @@ def test_a_damaged_table_is_a_damaged_backup(spoil: Callable[[str], str]) -> Non
 
 
 def test_files_that_are_read_when_somebody_asks_for_them(place: Location) -> None:
-    """Whoever looks at thousands of backups asks for the files of few."""
+    """Whoever reads thousands of backups asks for the files of few."""
     manifest = made(many(1500))
     seen, store = watched(repository(place).location)
     kept = Repository.open(seen)
@@ -172,7 +172,7 @@ def test_files_that_are_read_when_somebody_asks_for_them(place: Location) -> Non
     assert store.requests == []
     assert found.files[700] == manifest.files[700]
     assert list(found.files) == list(manifest.files)
-    assert store.count("read") == 1, "read once more, and kept"
+    assert store.count("read") == 1, "read again, and kept"
     for ask in (list, lambda files: files == manifest.files, lambda files: not files.is_ordered):
         assert ask(later().files)
     assert later().to_document() == manifest.to_document()

@@ -238,7 +238,7 @@ def test_a_recorded_restore_explains_another_place(place: Location) -> None:
     apply_restore(plan_restore(repo, first.manifest, place / "first/orders"))
     apply_restore(plan_restore(repo, second.manifest, place / "new/orders"))
     with pytest.raises(OtherStreamError):
-        back_up(place, "first/orders", name="orders")  # the stream went on after that backup
+        back_up(place, "first/orders", name="orders")  # the stream continued after that backup
     with pytest.raises(OtherStreamError):
         back_up(place, "new/orders")  # a copy beside has the same ending
     assert back_up(place, "new/orders", name="orders").manifest.lives == (QUERY_ID,)

@@ -1,4 +1,4 @@
-"""Keys of an encrypted repository: added, rotated, removed, exported; killed anywhere, there is always one that opens it."""
+"""Keys of an encrypted repository: added, rotated, removed, exported; killed at any moment, there is always one that opens it."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class TestKilled:
             assert opens(place, FIRST) is (action == "add")
         assert write >= {"add": 2, "remove": 4, "rotate": 6}[action] - 1
         if action == "rotate":
-            assert run(*argv).code == 0, "once more, after its end"
+            assert run(*argv).code == 0, "again, after its end"
 
 
 def test_two_removals_at_once_leave_a_key(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -248,7 +248,7 @@ OLDER, NEWER = "199ce9d3-fd64-4a41-a1cf-23002acf0134", "2f1d8f3e-0b52-4a53-9a7b-
 def test_stored_documents(
     name: str, files: int, query_ids: tuple[str, ...], lives: tuple[str, ...], sequence: int
 ) -> None:
-    """What was ever written is read for ever, and written again to the letter, as a copy does."""
+    """What was ever written is read for ever, and written again byte for byte, as a copy does."""
     data = (GOLDEN / f"{name}.json").read_bytes()
     found = parse(data)
     assert (found.backup_id, found.query_id, len(found.files)) == ("20261121T083000Z-b000223", lives[-1], files)

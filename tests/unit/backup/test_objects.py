@@ -184,7 +184,7 @@ class TestDamaged:
 
     @pytest.mark.parametrize("missing", [False, True])
     def test_another_process_is_told(self, place: Location, missing: bool) -> None:
-        """What it is not told of it would write over."""
+        """What it is not reported of it would write over."""
         plant(place / "ck", {"offsets/7": b"content"})
         checkpoint, _ = watched(place / "ck", copies_within=True)
         repository, _ = watched(place / "repo", copies_within=True)

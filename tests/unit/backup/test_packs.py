@@ -181,7 +181,7 @@ class TestBothFormats:
         monkeypatch.setattr(manifests, "_READABLE", frozenset({1, 2}))
         with pytest.raises(RepositoryError, match="version 2, known here: airflow-ckpt-repository"):
             Repository.open(place / "backups")
-        # A process that had opened it before goes on.
+        # A process that had opened it before continues.
         plan = plan_prune(opened_before)
         assert plan.objects == 0
         assert "has format version 3" in plan.findings[0]
@@ -206,7 +206,7 @@ class TestBothFormats:
             needed = {e.path for e in manifest.files_of(manifest.batch_id)}
             assert found == {path: sha256 for path, sha256 in wanted.items() if path in needed}
         assert plan_prune(repository).objects == 0
-        # The stored one of format 2 was packed anew once: what a manifest lists is elsewhere.
+        # The stored one of format 2 was repacked once: what a manifest lists is elsewhere.
         assert len(read_moved(repository.location, "orders").paths) == (3 if version == 2 else 0)
 
 
@@ -384,7 +384,7 @@ class TestFaults:
         apply_objects_repair(repository, place / "orders", plan)
         if plan.rebuilt:
             assert repository.location.read(pack) == right
-        else:  # nothing that a restore needs was damaged: the next prune writes the contents anew
+        else:  # nothing that a restore needs was damaged: the next prune writes the contents again
             apply_prune(repository, plan_prune(repository))
             assert pack not in packs_of(repository)
         report = verify_backup(repository, made, read_data=ALL)
@@ -654,7 +654,7 @@ class TestPrune:
         shown = stream_plan.to_json()
         assert shown["repacked_packs"] == 1
         assert shown["repack_frees"] > 40_000 > shown["repacked_bytes"]
-        assert f"pack anew {shown['repacked_bytes']} bytes of 1 packs" in plan.steps[0]
+        assert f"repack {shown['repacked_bytes']} bytes of 1 packs" in plan.steps[0]
         assert f"about {shown['repack_requests']} requests" in plan.steps[0]
         outcome = apply_prune(repository, plan)
         assert outcome.bytes > 40_000

@@ -196,7 +196,7 @@ def test_a_prune_that_had_opened_it_as_format_1_knows_what_was_moved(place: Loca
 
 
 def test_a_prune_that_stood_still_deletes_no_record_that_is_needed_by_now(place: Location) -> None:
-    """Since its look at the manifests others have backed up, expired, and packed anew."""
+    """Since its read the manifests others have backed up, expired, and repacked."""
     repository, made = moved_once(place)
     right = files_in(made, place)
     moved = {file_of(to) for to in read_moved(repository.location, "orders").paths.values()}

@@ -1,7 +1,7 @@
 """Backups, restores, expires and prunes of one stream at the same moment, stepped request by request in any order.
 
-Each actor is a real one, in a thread of its own; before each request to the repository it stops until the model lets it go
-on. It may be killed there, or stand still for as long as the model likes, also while a prune gives it up for dead.
+Each actor is a real one, in a thread of its own; before each request to the repository it stops until the model lets it continue.
+It may be killed there, or be suspended for as long as the model likes, also while a prune gives it up for dead.
 After every step every backup that is listed is whole; at the end each is restored and compared.
 """
 
@@ -82,7 +82,7 @@ class Actor:
         assert self.ended
 
     def finish(self) -> None:
-        """Let it go on to its end."""
+        """Let it continue to its end."""
         while not self.ended:
             self.step(1)
 
@@ -165,7 +165,7 @@ class Stream(RuleBasedStateMachine):
     def somebody_backs_up(self) -> None:
         for path in self.place.walk(
             "running"
-        ):  # a courtesy, which keeps no two backups apart when a process stands still
+        ):  # a courtesy, which keeps no two backups apart when a process is suspended
             self.place.delete(path)
         self._start("backup", lambda r: create_backup(Checkpoint.at(self.checkpoint), r, workers=1))
 
@@ -284,7 +284,7 @@ class Stream(RuleBasedStateMachine):
 
 
 class PackedStream(Stream):
-    """The same with small files in packs, which prunes pack anew."""
+    """The same with small files in packs, which prunes repack."""
 
     format = 2
 
@@ -350,7 +350,7 @@ def begun(kind: type[Stream] = Stream) -> Stream:
     ),
 )
 def test_each_may_stand_still_at_every_request(streams: type[Stream], kind: str, dead: bool) -> None:
-    """And goes on, or is killed, after everything has happened meanwhile."""
+    """And continues, or is killed, after everything has happened meanwhile."""
     requests = 0
     while True:
         requests += 1
@@ -373,7 +373,7 @@ def test_each_may_stand_still_at_every_request(streams: type[Stream], kind: str,
 @pytest.mark.parametrize("first", ["backup", "restore", "expire", "prune"])
 @pytest.mark.parametrize("streams", [Stream, PackedStream])
 def test_two_may_stand_still_at_every_request(streams: type[Stream], first: str, second: str) -> None:
-    """In every combination; the one that began last goes on first, and the other way round."""
+    """In every combination; the one that began last continues first, and the other way round."""
     tried = 0
     for k, j, backwards in itertools.product(range(1, 15), range(1, 15), (False, True)):
         model = begun(streams)

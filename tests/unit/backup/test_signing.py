@@ -176,7 +176,7 @@ class TestManifests:
 
 
 def test_stored_signatures(place: Location) -> None:
-    """What was ever signed is trusted for ever, and signed again to the letter."""
+    """What was ever signed is trusted for ever, and signed again byte for byte."""
     golden = open_location(str(GOLDEN))
     stored = {path: golden.read(path) for path in golden.walk()}
     (path,) = (each for each in stored if each.startswith("backups/"))

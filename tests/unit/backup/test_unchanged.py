@@ -1,4 +1,4 @@
-"""A backup that need not be taken: what is the same is known without a look at the state, and whatever is not makes a new one."""
+"""A backup that need not be taken: what is the same is known without a poll at the state, and whatever is not makes a new one."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def _rewritten(path: str, data: bytes) -> Callable[[Location], None]:
     [
         pytest.param(lambda orders: plant(orders, stream(5)), id="a batch was committed"),
         pytest.param(lambda orders: orders.delete("commits/4"), id="a commit was taken away"),
-        pytest.param(_rewritten("offsets/4", PLANNED_ANEW), id="the batch was planned anew"),
-        pytest.param(_rewritten("commits/4", commit_log(watermark=7)), id="the batch was committed anew"),
+        pytest.param(_rewritten("offsets/4", PLANNED_ANEW), id="the batch was planned again"),
+        pytest.param(_rewritten("commits/4", commit_log(watermark=7)), id="the batch was committed again"),
         pytest.param(_rewritten("metadata", metadata(QUERY_ID.replace("1", "2"))), id="another query"),
     ],
 )
@@ -166,7 +166,7 @@ def test_the_newest_is_damaged(place: Location, caplog: pytest.LogCaptureFixture
 
 
 def test_the_newest_was_found_damaged(place: Location) -> None:
-    """A stream at rest does not go on for ever with a backup that is known to be lost."""
+    """A stream at rest does not continue for ever with a backup that is known to be lost."""
     newest = back_up(place, stream()).manifest
     lost = next(entry for entry in newest.files if entry.path.startswith("state/"))
     (place / "backups").delete(lost.object)
@@ -239,7 +239,7 @@ class TestAReplay:
         self.replay(place)
         assert not self.again(place, orders).unchanged
         self.replay(place)
-        assert self.again(place, orders).unchanged, "the same state to the letter"
+        assert self.again(place, orders).unchanged, "the same state byte for byte"
 
     def test_and_not_once_the_second_is_over(self, place: Location) -> None:
         then = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
