@@ -49,14 +49,14 @@ class SinkAction(Protocol):
         """Carry it out; the second time it does nothing. Returns what the audit record keeps of it."""
 
     def has_changed(self, repository: Repository) -> bool | None:
-        """Whether the sink was changed by this plan; ``None`` where that cannot be told."""
+        """Whether the sink was changed by this plan; ``None`` where that cannot be determined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A change that was carried out.
 
-    :param plan_id: the plan; ``undo`` takes it back by this id.
+    :param plan_id: the plan; ``undo`` finds it by this id.
     :param checkpoint: URI of the checkpoint.
     :param removed: how many files were removed.
     :param written: how many files were written.
@@ -150,7 +150,7 @@ class Change:
                 self.sink.check()
             except CkptError as e:
                 if plan.continued and undone_by(plan.plan_id) == plan.plan_id:
-                    e.add_hint(f"or take it back: `{_undo_command(plan)}`")
+                    e.add_hint(f"or undo it: `{_undo_command(plan)}`")
                 raise
         key = self.observed or self.place
         what = plan.seal_reason
@@ -290,8 +290,9 @@ class _Attempt:
         """Lift the seals.
 
         :param marks: the seals, in the order in which they were set.
-        :param sweep: remove empty directories of the place before the next seal is lifted: Spark takes an empty directory for
-            the live version of a flow, and would begin anew in it. Stopped in between, the other seal shows that it is not ended.
+        :param sweep: remove empty directories of the place before the next seal is lifted: Spark takes an empty
+            directory for the live version of a flow, and would start from the beginning in it. Stopped in between, the
+            other seal shows that it is not ended.
         """
         for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
             remove_seal(place, seal)
@@ -391,7 +392,7 @@ class _Attempt:
         try:
             before = (self.repository.kept_plan(self.plan.plan_id) or {}).get("checkpoint_fingerprint")
         except CkptError:
-            before = None  # it cannot be told
+            before = None  # not known
         there = inspect_target(self.place)
         if before == there.fingerprint and sink is False:
             self._lift(marks, sweep=there.is_empty)
@@ -401,7 +402,7 @@ class _Attempt:
         if undone_by(self.plan.plan_id) != self.plan.plan_id:
             error.add_hint(again)
         elif undo not in (error.hint or ""):
-            error.add_hint(f"{again}, or take it back: `{undo}`")
+            error.add_hint(f"{again}, or undo it: `{undo}`")
 
     def _remove(self, edits: Edits) -> int:
         removed = 0
@@ -445,7 +446,7 @@ class _Attempt:
     def _write_one(
         self, item: Write, listed: StoredFile | None, checksum: StoredFile | None, removed: Mapping[str, StoredFile]
     ) -> None:
-        """Write a file where there is none, or over exactly the one that was listed."""
+        """Write a file if there is none, or over exactly the one that was listed."""
         place = self.place
         if checksum is not None and checksum.path not in removed:
             place.delete_listed(checksum)  # it speaks of the content that the file had

@@ -1,13 +1,13 @@
 """The fence of a change: of all attempts at one checkpoint, only the newest may write, and only while its lease lasts.
 
-A worker can stand still for an hour between two requests (SIGSTOP, a paused virtual machine, a network partition) and then
+A worker can be suspended for an hour between two requests (SIGSTOP, a paused virtual machine, a network partition) and then
 continue as if nothing had happened. No store can be asked to refuse its writes, so the attempt refuses them itself: before every
 request it compares its own clocks with its lease. A later attempt waits until the lease of the earlier one is over before its
 first write.
 
 ::
 
-    changes/<checkpoint key>/<nnnnnn>.json        an attempt, created only where there is none
+    changes/<checkpoint key>/<nnnnnn>.json        an attempt, created only if there is none
     changes/<checkpoint key>/<nnnnnn>.alive.json  its sign of life, replaced by the attempt alone
     changes/<checkpoint key>/<nnnnnn>.end.json    it has ended, and how
 
@@ -95,8 +95,8 @@ class Attempt:
     :param made_by: the run or user.
     :param host: the host it runs on.
     :param pid: its process.
-    :param process: names the process for good: boot, process namespace and start time; ``""`` where the system does not say.
-    :param nonce: tells it from any other attempt.
+    :param process: identifies the process: boot, process namespace and start time; ``""`` where the system does not say.
+    :param nonce: distinguishes it from any other attempt.
     :param at: when it began, by its own clock, in UTC.
     :param terms: its lease.
     """
@@ -344,7 +344,7 @@ def _acquire(
             return Fence(place, attempt, taken, taken)
         for each in not_over:
             _wait_for(place, each, checkpoint, since=began)
-        # Whoever waited longer than its own lease has to see anew that it is still the newest.
+        # Whoever waited longer than its own lease has to check again that it is still the newest.
         before = Clocks()
         newest = newest_attempt(place)
         if newest and newest.number > attempt.number:
@@ -441,7 +441,7 @@ def _is_dead(attempt: Attempt) -> bool:
 
 
 def _process(pid: int) -> str:
-    """Name a process for good, as ``<boot>/<namespace>/<start time>``; a start time of 0 where there is no such process.
+    """Identify a process, as ``<boot>/<namespace>/<start time>``; a start time of 0 if there is no such process.
 
     A process id is given out again after a while, and means something else in every container; with these it does not.
     """
@@ -479,4 +479,4 @@ def _time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        return datetime.max.replace(tzinfo=UTC)  # it cannot be told: as if just now
+        return datetime.max.replace(tzinfo=UTC)  # not known: as if just now

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.storage.location import Location
 #: How the reason begins of a seal that stops a query before a change, and of those that a change itself sets.
 STOPPING = "stopping the query for a "
 _CHANGING = ("restore of ", "rewind to batch ", "repair to batch ", "reset, ", "undo of ", "flow ", "upgrade ")
-#: Repositories beside a checkpoint where no other is named: of rewinds and resets, and of repairs.
+#: Repositories beside a checkpoint if no other is named: of rewinds and resets, and of repairs.
 _REPAIRS = ".repairs"
 
 
@@ -22,7 +22,7 @@ def begun_by_plans(checkpoint: Location, repository: Repository | None) -> Begun
 
     :param checkpoint: the checkpoint.
     :param repository: the one that the change was or is to be carried out with; ``None``: those beside the checkpoint.
-    :return: for a seal: ``True``, its change has begun; ``False``, it has not; ``None``, that cannot be told. Raises a
+    :return: for a seal: ``True``, its change has begun; ``False``, it has not; ``None``, that cannot be determined. Raises a
         ``RepositoryError`` where a repository is there and cannot be opened.
     """
 

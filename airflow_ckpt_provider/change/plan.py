@@ -1,4 +1,4 @@
-"""The plan of a change: what every verb tells of its own, and what all plans have in common.
+"""The plan of a change: what every verb adds, and what all plans have in common.
 
 A verb contributes data: which files are removed and written, what is done to the sink, what has to be true afterwards. How that
 is carried out, resumed and undone is the same for all of them, in :mod:`~airflow_ckpt_provider.change.engine`.
@@ -138,7 +138,7 @@ class Plan:
 
     @property
     def undo_command(self) -> str:
-        """The command that takes it back."""
+        """The command that undoes it."""
         return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
 
     @property
@@ -218,7 +218,7 @@ class Plan:
         raise RefusedError(
             f"the plan that was shown ({shown}) is not the one that would be carried out now ({self.plan_fingerprint}): "
             f"{self.checkpoint} or its sink have changed since; nothing was changed",
-            hint="look at a new plan, and apply that",
+            hint="make a new plan, and apply that",
         )
 
 
@@ -289,7 +289,7 @@ def undo_of(plan_id: str) -> str:
 
 
 def undone_by(plan_id: str) -> str:
-    """Id of the plan that an undo takes back; any other id is returned as it is."""
+    """Id of the plan that an undo is of; any other id is returned as it is."""
     return plan_id.removesuffix(_SUFFIX)
 
 

@@ -1,7 +1,7 @@
 """The seal of one plan: put before its first change, on exactly what it was made for, and lifted as its last.
 
 All that change a checkpoint begin here: look whose seal is there; see that it is what the plan was made for and that
-nobody writes; seal; look again. A run that was killed finds its own seal and goes on.
+nobody writes; seal; list it again. A run that was killed finds its own seal and continues.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def seal_for_plan(
     :param above: paths that are going to be written. An empty place is sealed above them at once; another at its next
         number, which stops a running query: there :func:`raise_above` follows.
     :param own: other plans whose seal does as well.
-    :param hint: what to do where it is not any more what the plan was made for.
+    :param hint: what to do if it is not any more what the plan was made for.
     :return: the seal, the only one of this plan.
     :raises SealedError: another plan has sealed it.
     :raises RefusedError: it is not any more what the plan was made for, or somebody writes to it, or the seal that had to be
@@ -71,7 +71,7 @@ def seal_for_plan(
         raise RefusedError(
             f"the seal of plan {plan_id} on {location} was lifted in the meantime: its query may have been started; nothing "
             "was changed by this attempt",
-            hint=f"see what was done: `airflow-ckpt inspect {location}`; then run the same command again, which plans anew",
+            hint=f"see what was done: `airflow-ckpt inspect {location}`; then run the same command again, which plans again",
         )
     else:
         if fingerprint is not None and now.fingerprint != fingerprint:

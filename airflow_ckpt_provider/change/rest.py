@@ -121,7 +121,7 @@ class RestRule:
     def check_word(self, fence: Fence) -> None:
         """See that no other attempt has changed the checkpoint since somebody said that its query is stopped.
 
-        A process can stand still before it plans. What it was told is then about the time before the other change, after which
+        A process can be suspended before it plans. What it was given is then about the time before the other change, after which
         the query was started.
 
         :param fence: of the attempt that relies on the word.
@@ -149,11 +149,11 @@ class RestClock:
     """The clocks of this process. Setting the time of day does not change the first two.
 
     There are two, because a pause must never help. If the computer is suspended or the container is frozen, the query may be
-    paused as well: silence in that time proves nothing. So silence is measured by a clock that stands still while the computer is
+    paused as well: silence in that time proves nothing. So silence is measured by a clock that stops while the computer is
     suspended, and of each step at most twice the intended time is credited. A final inspection that finds no change does not
     replace that. For a deadline the opposite holds: it passes in a pause too.
 
-    :param awake: seconds; stands still while the computer is suspended.
+    :param awake: seconds; stops while the computer is suspended.
     :param passed: seconds; includes the time in which the computer is suspended.
     :param sleep: waits for so many seconds.
     :param now: the time of day, for the record only.

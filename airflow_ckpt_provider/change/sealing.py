@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 #: A stream may log a batch while we look; how often we then take the next number.
 TRIES = 50
 
-#: Whether the change that a seal belongs to has begun to change files; ``None``: that cannot be told.
+#: Whether the change that a seal belongs to has begun to change files; ``None``: that cannot be determined.
 Begun = Callable[[Seal], bool | None]
 
 
@@ -83,7 +83,7 @@ def put_seal(
 ) -> Seal:
     """Write the seal as ``offsets/<number>``, only if nothing is there.
 
-    :param attempt: number of the attempt that carries the plan out; ``None`` where no change is under way.
+    :param attempt: number of the attempt that carries the plan out; ``None`` without a change under way.
     :raises FileExistsError: something is there.
     :raises StorageError: the store cannot create exclusively, and somebody else wrote at the same moment.
     """
@@ -107,14 +107,14 @@ def unseal(
     for_start: bool = False,
     begun: Begun | None = None,
 ) -> Seal | None:
-    """Lift a seal. The stream can then be started and goes on as if nothing had been.
+    """Lift a seal. The stream can then be started and continues as if nothing had been.
 
     :param checkpoint: the checkpoint.
     :param plan_id: the plan that set it.
     :param force: lift it whoever set it.
     :param for_start: lift it whoever set it, for the query is started next; not where a change has begun to change files.
-    :param begun: tells that, for ``for_start``; see :func:`airflow_ckpt_provider.change.lifting.begun_by_plans`. ``None``: it
-        cannot be told, so such a seal stays.
+    :param begun: shows that, for ``for_start``; see :func:`airflow_ckpt_provider.change.lifting.begun_by_plans`. ``None``: it
+        cannot be determined, so such a seal stays.
     :return: the seal that was lifted, or ``None`` if there was none.
     :raises NotACheckpointError: there is no checkpoint.
     :raises SealedError: it belongs to another plan.
@@ -154,14 +154,14 @@ def _check_startable(checkpoint: Checkpoint, progress: Progress, mark: Seal, beg
         )
     if has_begun is None:
         raise RefusedError(
-            f"{whose}: it cannot be told whether that plan has begun to change files",
+            f"{whose}: it is not known whether that plan has begun to change files",
             hint="give the repository that the plan uses (repository / --repository); or run the same command again to "
             f"finish it; or, where you know that nothing was changed, lift it by its id (plan_id / --plan {mark.plan_id})",
         )
     if progress.query_id is None and not progress.logged:
         raise RefusedError(
-            f"{checkpoint.location} holds nothing but its seal {mark.path}: a query would begin anew",
-            hint="restore a backup; or, to begin anew, lift the seal by its id (plan_id / --plan)",
+            f"{checkpoint.location} holds nothing but its seal {mark.path}: a query would start from the beginning",
+            hint="restore a backup; or, to start from the beginning, lift the seal by its id (plan_id / --plan)",
         )
     found = read_resume_point(checkpoint.location, replace(progress, seal=None))
     if found.verdict is not Verdict.SAFE:

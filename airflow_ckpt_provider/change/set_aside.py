@@ -46,7 +46,7 @@ class SetAside:
     def sizes(self) -> dict[str, int] | None:
         """Path -> bytes of all that is kept; ``None`` while it is not complete.
 
-        :raises RepositoryError: the marker is damaged, so that it cannot be told what is kept.
+        :raises RepositoryError: the marker is damaged, so that it cannot be determined what is kept.
         """
         marker = self._marker()
         return None if marker is None else marker[0]
@@ -61,7 +61,7 @@ class SetAside:
         return None if marker is None else marker[1]
 
     def _marker(self) -> tuple[dict[str, int], dict[str, str | None] | None] | None:
-        """What is kept and what was left; ``None`` where there is no marker."""
+        """What is kept and what was left; ``None`` if there is no marker."""
         try:
             data = self.repository.location.read_document(f"{self.place}/{_COMPLETE}", most=LARGE)
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class SetAside:
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise RepositoryError(
                 f"{self.repository.location}/{self.place}/{_COMPLETE} cannot be read ({type(e).__name__}: {e}): {data[:80]!r}",
-                hint="put it back from a copy of the repository: without it nothing tells whether all that was removed is in "
+                hint="put it back from a copy of the repository: without it nothing shows whether all that was removed is in "
                 f"{self.place}/files",
             ) from e
         return files, left
@@ -104,9 +104,9 @@ class SetAside:
     ) -> None:
         """Copy files here; does nothing when all was copied before.
 
-        :param left: path -> identity of the other files of the place, by which an undo tells whether somebody has written since.
+        :param left: path -> identity of the other files of the place, by which an undo knows whether somebody has written since.
 
-        :raises FileNotFoundError: a file is not there any more: somebody else changes the place.
+        :raises FileNotFoundError: a file does not exist any more: somebody else changes the place.
         :raises StorageError: what arrived is not what was read.
         """
         if self.sizes is not None:
@@ -140,7 +140,7 @@ def _is_copy(file: StoredFile, made: StoredFile | None, source: Location, target
 
 
 def _copy(source: Location, file: StoredFile, target: Location) -> None:
-    """Copy a file where there is none; over one that an earlier attempt has left there only if that is another content."""
+    """Copy a file if there is none; over one that an earlier attempt has left there only if that is another content."""
     path = file.path
     try:
         if target.store.copies_within and target.store.same_as(source.store):

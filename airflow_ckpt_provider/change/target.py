@@ -17,7 +17,7 @@ from airflow_ckpt_provider.storage.store import StoredFile
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A place, as one look found it.
+    """A place, as one listing found it.
 
     :param location: the place.
     :param files: everything in it, hidden files included.
@@ -55,7 +55,7 @@ class Target:
 
 
 def inspect_target(location: Location) -> Target:
-    """Look at a place; it need not exist."""
+    """Read a place; it need not exist."""
     files = location.walk()
     newest = max((n for n in map(batch_id_of, files.files(OFFSETS)) if n is not None), default=None)
     seal = parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
@@ -72,7 +72,7 @@ def is_hidden(path: str) -> bool:
 def expect_files(there: Target, wanted: Iterable[tuple[str, int]], *, plan_id: str, what: str = "as planned") -> None:
     """See that exactly these files are there.
 
-    :param there: a place that was changed, as a look afterwards found it.
+    :param there: a place that was changed, as a listing afterwards found it.
     :param wanted: path and size of all visible files.
     :param plan_id: the plan that sealed it.
     :param what: what they are to be, in words.

@@ -32,7 +32,7 @@ from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
-#: Kinds of plans that can be taken back.
+#: Kinds of plans that can be undone.
 UNDOABLE = ("rewind", "reset", "repair", "restore", "flow-reset")
 
 
@@ -41,7 +41,7 @@ class UndoPlan(Plan):
     """What taking a change back would do.
 
     :param plan_id: id of the undo.
-    :param of: the plan that is taken back, as it is kept in the repository.
+    :param of: the plan that is undone, as it is kept in the repository.
     :param name: name of the stream in the repository.
     :param checkpoint: URI of the checkpoint.
     :param fingerprint: of the checkpoint when the undo was planned.
@@ -49,7 +49,7 @@ class UndoPlan(Plan):
     :param kept: path -> size of the files that the change has set aside.
     :param record: the audit record of the change; ``None`` where it was not ended.
     :param half_way: the change, or an undo of it, has the checkpoint sealed.
-    :param already_done: it was taken back before.
+    :param already_done: it was undone before.
     :param moved: path -> content of log entries that get other source positions than they had; see
         :mod:`~airflow_ckpt_provider.recovery.chains.positions`. Each is among the files that were set aside.
     """
@@ -71,7 +71,7 @@ class UndoPlan(Plan):
 
     @property
     def undone(self) -> str:
-        """Id of the plan that is taken back."""
+        """Id of the plan that is undone."""
         return undone_by(self.plan_id)
 
     @property
@@ -123,7 +123,7 @@ class UndoPlan(Plan):
         return [path for path in self.before if path.startswith("offsets/")]
 
     def edits(self, there: Target, repository: Repository) -> Edits:
-        """Remove what was not there before; put back what was set aside."""
+        """Remove what did not exist before; put back what was set aside."""
         aside = SetAside(repository, self.name, self.undone, "checkpoint")
         extra = [path for path in there.visible if path not in self.before]
 
@@ -184,8 +184,8 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
         what = f"no plan {plan_id}" if plan_id else f"no change of {place}"
         raise NoSuchBackupError(
             f"{repository.location} keeps {what}",
-            hint="name the repository that the change was carried out with (--repository); restores of version 0.1.0 are taken "
-            "back by restoring the backup <name>.before-restore",
+            hint="name the repository that the change was carried out with (--repository); restores of version 0.1.0 are "
+            "undone by restoring the backup <name>.before-restore",
         )
     return document
 
@@ -239,7 +239,7 @@ def plan_undo(
     kind, plan_id = str(document.get("kind")), str(document["plan_id"])
     checkpoint = str(document.get("checkpoint") or document.get("path") or place.uri)
     if kind not in UNDOABLE:
-        raise RefusedError(f"plan {plan_id} is a {kind}, which is not taken back", hint=f"known: {', '.join(UNDOABLE)}")
+        raise RefusedError(f"plan {plan_id} is a {kind}, which is not undone", hint=f"known: {', '.join(UNDOABLE)}")
     if checkpoint != place.uri:
         raise RefusedError(f"{kind} {plan_id} was of {checkpoint}, not of {place}", hint="name that one")
     now = inspect_target(place)
@@ -285,7 +285,7 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
     wrong = sorted(path for path, size in plan.kept.items() if path not in there or there[path].size != size)
     if wrong:
         raise RefusedError(
-            f"{aside.files}/{wrong[0]} is missing or of another size ({len(wrong)} files): {what} cannot be taken back file by "
+            f"{aside.files}/{wrong[0]} is missing or of another size ({len(wrong)} files): {what} cannot be undone file by "
             "file; nothing was changed",
             hint="put these files back from a copy of the repository; or "
             + (f"run the same {plan.of['kind']} again, which completes it" if plan.half_way else "restore a backup"),
@@ -339,7 +339,7 @@ def _check_untouched(
             return
         raise RefusedError(
             f"{place} was written to since {kind} {plan.undone}: the stream was started",
-            hint=f"{'rewind again instead, to a batch of the new history' if kind == 'rewind' else 'let the stream go on'}; "
+            hint=f"{'rewind again instead, to a batch of the new history' if kind == 'rewind' else 'let the stream continue'}; "
             f"what the {kind} removed stays in the repository, in {aside.place}/files",
         )
     if now.fingerprint == document.get("checkpoint_fingerprint"):
@@ -357,7 +357,7 @@ def _check_untouched(
 
 
 def _is_back_at(after: str, now: Target, repository: Repository) -> bool:
-    """Whether nothing but later changes, each taken back since, came between a change and now.
+    """Whether nothing but later changes, each undone since, is between a change and now.
 
     :param after: fingerprint of the checkpoint after the change.
     """

@@ -39,14 +39,14 @@ def check_not_written_since(now: Target, aside: SetAside, document: Mapping[str,
     )
     kept = f"what the {kind} removed is in the repository, in {aside.place}/files"
     raise RefusedError(
-        f"the seal of {kind} {plan_id} was lifted half-way, and {place}/{found} was written since: to go on with it, or to put "
-        "the old files back, would mix two histories; nothing was changed",
+        f"the seal of {kind} {plan_id} was lifted half-way, and {place}/{found} was written since: to continue with it, or to "
+        "put the old files back, would mix two histories; nothing was changed",
         hint=f"stop the query; {give_up}" + (f"; {kept}" if aside.sizes else ""),
     )
 
 
 def _written_since(now: Target, aside: SetAside, document: Mapping[str, Any], repository: Repository) -> str | None:
-    """A file that neither was there before nor is what the change writes; ``None`` where there is none."""
+    """A file that neither was there before nor is what the change writes; ``None`` if there is none."""
     kept, left, written = aside.sizes or {}, aside.left, written_by(document, repository)
     if left is None and not document.get("before"):
         return first_run_since(now, document, known={*kept, *written})
@@ -72,11 +72,11 @@ def first_run_since(now: Target, document: Mapping[str, Any], known: Collection[
     :param now: the place as it is.
     :param document: the plan of the repair.
     :param known: paths that the repair removes or writes.
-    :return: the path of its log entry; ``None`` where there is none.
+    :return: the path of its log entry; ``None`` if there is none.
     """
     batch = document.get("batch_id")
     if not isinstance(batch, int):
-        return OFFSETS  # it cannot be told
+        return OFFSETS  # not known
     allowed = {OFFSETS: batch + 1 if document.get("exact_replay") else batch, COMMITS: batch}
     for log, newest in allowed.items():
         for path in now.visible.files(log):

@@ -54,6 +54,6 @@ def repositories_beside(checkpoint: Location) -> list[Repository]:
 
 
 def _newest(repository: Repository, checkpoint: Location) -> str:
-    """The time of the newest record of a checkpoint; empty where there is none."""
+    """The time of the newest record of a checkpoint; empty if there is none."""
     own = (str(record["at"]) for record in repository.records() if record.get("checkpoint") == checkpoint.uri)
     return max(own, default="")

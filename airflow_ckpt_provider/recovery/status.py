@@ -79,8 +79,8 @@ def _changed(place: str, there: Target, record: dict[str, Any]) -> RewindStatus:
     if record.get("after") not in (None, there.fingerprint):
         return RewindStatus(
             RUNNING_AGAIN,
-            f"{place} was changed by {kind} {plan_id} at {record['at']}, and was written to since: the {kind} cannot be taken "
-            "back by undo any more.",
+            f"{place} was changed by {kind} {plan_id} at {record['at']}, and was written to since: the {kind} cannot be "
+            "undone any more.",
             (f"airflow-ckpt inspect {shlex.quote(place)}",),
             plan_id,
         )
@@ -100,7 +100,7 @@ def status_in(
     *,
     since: datetime | None = None,
 ) -> RewindStatus:
-    """The same, for whoever has looked at the checkpoint and has the records already.
+    """The same, for whoever has inspected the checkpoint and has the records already.
 
     :param progress: how far the checkpoint is.
     :param repository: where its rewinds are kept.
@@ -125,7 +125,7 @@ def status_in(
         return RewindStatus(
             RUNNING_AGAIN,
             f"{place} was rewound to batch {batch_id} by plan {plan_id}, and the stream has run since, up to batch {committed}: "
-            "it cannot be taken back by undo any more.",
+            "undo is not possible any more.",
             (f"airflow-ckpt inspect {shlex.quote(place)}", f"airflow-ckpt rewind {shlex.quote(place)} --list"),
             plan_id,
         )
@@ -182,7 +182,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
     return RewindStatus(
         UNDER_WAY,
         f"{place} is being {doing}, and that was stopped half-way. It is sealed, so that no Spark can start from it. The same "
-        f"{kind} again completes it; undo takes it back{by_spark}:",
+        f"{kind} again completes it; undo undoes it{by_spark}:",
         commands,
         plan_id,
     )
@@ -197,7 +197,7 @@ def _needs(plan: RewindPlan) -> str:
 
 
 def _same_command(place: str, repository: Repository | None, document: dict[str, Any]) -> tuple[str, ...]:
-    """The command that resumes a change, as far as its plan tells; what else it was given has to be given again."""
+    """The command that resumes a change, as far as its plan has it; what else it was given has to be given again."""
     kind, held = document["kind"], repository.location.uri if repository else "REPOSITORY"
     if kind == "restore":
         words = ["restore", held, document["backup_id"], place, "--name", document["name"]]
@@ -231,7 +231,7 @@ def rewind_records(repository: Repository) -> list[dict[str, Any]]:
 def _changes(
     place: str, records: Iterable[dict[str, Any]], since: datetime | None, *, kinds: Collection[str]
 ) -> Iterator[dict[str, Any]]:
-    """Records of changes of this checkpoint that were not taken back, newest first."""
+    """Records of changes of this checkpoint that were not undone, newest first."""
     undone = set()
     for record in records:
         if since is not None and datetime.fromisoformat(record["at"]) < since:

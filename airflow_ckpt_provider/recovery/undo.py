@@ -23,16 +23,16 @@ from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 @dataclass(frozen=True, slots=True)
 class UndoOutcome(RecoveryOutcome):
-    """A change that was taken back.
+    """A change that was undone.
 
-    :param plan_id: the plan that was taken back.
+    :param plan_id: the plan that was undone.
     :param kind: what it was: ``rewind``, ``reset``, ``repair``, ``restore``, ``flow-reset``.
     :param checkpoint: URI of the checkpoint.
     :param put_back: files of the checkpoint that were put back.
     :param deleted: files that the change had written and that were removed.
     :param table_version: the commit that brought the table forward; ``None`` without one, and with several sinks.
     :param seconds: how long it took.
-    :param already_done: it had been taken back before.
+    :param already_done: it had been undone before.
     :param sinks: of several sinks, what was done to each: ``uri`` and ``table_version``; empty for one.
     """
 
@@ -69,12 +69,12 @@ def undo(
     :param plan_id: the change; by default the one that is half-way, else the newest of this checkpoint.
     :param sink: the sink, where a rewind rolled one back; all of them where it rolled several back.
     :param rest: how the query is known to be stopped.
-    :param made_by: the run or user that takes it back.
+    :param made_by: the run or user that undoes it.
     :param reason: why, for the audit record.
     :param workers: requests under way at once.
     :param open_place: opens the other version of a flow; by default in the store of the checkpoint.
     :param on_plan: called with the plan before it is carried out.
-    :param of_chain: the chain that is taken back, of which this is a part: the seal then stays.
+    :param of_chain: the chain that is undone, of which this is a part: the seal then stays.
     :param moved: of a part, gives the log entries that get other source positions than they had.
     :raises NoSuchBackupError: there was no such change.
     :raises RefusedError: something was written since, or the sink cannot be brought forward; nothing was changed.
@@ -128,9 +128,9 @@ def undoing(
     chain = document.get("chain")
     if chain and chain["plan_id"] != of_chain:
         raise RefusedError(
-            f"rewind {document['plan_id']} of {checkpoint} is a part of chain {chain['plan_id']}: taken back alone, the stream "
+            f"rewind {document['plan_id']} of {checkpoint} is a part of chain {chain['plan_id']}: undone alone, the stream "
             "and those that read its table would stand at different rows",
-            hint=f"take all back: `airflow-ckpt chain undo {chain['arguments']} --plan {chain['plan_id']}`",
+            hint=f"undo all: `airflow-ckpt chain undo {chain['arguments']} --plan {chain['plan_id']}`",
         )
     former = document.get("observed")
     observed = _sibling(checkpoint, str(former), open_place) if former else None

@@ -43,9 +43,9 @@ MakePlan = Callable[[str | None], ChainPlan]
 
 @dataclass(frozen=True, slots=True)
 class ChainOutcome(RecoveryOutcome):
-    """A chain that was rewound, or taken back.
+    """A chain that was rewound, or undone.
 
-    :param plan_id: the plan of the chain; ``chain undo`` takes it back by this id.
+    :param plan_id: the plan of the chain; ``chain undo`` undoes it by this id.
     :param streams: what was done to each stream: its ``name`` and the outcome of its rewind, or of its undo.
     :param seconds: how long it took.
     :param already_done: nothing had to be done.
@@ -86,7 +86,7 @@ def apply_chain(
     :param reason: why, for the audit records.
     :param workers: requests under way at once.
     :param on_plan: called with the plan before it is carried out.
-    :raises RefusedError: a stream cannot go back, or is not known to be stopped: nothing was changed. Or, once it was begun,
+    :raises RefusedError: a stream cannot be rewound, or is not known to be stopped: nothing was changed. Or, once it was begun,
         one refuses: all that are changed stay sealed, and the message names what leads out.
     :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.rewind.apply.apply_rewind` raises.
     """
@@ -138,7 +138,7 @@ def _apply_chain(
     begun = find_begun(streams)
     if begun and begun.is_undone:
         command = begun.plan.undo_command if begun.plan else "airflow-ckpt chain undo"
-        raise SealedError(f"chain {begun.chain_id} is being taken back, and that was not ended", hint=f"`{command}`")
+        raise SealedError(f"chain {begun.chain_id} is being undone, and that was not ended", hint=f"`{command}`")
     if begun and begun.plan is None and begun.is_half_way:
         raise SealedError(
             f"chain {begun.chain_id} has begun to change {', '.join(begun.seals)}, and no repository that is named keeps "
@@ -182,7 +182,7 @@ def _apply_chain(
     except CkptError as e:
         names = ", ".join(part.name for part, _, _ in parts)
         e.add_hint(
-            f"{names} stay sealed, so none of them can start: run the same command again, or take it back: "
+            f"{names} stay sealed, so none of them can start: run the same command again, or undo it: "
             f"`{made.undo_command}`"
         )
         raise
@@ -206,7 +206,7 @@ def _begin(
     made_by: str,
     fence: Fence,
 ) -> tuple[ChainPlan, Mapping[str, RestProof]]:
-    """Seal all streams that go back, plan again under the seals, check everything, and keep the plans."""
+    """Seal all streams that are rewound, plan again under the seals, check everything, and keep the plans."""
     chain_id = begun.chain_id if begun else new_plan_id()
     ids = part_ids(chain_id, streams)
     by_name = {stream.name: stream for stream in streams}
@@ -219,7 +219,7 @@ def _begin(
             shown.check_fingerprint(fingerprint)
             shown.check_accepted(accept)
     else:
-        # Seals are there, and no plan: nothing was changed. Which of the streams go back, the plan under the seals tells.
+        # Seals are there, and no plan: nothing was changed. Which of the streams are rewound, the plan under the seals says.
         going = list(streams)
     proofs = seal_all(
         going, ids, rest=rest, stop_running=stop_running, what=f"{STOPPING}rewind of a chain", made_by=made_by
@@ -232,8 +232,8 @@ def _begin(
             stream = by_name[part.name]
             if stream not in going:
                 raise RefusedError(
-                    f"{part.name} has to go back too, and had not when it was planned: it was written to meanwhile",
-                    hint="look at a new plan, and apply that",
+                    f"{part.name} has to be rewound too, and had not when it was planned: it was written to meanwhile",
+                    hint="make a new plan, and apply that",
                 )
             RollBack(rewind, named_sinks(stream.sinks), stream.held).check()
     except RefusedError:
@@ -271,7 +271,7 @@ def _check_same(plan: ChainPlan, streams: Sequence[ChainStream]) -> None:
     if {part.argument for part in plan.parts} != {stream.argument for stream in streams}:
         raise SealedError(
             f"some of these streams are sealed by chain {plan.plan_id}, a rewind ({plan.target}) that was not ended",
-            hint=f"run that one again: `airflow-ckpt chain rewind {plan.arguments} … --apply`, or take it back: "
+            hint=f"run that one again: `airflow-ckpt chain rewind {plan.arguments} … --apply`, or undo it: "
             f"`{plan.undo_command}`",
         )
 
@@ -283,7 +283,8 @@ def _record(stream: ChainStream, rewind: RewindPlan) -> dict[str, Any] | None:
 
 
 def carried_out_by(streams: Sequence[ChainStream], made_by: str) -> dict[str, Any] | None:
-    """The audit record of a chain of these streams that a run has carried out; ``None`` where it has to go on, or did not begin.
+    """The audit record of a chain of these streams that a run has carried out; ``None`` where it has to continue, or
+    did not begin.
 
     :param streams: the streams.
     :param made_by: the run.
@@ -356,5 +357,5 @@ def _check_versions(plan: ChainPlan, part: ChainPart, rewind: RewindPlan, done: 
             raise StorageError(
                 f"{sink.report.uri} was rolled back in version {version}, and the streams that read it stand behind version "
                 f"{back.from_version + 1}",
-                hint=f"take the chain back, and plan it anew: `{plan.undo_command}`",
+                hint=f"undo the chain, and plan it again: `{plan.undo_command}`",
             )

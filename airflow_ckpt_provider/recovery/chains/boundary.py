@@ -4,11 +4,11 @@ A stream that is rewound takes its table back to a version. Each reader of that 
 what the table has, so that its state and its own table are made of these rows and no others:
 
 * Delta: its batch ends exactly where that version ends, or one with the same rows. A position before it is not enough: the
-  rows in between would be read together with those of the commits that were taken back. The position then moves behind the
+  rows in between would be read together with those of the commits that were rolled back. The position then moves behind the
   rollback, see :mod:`~airflow_ckpt_provider.recovery.chains.positions`.
 * Iceberg: its batch ends in an ancestor of that snapshot. After a rollback Iceberg reads on among the ancestors of the new
-  current snapshot, so nothing that was taken back is read.
-* File sink: its batch has read no file that is taken back.
+  current snapshot, so nothing that was rolled back is read.
+* File sink: its batch has read no file that is removed.
 
 Where a reader has no such batch, an older batch of the writer is tried: its replay brings the later ones again.
 """
@@ -34,8 +34,8 @@ class Choice:
 
     :param batch_id: its batch.
     :param reports: what each of its sinks says to it.
-    :param behind: source -> the version of the rollback behind which the source goes on (Delta).
-    :param reads_changed: sources whose table goes back.
+    :param behind: source -> the version of the rollback behind which the source continues (Delta).
+    :param reads_changed: sources whose table is rolled back.
     """
 
     batch_id: int
@@ -150,14 +150,14 @@ class _Search:
         return f"a source of kind {offset.kind} that reads {edge.table} cannot be judged"
 
     def refused(self) -> RefusedError:
-        """The error that names the stream that cannot go back with the others."""
+        """The error that names the stream that cannot be rewound with the others."""
         at = max(self.why, default=0)
         name, why = self.order[at], self.why.get(at, ["it has no committed batch"])
         table = ", ".join(dict.fromkeys(edge.table for edge in self.chain.reads(name)))
         of = f" with {', '.join(dict.fromkeys(e.writer for e in self.chain.reads(name)))}" if table else ""
         return RefusedError(
-            f"{name} cannot go back{of} row-exactly: {'; '.join(why)}",
-            hint=f"build {name} and what reads it anew: rewind the others without it, empty its table, and reset it "
+            f"{name} cannot be rewound{of} row-exactly: {'; '.join(why)}",
+            hint=f"build {name} and what reads it again: rewind the others without it, empty its table, and reset it "
             f"(`airflow-ckpt reset {self.chain.streams[name].stream.checkpoint} --from-scratch`)"
             if table
             else "choose another batch",
@@ -165,7 +165,7 @@ class _Search:
 
 
 def _changes(edge: Edge, chosen: Mapping[str, Choice]) -> bool:
-    """Whether the table that is read goes back; a rollback that changes only what the table remembers does not count.
+    """Whether the table that is read is rolled back; a rollback that changes only what the table remembers does not count.
 
     A sink that others read has the policy ``rollback``, see :func:`_cannot_go_back`.
     """
@@ -271,11 +271,11 @@ def _file_obstacle(
     gone = {f"{place_of(root)}/{path}" for path in rollback.paths}
     read = files_read(reader, edge.source, offset.log_offset)
     taken = next((path for path in read if place_of(path) in gone), None)
-    return f"its batch {batch_id} has read {taken}, which is taken back" if taken else None
+    return f"its batch {batch_id} has read {taken}, which is removed" if taken else None
 
 
 def _cannot_start(stream: ReadStream, batch_id: int, *, moves: bool) -> str | None:
-    """Why a batch cannot be followed by one that is planned anew; ``None`` where it can."""
+    """Why a batch cannot be followed by one that is planned again; ``None`` where it can."""
     if moves and batch_id - 1 not in stream.entries:
         return f"its batch {batch_id} has no log entry before it, in which the position would move too"
     if not stream.has_closure(batch_id):
@@ -293,5 +293,5 @@ def _cannot_go_back(
         if asked.policy is not SinkPolicy.ROLLBACK and readers:
             return f"{report.uri} is to stay (policy keep), and {readers[0]} reads it"
         if asked.policy is SinkPolicy.ROLLBACK and report.rollback is None:
-            return f"{report.uri} cannot go back to batch {batch_id}: {report.obstacle or '; '.join(report.reasons)}"
+            return f"{report.uri} cannot be rolled back to batch {batch_id}: {report.obstacle or '; '.join(report.reasons)}"
     return None

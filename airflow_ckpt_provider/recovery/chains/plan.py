@@ -1,4 +1,4 @@
-"""The plan of a chain: one rewind for each stream that goes back, with one verdict, one fingerprint and one id."""
+"""The plan of a chain: one rewind for each stream that is rewound, with one verdict, one fingerprint and one id."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ChainPlan(Plan):
     :param begins_with: the streams that the target is for.
     :param parts: all streams that were named, writers before their readers.
     :param notes: what the person who asked should know.
-    :param others: streams that were not named and read a table that goes back, in words.
+    :param others: streams that were not named and read a table that is rolled back, in words.
     """
 
     plan_id: str
@@ -82,7 +82,7 @@ class ChainPlan(Plan):
 
     @property
     def rewinds(self) -> tuple[tuple[ChainPart, RewindPlan], ...]:
-        """The parts that go back, readers before the writers of what they read: the order in which they are changed.
+        """The parts that are rewound, readers before the writers of what they read: the order in which they are changed.
 
         A reader is behind the rollback of a table before that rollback is committed, so no stream of the chain ever stands
         before one.
@@ -153,7 +153,7 @@ class ChainPlan(Plan):
 
     @property
     def undo_command(self) -> str:
-        """The command that takes it back."""
+        """The command that undoes it."""
         return f"airflow-ckpt chain undo {self.arguments} --plan {self.plan_id}"
 
     def to_json(self) -> dict[str, Any]:

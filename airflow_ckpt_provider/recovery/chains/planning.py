@@ -56,14 +56,14 @@ def plan_chain(
     :param streams: the streams: those of a chain, and those of one application that read nothing of each other.
     :param specifier: where to, for the streams that the rewind begins with.
     :param begins_with: names of these; by default those that read no other of the streams.
-    :param exact_replay: run the next batch again over exactly the same data, where nothing that a stream reads goes back.
+    :param exact_replay: run the next batch again over exactly the same data, where nothing that a stream reads is rolled back.
     :param guards: those that judge whether the sources still have the data; by default all that are installed.
     :param look_in: where to look for streams that read one of the tables and were not named, beside the directories that the
         named checkpoints are in.
     :param batches: stream -> the batch that a plan which was shown before has chosen (its ``batches``): go to exactly these.
         ``None``: choose.
     :param chain_id: id under which the checkpoints were sealed; ``None``: they were not.
-    :raises RefusedError: a stream cannot go back with the others; the message names it.
+    :raises RefusedError: a stream cannot be rewound with the others; the message names it.
     :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.rewind.planning.plan_rewind` raises.
     """
     streams = named_streams(tuple(streams))
@@ -78,7 +78,7 @@ def plan_chain(
         raise RefusedError(
             f"the plan that was shown goes to the batches {dict(batches)}, and the newest ones that fit together are {found} "
             "now; nothing was changed",
-            hint="look at a new plan, and apply that",
+            hint="make a new plan, and apply that",
         )
     made = chain_id or new_plan_id()
     ids = part_ids(made, streams)
@@ -182,8 +182,8 @@ def _part(
 class _ChainGuard:
     """Knows that what a stream reads of the chain is there: the plan itself puts it there.
 
-    :param sources: those whose table goes back in the same plan.
-    :param behind: those among them that go on behind a rollback (Delta). How a file source reads on was not run on Spark.
+    :param sources: those whose table is rolled back in the same plan.
+    :param behind: those among them that continue behind a rollback (Delta). How a file source reads on was not run on Spark.
     """
 
     sources: frozenset[str]
@@ -191,12 +191,12 @@ class _ChainGuard:
     kind: str = "chain"
 
     def recognises(self, source: GuardedSource) -> bool:
-        """Whether its table goes back in the same plan."""
+        """Whether its table is rolled back in the same plan."""
         return source.name in self.sources
 
     def judge(self, source: GuardedSource) -> SourceReport:
         """It reads on where its table is put back to."""
-        why = "its table goes back in the same plan, to what this batch has read"
+        why = "its table is rolled back in the same plan, to what this batch has read"
         if source.name in self.behind or source.start.kind == IcebergOffset.kind:
             return SourceReport(source.name, source.start.kind, (Judgement(Verdict.SAFE, why),))
         why += f"; that a source of kind {source.start.kind} reads on from there was not run on Spark"
@@ -209,7 +209,7 @@ def _undo_needs(chain: Chain, stream: ReadStream, choices: Mapping[str, Choice],
     Its position moves behind that commit. That is exact only where it had read all of the table before the rewind.
     """
     if plan.undo and not plan.undo["possible"]:
-        return "cannot be taken back: " + "; ".join(plan.undo["reasons"])
+        return "cannot be undone: " + "; ".join(plan.undo["reasons"])
     for edge in chain.reads(stream.name):
         if edge.source not in choices[stream.name].behind:
             continue
@@ -247,13 +247,13 @@ def _notes(choices: Mapping[str, Choice], wanted: Mapping[str, Sequence[int]]) -
     for name, choice in choices.items():
         if choice.behind:
             sources = ", ".join(f"source {source} behind version {choice.behind[source]}" for source in choice.behind)
-            yield f"{name} reads on behind the rollback ({sources}); batch {choice.batch_id + 1} is planned anew"
+            yield f"{name} reads on behind the rollback ({sources}); batch {choice.batch_id + 1} is planned again"
 
 
 def _others(
     chain: Chain, choices: Mapping[str, Choice], look_in: Iterable[Location]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Streams that were not named and read a table that goes back, and those of which that is not known.
+    """Streams that were not named and read a table that is rolled back, and those of which that is not known.
 
     Looked for among the neighbours of the named checkpoints. Readers of Iceberg tables and of files are not found.
     """

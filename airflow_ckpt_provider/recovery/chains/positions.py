@@ -1,12 +1,12 @@
 """The positions of a reader behind the rollback of a Delta table that it reads.
 
 A rollback is a commit that removes files. Delta's source reads the table commit by commit: one that starts before it reads the
-rows of every commit that the rollback took back, and then stops at the rollback (``DELTA_SOURCE_IGNORE_DELETE``,
+rows of every commit that the rollback removed, and then stops at the rollback (``DELTA_SOURCE_IGNORE_DELETE``,
 ``DELTA_SOURCE_TABLE_IGNORE_CHANGES``); with ``skipChangeCommits`` it passes the rollback silently and keeps those rows. What it
-has to do is to go on behind the rollback, once its own state and table are those of the version that was rolled back to.
+has to do is to continue behind the rollback, once its own state and table are those of the version that was rolled back to.
 
 So the newest log entry gets the position behind the rollback. The entry before it gets the same one: at its start Spark asks a
-source of this kind once more for what lies between the two (``MicroBatchExecution.populateStartOffsets``), and would meet the
+source of this kind again for what lies between the two (``MicroBatchExecution.populateStartOffsets``), and would meet the
 rollback there. Between equal positions the source answers nothing.
 """
 
@@ -27,7 +27,7 @@ BEFORE_ALL = (-1, -100)
 def moved_entries(read: Callable[[str], bytes], batch_id: int, behind: Mapping[str, int]) -> dict[str, str]:
     """The two newest log entries with some of their sources behind a version.
 
-    :param read: returns the content of a path in the checkpoint; ``FileNotFoundError`` where it is not there.
+    :param read: returns the content of a path in the checkpoint; ``FileNotFoundError`` if it does not exist.
     :param batch_id: the batch after which the query starts; at least 1.
     :param behind: source -> the newest version that it does not read.
     :return: path -> content.
@@ -53,7 +53,7 @@ def _behind(offset: DeltaOffset, version: int) -> str:
 
 
 def _with(content: str, texts: Mapping[str, str], *, path: str, batch_id: int) -> str:
-    """A log entry with other offsets for some sources; every other line stays to the letter."""
+    """A log entry with other offsets for some sources; every other line stays byte for byte."""
     lines = content.split("\n")
     version = parse_offsets(content.encode(), batch_id=batch_id).version
     numbers = [number for number, line in enumerate(lines) if number >= 2 and line]

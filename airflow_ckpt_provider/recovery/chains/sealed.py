@@ -109,7 +109,7 @@ def seal_all(
     proofs, placed = {}, []
     try:
         if stop_running:
-            for stream in streams:  # all of them are told to stop before the first one is waited for
+            for stream in streams:  # all of them are asked to stop before the first one is waited for
                 if inspect_target(stream.checkpoint).seal is None:
                     seal(Checkpoint.at(stream.checkpoint), reason=what, made_by=made_by, plan_id=ids[stream.name])
         for stream in streams:

@@ -34,7 +34,7 @@ class ChainStream:
     :param checkpoint: its checkpoint.
     :param sinks: what it writes to.
     :param policies: what is done about rows that the sinks have beyond the batch: one for all of them, or one for each.
-        ``FORWARD`` is refused: the streams of a chain go back together.
+        ``FORWARD`` is refused: the streams of a chain are rewound together.
     :param repository: keeps what its change removes; ``None``: beside the checkpoint, in ``<checkpoint>.rewinds``.
     """
 
@@ -82,7 +82,7 @@ def named_streams(streams: tuple[ChainStream, ...]) -> tuple[ChainStream, ...]:
     for stream in streams:
         if SinkPolicy.FORWARD in policies_for(named_sinks(stream.sinks), stream.policies):
             raise RefusedError(
-                f"{stream.name}: the policy 'forward' is not for the streams of a chain, which go back together",
+                f"{stream.name}: the policy 'forward' is not for the streams of a chain, which are rewound together",
                 hint="choose rollback or keep, or rewind this stream alone",
             )
     return streams
@@ -141,7 +141,7 @@ class ReadStream:
         return next((s for s in entry.sources if s.source == source), None) if entry else None
 
     def has_closure(self, batch_id: int) -> bool:
-        """Whether the checkpoint has all that a start after a batch needs, with the next batch planned anew."""
+        """Whether the checkpoint has all that a start after a batch needs, with the next batch planned again."""
         try:
             resolve_closure(self.tree, batch_id, replays_next=False)
         except (CkptError, FileNotFoundError):

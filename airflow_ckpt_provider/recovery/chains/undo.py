@@ -1,6 +1,6 @@
 """Taking a chain back: each stream by its own undo, writers before their readers.
 
-Undoing the rollback of a table adds one more commit to it. A Delta reader that is put back to the letter stands before both, and
+Undoing the rollback of a table adds one more commit to it. A Delta reader that is put back byte for byte stands before both, and
 stops at the first. So its position moves behind the second one; everything else in its checkpoint is what it was. That is
 exact where it had read all of the table before. Where it had not, it stops at the rollback: somebody has to accept that.
 """
@@ -57,7 +57,7 @@ def undo_chain(
     :param made_by: the run or user.
     :param reason: why, for the audit records.
     :param workers: requests under way at once.
-    :param on_plan: called with the plan that is taken back, before anything is changed.
+    :param on_plan: called with the plan that is undone, before anything is changed.
     :raises NoSuchBackupError: there was no such chain.
     :raises RefusedError: one of the streams was started since, or a table was written to; nothing was changed. Or, once it was
         begun, one refuses: all stay sealed.
@@ -147,7 +147,7 @@ def _undo_chain(
 
 
 def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
-    """The plan that is taken back.
+    """The plan that is undone.
 
     :raises NoSuchBackupError: there is none.
     """
@@ -164,7 +164,7 @@ def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
 
 
 def _newest(streams: Sequence[ChainStream]) -> str | None:
-    """The newest chain of these streams that was carried out, also where it was taken back.
+    """The newest chain of these streams that was carried out, also where it was undone.
 
     So an undo that is sent twice undoes one chain; an older one is named by its id.
     """
@@ -215,7 +215,7 @@ def _check_exact(
 
 
 def _check(part: ChainPart, rewind: RewindPlan, stream: ChainStream, plan: ChainPlan) -> None:
-    """See that a part can be taken back, before any of them is."""
+    """See that a part can be undone, before any of them is."""
     try:
         change = undoing(
             stream.checkpoint,

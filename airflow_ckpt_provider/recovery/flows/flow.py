@@ -51,7 +51,7 @@ class Flow:
 
     @property
     def live(self) -> int | None:
-        """The version that the next run uses; ``None`` where there is none yet."""
+        """The version that the next run uses; ``None`` if there is none yet."""
         return self.versions[-1] if self.versions else None
 
     @property
@@ -98,7 +98,7 @@ def flows_of(storage: Location) -> list[Flow]:
 
 
 def read_flow(root: Location, path: str) -> Flow:
-    """Look at one flow."""
+    """Read one flow."""
     place = root / path
     versions = tuple(sorted(int(name) for name in place.list().directories if name.isdecimal()))
     progress, unread = None, None

@@ -4,8 +4,8 @@
 ``<n+1>`` is made beside the live ``<n>``, which stays as it is. It holds a ``metadata`` file with a new query id (an empty
 directory would do for Spark, but object stores have none), and, where the position is to be kept, what was read already.
 
-The first file of ``<n+1>`` makes it the live one, so that file is a seal; ``<n>`` is sealed for the while. Killed anywhere, Spark
-refuses, nothing has begun, or all is done, and the same command again finishes.
+The first file of ``<n+1>`` makes it the live one, so that file is a seal; ``<n>`` is sealed for the while. If the
+process is killed, nothing has begun, all is done, or Spark refuses to start; the same command again finishes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class FlowReset(Plan):
         expect_files(there, {p: len(c) for p, c in self.contents.items()}.items(), plan_id=self.plan_id)
 
     def document(self) -> dict[str, Any]:
-        """The plan as it is kept in the repository: what an undo needs. Resuming makes it anew."""
+        """The plan as it is kept in the repository: what an undo needs. Resuming makes it again."""
         return {
             **self.to_json(),
             "name": self.name,
@@ -145,7 +145,7 @@ class FlowReset(Plan):
             f"`{path}`" for path in (*(p for p in self.reset.contents if p != METADATA_FILE), METADATA_FILE)
         )
         return (
-            f"seal version {self.base}, the live one, and look again",
+            f"seal version {self.base}, the live one, and list it again",
             f"make version {self.version} with {made}",
             "lift the seal: the next run of the pipeline begins in it; the table is not touched",
         )
@@ -231,9 +231,9 @@ def plan_flow_reset(
     :param flow: the flow.
     :param keep_position: the new checkpoint reads on where the live one stands; otherwise where the sources' own options say.
     :param sink: the table or directory that the flow writes to; unknown by default.
-    :param continue_numbers: the new checkpoint goes on with the old batch numbers, which a file sink's log wants (tables of
+    :param continue_numbers: the new checkpoint continues with the old batch numbers, which a file sink's log wants (tables of
         Parquet and the like); for flows without state.
-    :raises RefusedError: the flow has not run yet; no position can be told.
+    :raises RefusedError: the flow has not run yet; no position can be determined.
     :raises SealedError: something else has sealed its checkpoint.
     """
     way = ResetWay.KEEP_POSITION if keep_position else ResetWay.FROM_SCRATCH
@@ -268,8 +268,8 @@ def plan_flow_reset(
     if seal_id and marks[0].reason != plan.seal_reason:
         raise SealedError(
             f"flow {flow.name} is sealed by plan {seal_id} ({marks[0].reason}), which was not ended",
-            hint="run that one again, which goes on with it; where the flow has run since and is to go on as it is, lift the "
-            f"seal: `airflow-ckpt unseal {flow.version(live)} --plan {seal_id}`",
+            hint="run that one again, which continues with it; where the flow has run since and is to continue as it is, lift "
+            f"the seal: `airflow-ckpt unseal {flow.version(live)} --plan {seal_id}`",
         )
     return plan
 

@@ -80,7 +80,7 @@ def plan_flow_restore(
     :param flow: the flow.
     :param repository: holds the backup.
     :param manifest: the backup, of any version of this flow.
-    :param batch: the batch to go back to; by default the newest of the backup.
+    :param batch: the batch to rewind to; by default the newest of the backup.
     :param sink: the table or directory that the flow writes to; unknown by default.
     :raises RefusedError: the backup is of something else; the batch is not in it.
     :raises SealedError: something else has sealed the flow.

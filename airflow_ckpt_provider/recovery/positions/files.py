@@ -70,13 +70,13 @@ def seed_of(source: str, files: tuple[LoggedFile, ...]) -> Seed:
 
 
 def modified_after(log: FileSourceLog) -> Alternative:
-    """The newest time after which all unread files were modified, as far as the log tells."""
+    """The newest time after which all unread files were modified, as far as the log shows."""
     newest = max(f.modified_ms for f in log.read)
     oldest_unread = min((f.modified_ms for f in log.beyond), default=newest)
     after = min(newest, oldest_unread) - 1
     again = sum(f.modified_ms > after for f in log.read)
     # Taken in the order of their times, no file older than a read one is left. Otherwise (latestFirst, or files that
-    # came late with an old time) one may be, which only a look into the directory could tell.
+    # came late with an old time) one may be, which only a listing of the directory could show.
     in_order = all(a.modified_ms <= b.modified_ms for a, b in pairwise(_oldest_by_log_id(log)))
     use = _USE_MODIFIED_AFTER
     if log.unread:
@@ -119,7 +119,7 @@ def auto_loader_position(source: str, *, time: datetime | None) -> SourcePositio
         (
             "Auto Loader's own list of files (RocksDB) is closed to us: the time is that of the batch's "
             "planning. Files older than it "
-            f"that were still waiting would be lost; on Databricks `{query}` tells the time before which none waits",
+            f"that were still waiting would be lost; on Databricks `{query}` returns the time before which none waits",
         ),
         None,
         conf=_IN_UTC,

@@ -93,7 +93,7 @@ class ReadableLogs:
 
 
 def logs_of_checkpoint(location: Location) -> ReadableLogs:
-    """Look at the logs of a checkpoint, whole or broken.
+    """Read the logs of a checkpoint, whole or broken.
 
     :raises NotACheckpointError: there is nothing of a checkpoint here.
     """
@@ -125,7 +125,7 @@ def logs_of_checkpoint(location: Location) -> ReadableLogs:
 
 
 def logs_of_backup(repository: Repository, manifest: Manifest) -> ReadableLogs:
-    """Look at the logs that a backup holds: those of its restorable batches."""
+    """Read the logs that a backup holds: those of its restorable batches."""
     objects = {file.path: file.object for file in manifest.files}
 
     def read(path: str) -> bytes:

@@ -201,9 +201,9 @@ def _facts(
 def _same(
     read: Mapping[Partition, int], old: MirroredCluster, ends: Mapping[Partition, LogEnds], recorded: KnownTopics
 ) -> dict[Partition, bool | None]:
-    """Say of each partition whether its topic is the one that a backup recorded; ``None``: that cannot be told.
+    """Say of each partition whether its topic is the one that a backup recorded; ``None``: that cannot be determined.
 
-    The topic's id tells, or the timestamp of a record. A backup that saw less of the log than was read is of another topic,
+    The topic's id shows it, or the timestamp of a record. A backup that saw less of the log than was read is of another topic,
     or of an earlier time.
     """
     names = {topic for topic, _ in read} & {topic for topic, _ in recorded.fingerprints}
@@ -231,7 +231,7 @@ def _same(
 
 
 def _other_copies(facts: Mapping[Partition, MirroredPartition], mirror: Mirror) -> dict[Partition, str]:
-    """Say of which partitions the sync that tells is not of these logs: record and copy have different timestamps.
+    """Say of which partitions the sync that is used is not of these logs: record and copy have different timestamps.
 
     MirrorMaker copies timestamps. Where the new cluster sets its own, or one of both records is gone, nothing is said.
     """

@@ -322,7 +322,7 @@ def _warnings(logs: ReadableLogs, choice: Choice, file_logs: Mapping[str, FileSo
         found.append(
             Caution(
                 "STATE-LOST",
-                "the query keeps state, and a new checkpoint has none: counts, joins and duplicates begin anew "
+                "the query keeps state, and a new checkpoint has none: counts, joins and duplicates start from the beginning "
                 "with the rows after "
                 "the start",
             )
@@ -352,5 +352,5 @@ def _later(choice: Choice, file_logs: Mapping[str, FileSourceLog]) -> str:
     return (
         f"the old query planned {batches} after the start{what}: what of them is in the sink already comes a "
         f"second time, unless "
-        "the sink is taken back too"
+        "the sink is rolled back too"
     )

@@ -9,7 +9,7 @@ A position is ``SAFE`` only where it is exact and nothing was written twice behi
 alike, up to the ends of both logs, while nobody writes to the old one.
 
 Offsets tell nothing of a topic that was deleted and made again under its name. So no position is better than ``UNKNOWN`` where
-no backup shows that the old topic is the one that was read, or where the syncs went back. Nor is it where unread records were
+no backup shows that the old topic is the one that was read, or where the syncs decreased. Nor is it where unread records were
 deleted on the old cluster, and the syncs do not show that all of them had been copied.
 """
 
@@ -158,7 +158,7 @@ def _by_sync(at: MirroredPartition, trail: SyncTrail, below: OffsetSync) -> Tran
     excess, alike = _advance(at, trail, below)
     if trail.highest_before is not None or below.downstream > below.upstream:
         seen = (
-            f"before it the syncs went back from {trail.highest_before} to {trail.syncs[0].upstream}"
+            f"before it the syncs decreased from {trail.highest_before} to {trail.syncs[0].upstream}"
             if trail.highest_before is not None
             else "the new log had more records by then than the old one had offsets"
         )
@@ -298,7 +298,7 @@ def _uncopied(at: MirroredPartition) -> tuple[Verdict, str] | None:
 def _skipped(at: MirroredPartition, trail: SyncTrail, below: OffsetSync) -> tuple[Verdict, str] | None:
     """Say where MirrorMaker may have left out records that the old cluster still has; ``None``: each advance was copied.
 
-    A MirrorMaker that lost its own positions goes on at the newest record where its consumer has ``auto.offset.reset=latest``.
+    A MirrorMaker that lost its own positions continues at the newest record where its consumer has ``auto.offset.reset=latest``.
     """
     points = [(s.upstream, s.downstream) for s in trail.since(below)]
     if at.old_ends:

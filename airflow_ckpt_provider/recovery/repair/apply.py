@@ -26,11 +26,11 @@ class RepairOutcome(RecoveryOutcome):
 
     :param plan_id: the plan.
     :param checkpoint: URI of the checkpoint.
-    :param batch_id: the batch that the query goes on after.
+    :param batch_id: the batch that the query continues after.
     :param replayed: how many batches are run again that had been logged or committed.
     :param deleted: files that were removed.
     :param fetched: files that came from backups.
-    :param rewritten: files that were written anew.
+    :param rewritten: files that were written again.
     :param kept: where removed and replaced files are kept; ``None`` if there are none.
     :param seconds: how long it took.
     :param already_done: nothing had to be done.

@@ -1,8 +1,8 @@
 """The minimal cut: the newest batch for which everything exists, and the fewest files that have to go for Spark to start there.
 
 A batch M is whole when its closure is: its log entries and those before or after it, the source logs up to them, and every file
-of its state, undamaged. Then the query can go on in one of two ways. Where ``offsets/<M+1>`` is there and readable, batch M+1
-runs again with exactly the end offsets it had, which is the better one; else it is planned anew.
+of its state, undamaged. Then the query can continue in one of two ways. Where ``offsets/<M+1>`` is there and readable, batch M+1
+runs again with exactly the end offsets it had, which is the better one; else it is planned again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_WHOLE = (MissingFileError, UnreadableLogError, RefusedError)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A batch to go on after, and what makes it so.
+    """A batch to continue after, and what makes it so.
 
     :param batch_id: the batch; -1 before the first.
     :param exact_replay: batch ``batch_id + 1`` runs again with exactly the end offsets it had.
@@ -96,9 +96,9 @@ def _with(tree: Tree, elsewhere: list[Elsewhere]) -> Tree:
 
 
 def _candidates(seen: Examination, tree: Tree) -> Iterator[tuple[int, bool]]:
-    """Batches to go on after, the newest first; each with an exact replay of the next one where that is logged.
+    """Batches to continue after, the newest first; each with an exact replay of the next one where that is logged.
 
-    None is newer than the checkpoint itself: what a backup has beyond it was taken back on purpose.
+    None is newer than the checkpoint itself: what a backup has beyond it was removed on purpose.
     """
     newest = max((*seen.logged, *seen.committed), default=-1)
     logged = {b for b in tree.batches(OFFSETS) if b <= newest}

@@ -41,18 +41,18 @@ class RepairPlan(Plan):
     :param plan_id: its id; the seal carries it.
     :param name: name of the stream in the repository.
     :param checkpoint: URI of the checkpoint.
-    :param batch_id: the batch that is whole and that Spark goes on after, -1 before the first; ``None``: there is none.
+    :param batch_id: the batch that is whole and that Spark continues after, -1 before the first; ``None``: there is none.
     :param exact_replay: batch ``batch_id + 1`` runs again with exactly the end offsets it had.
     :param replayed: how many batches are run again that had been logged or committed.
     :param deletes: files that go.
     :param fetches: files that come back from backups, and the id of the backup of each.
-    :param rewrites: path -> new content, of files that are written anew.
+    :param rewrites: path -> new content, of files that are written again.
     :param verdict: what the repair does to the data.
     :param reasons: why, in words.
     :param findings: what the doctor found, as plain JSON.
     :param fingerprint: of the checkpoint when the plan was made.
     :param before: path -> size of all visible files when the plan was made; empty in plans of earlier versions.
-    :param continued: it was begun before and is gone on with.
+    :param continued: it was begun before and is continued with.
     """
 
     plan_id: str
@@ -75,7 +75,7 @@ class RepairPlan(Plan):
 
     @property
     def repairable(self) -> bool:
-        """Whether there is a batch to go on after."""
+        """Whether there is a batch to continue after."""
         return self.batch_id is not None
 
     @property
@@ -124,7 +124,7 @@ class RepairPlan(Plan):
             raise StorageError(
                 f"{there.location} is not whole after the repair: {left[0].message}",
                 hint=f"it stays sealed by plan {self.plan_id}; see who else writes there, then run the same command again, or "
-                f"take it back: `airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}`",
+                f"undo it: `airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}`",
             )
 
     @property
@@ -139,7 +139,7 @@ class RepairPlan(Plan):
             paths = tuple(entry.path for entry, _ in self.fetches)
             steps.append(f"fetch {_count(self.fetches)} from backup {backups}: {some(paths)}")
         if self.rewrites:
-            steps.append(f"write {some(tuple(self.rewrites))} anew")
+            steps.append(f"write {some(tuple(self.rewrites))} again")
         if self.deletes:
             steps.append(f"delete {_count(self.deletes)}: {some(self.deletes)}")
         whole = "that it is whole" if self.batch_id == -1 else f"that batch {self.batch_id} is whole"
@@ -190,7 +190,7 @@ class RepairPlan(Plan):
     @classmethod
     @reads_document
     def of_document(cls, value: Mapping[str, Any]) -> RepairPlan:
-        """Read what :meth:`document` wrote, to go on with it."""
+        """Read what :meth:`document` wrote, to continue with it."""
         return cls(
             plan_id=value["plan_id"],
             name=value["name"],
@@ -224,7 +224,7 @@ class RepairPlan(Plan):
     def _batch_in_words(self) -> str:
         if self.batch_id == -1:
             return "none is done; the query begins with batch 0"
-        after = "runs again with exactly its old end offsets" if self.exact_replay else "is planned anew"
+        after = "runs again with exactly its old end offsets" if self.exact_replay else "is planned again"
         return f"{self.batch_id} is whole; batch {(self.batch_id or 0) + 1} {after}"
 
 

@@ -1,6 +1,6 @@
 """Planning a repair: from what the doctor found to the minimal cut, as data. Reads only; ``repair_apply`` carries it out.
 
-What a cut cannot mend is said to be so: files of two writers, logs that are gone, a format that is not known.
+What a cut cannot fix is said to be so: files of two writers, logs that are gone, a format that is not known.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SEAL = "repair to batch "
 _NOTHING_WRONG = "nothing is wrong with it"
 _GOES_ON = "The query continues where it was."
 _LEFT = ("Else only a restore of an older backup is left, or a reset: a new checkpoint and a decision where to begin.",)
-#: What no cut mends, as there is nothing to go by.
+#: What no cut fixes, as there is nothing to go by.
 _HOPELESS = frozenset({kinds.TWO_WRITERS.code, kinds.STATE_WITHOUT_LOGS.code, kinds.FORMAT_UNKNOWN.code})
 
 
@@ -147,7 +147,7 @@ def _planned(
     if METADATA_FILE in wanted and identity is not None and METADATA_FILE not in known:
         rewrites[METADATA_FILE] = identity
     if bad and not (cut.deletes or fetches or rewrites):
-        reasons = tuple(f"{finding.message}. No change of files mends it." for finding in bad)
+        reasons = tuple(f"{finding.message}. No change of files fixes it." for finding in bad)
         return replace(plan, verdict=Verdict.WILL_FAIL, reasons=(*reasons, *_LEFT))
     given_up = any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings)  # it is not run again, by nobody
     newest = max((*seen.logged, *seen.committed), default=-1) - given_up
@@ -228,13 +228,13 @@ def _reasons(seen: Examination, cut: Cut, search: Search, findings: tuple[Findin
         reasons.append("What is missing comes back: nothing is lost and nothing is run again.")
     if not cut.moved:
         return (*reasons, _GOES_ON)
-    reasons.append(f"The query goes on after batch {after}; its sources must still have what comes after it.")
+    reasons.append(f"The query continues after batch {after}; its sources must still have what comes after it.")
     if any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings):
         return (*reasons, f"The repartition that was batch {after + 1} is given up; it can be begun again.")
     if _verdict(seen, cut) is Verdict.SAFE:
         return (*reasons, f"Batch {after + 1} had not been run: it is only planned again.")
     reasons.append(
-        f"The sink is not looked at. If it has batches after {after}, foreachBatch, Kafka and foreach sinks get them a second "
+        f"The sink is not read. If it has batches after {after}, foreachBatch, Kafka and foreach sinks get them a second "
         "time, which only an idempotent sink (MERGE by key, overwrite by batch id) puts right; a Delta table or file sink "
         "written directly skips them silently (`airflow-ckpt rewind` rolls such a sink back as well)."
     )
@@ -252,7 +252,7 @@ def _why_not(
     tried = sorted(search.failures, reverse=True)
     reasons = []
     if tried:
-        reasons.append(f"No batch from {tried[-1]} to {tried[0]} can be gone on after: {search.failures[tried[0]]}")
+        reasons.append(f"No batch from {tried[-1]} to {tried[0]} can be continued after: {search.failures[tried[0]]}")
     else:
         reasons.append("No batch has both its offsets and its commit.")
     if any(f.kind is kinds.QUERY_ID_MISSING for f in findings):
@@ -283,7 +283,7 @@ def repair_place(location: Location) -> Location:
 
 
 def _continued(seal: Seal, location: Location, repository: Repository | None) -> RepairPlan:
-    """Go on with a repair that was killed; its plan was kept before its seal was set."""
+    """Continue with a repair that was killed; its plan was kept before its seal was set."""
     if not seal.reason.startswith(_SEAL):
         raise sealed_by_another(location.uri, seal)
     try:
@@ -293,6 +293,6 @@ def _continued(seal: Seal, location: Location, repository: Repository | None) ->
     if document is None:
         raise RefusedError(
             f"{location} is sealed by the repair {seal.plan_id}, which was begun with another repository",
-            hint="give the same repository as then, and the repair goes on where it was stopped",
+            hint="give the same repository as then, and the repair continues where it was stopped",
         )
     return RepairPlan.of_document(document)

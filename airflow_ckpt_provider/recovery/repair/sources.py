@@ -60,11 +60,11 @@ def backups_of_same_history(repository: Repository, seen: Examination, *, name: 
     """Find the backups whose files may be put back into a checkpoint, but for what is known to be damaged.
 
     A backup of the same query is not enough: after a rewind the same batch can have read other data. Every log entry that both
-    have must be the same, to the letter, and there must be one.
+    have must be the same, byte for byte, and there must be one.
 
     :param repository: the repository.
     :param seen: the checkpoint.
-    :param name: name of the stream; by default all in the repository are looked at.
+    :param name: name of the stream; by default all in the repository are read.
     """
     names = repository.names() if name is None else (name,)
     entries: dict[str, tuple[FileEntry, str]] = {}

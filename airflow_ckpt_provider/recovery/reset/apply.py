@@ -18,7 +18,7 @@ from airflow_ckpt_provider.storage.location import Location
 class ResetOutcome(RecoveryOutcome):
     """A reset that was carried out.
 
-    :param plan_id: the plan; ``undo`` takes it back by this id.
+    :param plan_id: the plan; ``undo`` undoes it by this id.
     :param checkpoint: URI of the checkpoint.
     :param way: what took the place of the old checkpoint.
     :param start: the batch of the old query after which the new one reads; ``None`` from scratch.

@@ -1,8 +1,8 @@
-"""The first files of a new checkpoint that goes on with the batch numbers of the old one.
+"""The first files of a new checkpoint that continues with the batch numbers of the old one.
 
 A file sink's ``_spark_metadata`` and a Delta table written with ``txnAppId`` go by batch number, and silently skip a checkpoint
 that begins at 0 again. One that holds log entries of a committed batch R, in which no source has an offset yet (``-``,
-Spark's ``SERIALIZED_VOID_OFFSET``), goes on with batch R+1, and its sources start where their options say. Only for queries
+Spark's ``SERIALIZED_VOID_OFFSET``), continues with batch R+1, and its sources start where their options say. Only for queries
 without state: batch R+1 of a stateful one would look for state of version R+1.
 """
 
@@ -22,7 +22,7 @@ _NO_OFFSET = "-"
 def logs_up_to(
     batch_id: int, sources: Iterable[str], *, conf: Mapping[str, Any], time_ms: int, query_id: str
 ) -> dict[str, str]:
-    """Make ``metadata``, ``offsets/`` and ``commits/`` of a checkpoint that goes on after ``batch_id``: path -> content.
+    """Make ``metadata``, ``offsets/`` and ``commits/`` of a checkpoint that continues after ``batch_id``: path -> content.
 
     :param batch_id: the batch that counts as committed; the next to run is one more.
     :param sources: the sources, in plan order.

@@ -45,7 +45,7 @@ class ResetWay(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """What was asked for; a reset that was killed is gone on with when the same is asked again.
+    """What was asked for; a reset that was killed is continued with when the same is asked again.
 
     :param way: what takes the place of the old checkpoint.
     :param batch_id: the batch after which the new one reads; ``None``: the newest that counts as done.
@@ -53,7 +53,7 @@ class ResetRequest:
         ``txnAppId`` with which the old query writes to it (empty: the query id).
     :param new_app_id: the one that the new query will write with; else empty.
     :param sources: source of the old query -> its place or name in the new one; empty text: it is gone.
-    :param continue_numbers: the new checkpoint goes on with the old batch numbers.
+    :param continue_numbers: the new checkpoint continues with the old batch numbers.
     """
 
     way: ResetWay
@@ -282,7 +282,7 @@ class ResetPlan(FirstStart, Plan):
         """What ``apply`` does, in order."""
         if self.way is ResetWay.NEW_QUERY_ID:
             return (
-                "seal the checkpoint and look again",
+                "seal the checkpoint and list it again",
                 "set `metadata` aside in the repository",
                 f"write `metadata` with the new query id {self.new_query_id}",
                 "write the audit record",
@@ -291,7 +291,7 @@ class ResetPlan(FirstStart, Plan):
         named = ", ".join(f"`{path}`" for path in self.contents)
         written = (f"write {named}: what was read already, or the batch number",) if named else ()
         return (
-            "seal the checkpoint and look again",
+            "seal the checkpoint and list it again",
             f"set all {len(self.before)} files aside in the repository",
             f"delete them, first the entries of `{_GATE}` without which Spark does not start",
             *written,
@@ -353,7 +353,7 @@ class ResetPlan(FirstStart, Plan):
     @classmethod
     @reads_document
     def of_document(cls, value: Mapping[str, Any]) -> ResetPlan:
-        """Read what :meth:`document` wrote, to go on with it."""
+        """Read what :meth:`document` wrote, to continue with it."""
         return cls(
             plan_id=value["plan_id"],
             request=ResetRequest.from_json(value["request"]),
@@ -384,7 +384,7 @@ class ResetPlan(FirstStart, Plan):
             if len(self.cutovers) == 1
             else ("sinks", f"{len(self.cutovers)}, see below"),
             ("verdict", f"**{self.verdict.value}**"),
-            ("take back", f"`{self.take_back}`"),
+            ("undo", f"`{self.take_back}`"),
         ]
         snippet = f"For the first start of the new query:\n\n```python\n{self.snippet}\n```" if self.sources else ""
         accept = accept_block(self.risks)

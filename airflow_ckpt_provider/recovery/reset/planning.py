@@ -78,7 +78,7 @@ def plan_reset(
     :param new_app_id: ``txnAppId`` that the new query will write with.
     :param sources: source of the old query -> its place or name in the new one, for sources that are moved; an empty text for
         one that is gone.
-    :param continue_numbers: the new checkpoint goes on with the old batch numbers, for sinks that go by them; only for queries
+    :param continue_numbers: the new checkpoint continues with the old batch numbers, for sinks that go by them; only for queries
         without state.
     :param repository: place of the repository that keeps the old checkpoint; by default beside it.
     :param name: name of the stream in the repository; by default the one that the checkpoint has there, see
@@ -89,7 +89,7 @@ def plan_reset(
         asked, and the position is ``UNKNOWN``.
     :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
-    :raises RefusedError: no way was chosen; no position can be told; the sink is not one.
+    :raises RefusedError: no way was chosen; no position can be determined; the sink is not one.
     :raises SealedError: the checkpoint is sealed by something else.
     """
     sinks = named_sinks(sink)
@@ -167,7 +167,7 @@ def plan_reset(
 
 
 def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
-    """Let the new checkpoint go on with the batch numbers."""
+    """Let the new checkpoint continue with the batch numbers."""
     moved = plan.request.sources
     sources = [name for source in entry.sources if (name := moved.get(source.source, source.source))]
     if not all(name.isdigit() for name in sources):
@@ -310,7 +310,7 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Sequence[_OfQuery]
 
 
 def _continued(before: Target, plan: ResetPlan | None, name: str | None, request: ResetRequest) -> ResetPlan:
-    """Go on with a reset that was killed: its seal says which one it was, the repository keeps its plan."""
+    """Continue with a reset that was killed: its seal says which one it was, the repository keeps its plan."""
     mark = before.seal
     if mark is None:
         raise ValueError("there is no seal")
@@ -319,9 +319,9 @@ def _continued(before: Target, plan: ResetPlan | None, name: str | None, request
     if _in_order(plan.request) != _in_order(request):
         raise SealedError(
             f"{before.location} is sealed by plan {plan.plan_id}, a reset ({plan.way.value}) that was not ended",
-            hint=f"run that one again, which goes on with it, or take it back: `{plan.take_back}`",
+            hint=f"run that one again, which continues with it, or undo it: `{plan.take_back}`",
         )
-    log.info("%s carries the seal of plan %s: going on with it", before.location, plan.plan_id)
+    log.info("%s carries the seal of plan %s: continuing with it", before.location, plan.plan_id)
     return replace(plan, continued=True)
 
 

@@ -109,7 +109,7 @@ class RestorePlan(Plan):
     :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
-    :param other_query: id of the query whose checkpoint is replaced, where it is not known to be the backup's query; else empty.
+    :param other_query: id of the query whose checkpoint is replaced, if it is not known to be the backup's query; else empty.
     """
 
     plan_id: str
@@ -175,7 +175,7 @@ class RestorePlan(Plan):
         if self.sink is None:
             return
         way = (
-            f"; to go back with the sink: `airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} --repository REPOSITORY "
+            f"; to rewind with the sink: `airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} --repository REPOSITORY "
             f"{' '.join(['--sink SINK'] * max(len(self.sink.sinks), 1))} --sink-policy rollback`"
         )
         for verdict, reasons in self.sink.by_verdict.items():
@@ -226,7 +226,7 @@ class RestorePlan(Plan):
         return Edits(there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged)
 
     def _unchanged(self, there: Target) -> FileSet:
-        """Files that are at the target already, to the letter, and need be neither deleted nor written.
+        """Files that are at the target already, byte for byte, and need be neither deleted nor written.
 
         Logs are always written: they are few, and their order is what keeps Spark from starting half-way.
         """
@@ -286,10 +286,10 @@ class RestorePlan(Plan):
         return {"plan": self.to_json(), **({"kept": self.kept_before} if self.kept_before else {})}
 
     def document(self) -> dict[str, Any]:
-        """The plan as it is kept in the repository: what an undo needs. Resuming makes it anew from the backup."""
+        """The plan as it is kept in the repository: what an undo needs. Resuming makes it again from the backup."""
         before = {path: file.size for path, file in self.target.visible.items()}
         more = {"before": before, "checkpoint": self.checkpoint, "checkpoint_fingerprint": self.fingerprint}
-        # Asked for only after somebody has lifted the seal half-way. Not worth megabytes: the backup tells the rest.
+        # Asked for only after somebody has lifted the seal half-way. Not worth megabytes: the backup shows the rest.
         few = len(self.entries) <= FEW
         written = {e.path: self.size_of(e) for e in self.entries if few or e.path in self.rewritten}
         return {**self.to_json(), **more, "written": written, "observed": self.observed}
@@ -315,7 +315,7 @@ class RestorePlan(Plan):
 
     @property
     def verdict(self) -> Verdict:
-        """What the sink says; ``UNKNOWN`` where it was not looked at."""
+        """What the sink says; ``UNKNOWN`` where it was not read."""
         if self.already_done:
             return Verdict.SAFE
         of_sink = self.sink.verdict if self.sink else Verdict.UNKNOWN
@@ -327,7 +327,7 @@ class RestorePlan(Plan):
         if self.already_done:
             return ("the target already holds exactly this batch of this backup: nothing to do",)
         n = self.batch_id
-        goes_on = f"The query goes on with batch {n + 1} from the sources' offsets of batch {n}."
+        goes_on = f"The query continues with batch {n + 1} from the sources' offsets of batch {n}."
         sources = f"{goes_on} Sources must still have that data."
         of_query = tuple(f"Another query: {risk.why}." for risk in self._risk_of_query)
         if self.sink:
@@ -335,7 +335,7 @@ class RestorePlan(Plan):
         return (
             *of_query,
             sources,
-            f"The sink is not looked at. If it has batches after {n}, a Delta table or file sink written directly skips their "
+            f"The sink is not read. If it has batches after {n}, a Delta table or file sink written directly skips their "
             "replay silently; foreachBatch, Kafka and foreach sinks repeat them, which only an idempotent sink (MERGE by "
             "key, overwrite by batch id) puts right.",
         )
@@ -397,7 +397,7 @@ class RestorePlan(Plan):
             there = "as planned already"
         rows = (
             ("backup", f"`{m.backup_id}` of `{m.name}`, {format_time(m.created)}"),
-            ("batch", f"{self.batch_id}; the query goes on with {self.batch_id + 1}"),
+            ("batch", f"{self.batch_id}; the query continues with {self.batch_id + 1}"),
             ("taken from", f"`{m.checkpoint}`"),
             ("query", f"`{m.query_id}`" + (f"; the target holds `{self.other_query}`" if self.other_query else "")),
             ("target", f"`{self.target.location}` ({there})"),
@@ -440,7 +440,7 @@ def plan_restore(
     :param repository: the repository.
     :param manifest: the backup.
     :param target: the place to restore to.
-    :param batch: the batch to go back to; by default the newest of the backup.
+    :param batch: the batch to rewind to; by default the newest of the backup.
     :param replace: what is at the target may be replaced, after a safety backup.
     :param target_uri: the target as Spark names it; by default derived.
     :param sink: what the sink says to a start after the batch, and why (``recovery`` knows how to ask it).
@@ -525,7 +525,7 @@ def _rewritten(
             raise DamagedBackupError(
                 f"{damage.message}; nothing was changed",
                 findings=(damage.message,),
-                hint="choose another backup; `airflow-ckpt verify --read-data` tells which are whole",
+                hint="choose another backup; `airflow-ckpt verify --read-data` shows which are whole",
             )
         original = original_place(content, path=entry.path)
         if original is None:
@@ -542,7 +542,7 @@ def _is_of_restore(seal: Seal) -> bool:
 
 
 def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
-    """Go on with a restore that was killed: its seal says which one it was."""
+    """Continue with a restore that was killed: its seal says which one it was."""
     place = plan.target.location
     wanted = plan.seal_reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
     replacing = seal.reason == wanted + _REPLACING
@@ -570,7 +570,7 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
 
 
 def _is_as_planned(plan: RestorePlan, there: Target) -> bool:
-    """Whether the target is exactly what the plan wants, to the letter."""
+    """Whether the target is exactly what the plan wants, byte for byte."""
     wanted = plan.wanted
     if len(wanted) != len(there.visible):
         return False

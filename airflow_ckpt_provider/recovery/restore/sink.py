@@ -29,7 +29,7 @@ def sink_says(
 
     :param sink: the sink, or all of them; unknown: nobody is asked.
     :param manifest: the backup.
-    :param target: where it is restored to; the checkpoint that is there tells how far the query came.
+    :param target: where it is restored to; the checkpoint that is there shows how far the query came.
     :param batch: the batch that is restored; by default the newest of the backup.
     :param repository: the one that has the backup: it knows which other query ids the stream has had.
     :return: the worst verdict, why, and what each says; ``None`` where no sink was named.
@@ -38,7 +38,7 @@ def sink_says(
     if not sinks[0].name:
         return None
     batch_id = manifest.batch_id if batch is None else batch
-    # What is left of the checkpoint tells how far the query came; else nobody knows, and one more batch is assumed.
+    # What is left of the checkpoint shows how far the query came; else nobody knows, and one more batch is assumed.
     try:
         there = Checkpoint.at(target)
         progress = there.progress()

@@ -22,7 +22,7 @@ from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 class RewindOutcome(RecoveryOutcome):
     """A rewind that was carried out.
 
-    :param plan_id: the plan; ``undo`` takes it back by this id.
+    :param plan_id: the plan; ``undo`` undoes it by this id.
     :param checkpoint: URI of the checkpoint.
     :param batch_id: the batch it stands at; the next to run is one more.
     :param deleted: files of the checkpoint that were removed.

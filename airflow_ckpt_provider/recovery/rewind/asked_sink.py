@@ -140,7 +140,7 @@ def target_of_sink(
 
 
 def check_policies(plan: RewindPlan) -> None:
-    """Refuse a policy that a sink does not have: all sinks go back as planned, or none does."""
+    """Refuse a policy that a sink does not have: all sinks are rolled back as planned, or none does."""
     for sink in plan.sinks:
         report = sink.report
         if sink.policy is not SinkPolicy.ROLLBACK or sink.rolls_back or report.verdict is Verdict.SAFE:

@@ -29,7 +29,7 @@ def files_beyond(tree: Tree, closure: Closure, end: OffsetEntry) -> tuple[str, .
     maintenance removes them.
 
     :param tree: the checkpoint's files.
-    :param closure: of the batch that is gone back to.
+    :param closure: of the batch that is rewound to.
     :param end: the newest offset log entry that is kept: the batch's own, or the next one's where that is replayed.
     """
     batch_id = closure.batch_id

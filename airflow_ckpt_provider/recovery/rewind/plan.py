@@ -49,13 +49,13 @@ from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
 from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Verdict
 
-#: What new query ids are made of, beside the plan's id: the same plan gives the same id, however often it is gone on with.
+#: What new query ids are made of, beside the plan's id: the same plan gives the same id, however often it is continued with.
 _NEW_IDS = UUID("b0a8c0de-0000-4000-8000-7265776f756e")
 
 
 @dataclass(frozen=True, slots=True)
 class RewindRequest:
-    """What was asked for; a rewind that was killed is gone on with when the same is asked again.
+    """What was asked for; a rewind that was killed is continued with when the same is asked again.
 
     :param target: where to, as :class:`~airflow_ckpt_provider.recovery.rewind.specifiers.Specifier` prints itself.
     :param sinks: what was asked for each sink.
@@ -98,7 +98,7 @@ class RewindPlan(Plan):
     :param name: name of the stream in the repository.
     :param checkpoint: URI of the checkpoint.
     :param query_id: the query's id.
-    :param batch_id: the batch that is gone back to; the next to run is one more.
+    :param batch_id: the batch that is rewound to; the next to run is one more.
     :param newest: the newest batch that had been logged.
     :param source_of_state: ``checkpoint``, or the id of the backup that files are taken from.
     :param exact_replay: batch ``batch_id + 1`` runs again with exactly the end offsets it had.
@@ -136,7 +136,7 @@ class RewindPlan(Plan):
     downstream: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     ended: datetime | None = None
-    #: Whether it could be taken back: ``possible`` and ``reasons``; ``None`` in a plan of an older release.
+    #: Whether it could be undone: ``possible`` and ``reasons``; ``None`` in a plan of an older release.
     undo: Mapping[str, Any] | None = None
     moved: Mapping[str, str] = field(default_factory=dict)
     chain: Mapping[str, str] | None = None
@@ -167,7 +167,7 @@ class RewindPlan(Plan):
 
     @property
     def rolls_sink_back(self) -> bool:
-        """Whether a sink goes back too."""
+        """Whether a sink is rolled back too."""
         return any(sink.rolls_back for sink in self.sinks)
 
     @property
@@ -231,7 +231,7 @@ class RewindPlan(Plan):
 
     @property
     def undo_command(self) -> str:
-        """The command that takes it back; a part of a chain only with the others."""
+        """The command that undoes it; a part of a chain only with the others."""
         if self.chain is None:
             return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
         return f"airflow-ckpt chain undo {self.chain['arguments']} --plan {self.chain['plan_id']}"
@@ -275,7 +275,7 @@ class RewindPlan(Plan):
         except CkptError as e:
             raise StorageError(
                 f"{there.location} does not read back as batch {self.batch_id}: {e.message}",
-                hint=f"take it back: `{self.undo_command}`",
+                hint=f"undo it: `{self.undo_command}`",
             ) from e
 
     @property
@@ -283,7 +283,7 @@ class RewindPlan(Plan):
         """What ``apply`` does, in order."""
         if self.already_done:
             return ()
-        steps = ["seal the checkpoint and look again", f"set {len(self.deletes)} files aside in the repository"]
+        steps = ["seal the checkpoint and list it again", f"set {len(self.deletes)} files aside in the repository"]
         steps += steps_of(self.sinks, self.batch_id)
         steps.append(f"delete {len(self.deletes)} files of the checkpoint: {some(self.deletes)}")
         if self.writes:
@@ -351,7 +351,7 @@ class RewindPlan(Plan):
     @classmethod
     @reads_document
     def of_document(cls, value: Mapping[str, Any]) -> RewindPlan:
-        """Read what :meth:`document` wrote, to go on with it."""
+        """Read what :meth:`document` wrote, to continue with it."""
         return cls(
             plan_id=value["plan_id"],
             request=RewindRequest.from_json(value["request"]),
@@ -381,7 +381,7 @@ class RewindPlan(Plan):
     def to_markdown(self) -> str:
         """The plan for people: the log, an approval form, a terminal."""
         when = f", which had ended by {format_time(self.ended)}" if self.ended else ""
-        after = "runs again with exactly its old end offsets" if self.exact_replay else "is planned anew"
+        after = "runs again with exactly its old end offsets" if self.exact_replay else "is planned again"
         rows = [
             ("checkpoint", f"`{self.checkpoint}`"),
             ("asked for", self.request.target),

@@ -56,7 +56,7 @@ class PlannedSink:
 
     @property
     def rolls_back(self) -> bool:
-        """Whether it goes back too."""
+        """Whether it is rolled back too."""
         return self.policy is SinkPolicy.ROLLBACK and self.report.rollback is not None
 
     @property
@@ -82,7 +82,7 @@ class PlannedSink:
         return (
             *self.report.doubts,
             *(f"a rollback removes rows of others: {commit}" for commit in rollback.foreign),
-            *(f"a rollback takes back: {change}" for change in rollback.reverts),
+            *(f"a rollback removes: {change}" for change in rollback.reverts),
         )
 
     def risks(self, batch_id: int) -> Iterator[Risk]:
@@ -93,16 +93,16 @@ class PlannedSink:
         rollback = self.report.rollback
         if self.rolls_back and rollback and rollback.foreign:
             others = f"others have written into {self.report.uri} since batch {batch_id}: {', '.join(rollback.foreign)}"
-            settings = f", and takes back: {'; '.join(rollback.reverts)}" if rollback.reverts else ""
+            settings = f", and removes: {'; '.join(rollback.reverts)}" if rollback.reverts else ""
             yield Risk("foreign_loss", f"{others}; a roll-back removes their rows too{settings}")
         elif self.rolls_back and rollback and rollback.reverts:
             others = f"others have changed {self.report.uri} since batch {batch_id}"
-            yield Risk("foreign_loss", f"{others}; a rollback takes back: {'; '.join(rollback.reverts)}")
+            yield Risk("foreign_loss", f"{others}; a rollback removes: {'; '.join(rollback.reverts)}")
 
     def step(self, batch_id: int, *, what: str = "the table") -> str | None:
         """What is done to it, in words; ``None`` for nothing.
 
-        :param batch_id: the batch that is gone back to.
+        :param batch_id: the batch that is rewound to.
         :param what: how the step names it.
         """
         rollback = self.report.rollback

@@ -2,7 +2,7 @@
 
 Every obvious way is wrong: deleting commits skips batches silently; state snapshots left behind corrupt the state; a
 table that is restored still remembers its batches and skips their replay. So the plan takes all three together: it names
-every file that goes, asks the sources (guards) and looks at the sink.
+every file that goes, asks the sources (guards) and reads the sink.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 def reachable(
     checkpoint: Checkpoint, repository: Repository | None = None, *, name: str | None = None
 ) -> list[RewindTarget]:
-    """Every batch that the stream can go back to, oldest first: those of the checkpoint and those of its backups."""
+    """Every batch that the stream can be rewound to, oldest first: those of the checkpoint and those of its backups."""
     query_id = checkpoint.progress().query_id
     stream = stream_name(repository, checkpoint.location, name, query_id=query_id)
     ids = read_query_ids(query_id, place=checkpoint.location, repository=repository, name=stream)
@@ -97,7 +97,7 @@ def plan_rewind(
     :param name: name of the stream in the repository; by default the one that the checkpoint has there, see
         :func:`~airflow_ckpt_provider.backup.stream_names.stream_name`.
     :param exact_replay: where the log entry of the next batch is there, keep it, so that it runs again over the same data.
-    :param backup: id of the backup to go back to, also where the checkpoint still has that batch: everything is then as it was
+    :param backup: id of the backup to rewind to, also where the checkpoint still has that batch: everything is then as it was
         when the backup was made, whatever other code has written since, under whatever query id.
     :param guards: those that judge whether the sources still have the data; by default all that are installed, without
         settings, which for Kafka means that it is not known.
@@ -258,7 +258,7 @@ def _target(
 def _changes(
     tree: Tree, before: Target, target: RewindTarget, repository: Repository | None, *, replays: bool
 ) -> tuple[tuple[str, ...], tuple[FileEntry, ...]]:
-    """What goes, and what is written. Of a batch in the checkpoint itself only what lies beyond it goes."""
+    """What is removed, and what is written. Of a batch in the checkpoint itself only what is beyond it is removed."""
     if not target.backup or repository is None:
         closure = resolve_closure(tree, target.batch_id, replays_next=replays)
         following = tree.get(f"{OFFSETS}/{target.batch_id + 1}") if replays else None
@@ -285,12 +285,12 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
     problems = check_contents(repository, entries)
     if damage := next((problem for problem in problems if problem.is_damage), None):
         raise RefusedError(
-            f"the backup to go back to is damaged: {damage.message}",
-            hint="choose another batch; `airflow-ckpt verify --read-data` tells which backups are whole",
+            f"the backup to rewind to is damaged: {damage.message}",
+            hint="choose another batch; `airflow-ckpt verify --read-data` shows which backups are whole",
         )
     if problems:
         raise StorageError(
-            f"the backup to go back to could not be read: {problems[0].message}",
+            f"the backup to rewind to could not be read: {problems[0].message}",
             hint="run the same command again; where that does not help, choose another batch",
         )
     for entry in entries:
@@ -306,23 +306,23 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
 def _continued(
     progress: Progress, seal: Seal, repository: Repository | None, name: str | None, request: RewindRequest
 ) -> RewindPlan:
-    """Go on with a rewind that was killed: its seal says which one it was, the repository keeps its plan."""
+    """Continue with a rewind that was killed: its seal says which one it was, the repository keeps its plan."""
     plan = read_plan(repository, seal.plan_id) if repository else None
     if plan is None or name not in (None, plan.name):
         raise sealed_by_another(progress.uri, seal)
     if plan.chain:
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, its part of chain {plan.chain['plan_id']}, which was not ended",
-            hint=f"run that one again: `airflow-ckpt chain rewind {plan.chain['arguments']} … --apply`, or take it back: "
+            hint=f"run that one again: `airflow-ckpt chain rewind {plan.chain['arguments']} … --apply`, or undo it: "
             f"`{plan.undo_command}`",
         )
     if _without_acceptance(plan.request) != _without_acceptance(request):
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, a rewind ({plan.request.target}) that was not ended",
-            hint="run that one again, which goes on with it, or take it back: `airflow-ckpt undo "
+            hint="run that one again, which continues with it, or undo it: `airflow-ckpt undo "
             f"{progress.uri} --plan {plan.plan_id}`",
         )
-    log.info("%s carries the seal of plan %s: going on with it", progress.uri, plan.plan_id)
+    log.info("%s carries the seal of plan %s: continuing with it", progress.uri, plan.plan_id)
     return replace(plan, continued=True)
 
 

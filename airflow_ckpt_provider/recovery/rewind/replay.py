@@ -20,7 +20,7 @@ from airflow_ckpt_provider.errors import CkptError
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is read and run once more.
+    """What is read and run again.
 
     :param batches: how many batches had been logged beyond the target.
     :param records: source -> records (Kafka, rate per micro-batch) or log entries (files) to read again; ``None`` where the

@@ -22,11 +22,11 @@ from airflow_ckpt_provider.storage.location import Location
 
 @dataclass(frozen=True, slots=True)
 class ReplayProof:
-    """What a look at checkpoint and sink showed after a replay.
+    """What checkpoint and sink showed after a replay.
 
-    :param batch_id: the batch that was gone back to.
+    :param batch_id: the batch that was rewound to.
     :param replayed: batches committed since, ascending.
-    :param tables: name of a sink -> batch -> rows that the sink has of it, where its log tells; without sinks that keep none.
+    :param tables: name of a sink -> batch -> rows that the sink has of it, where its log has them; without sinks that keep none.
     :param findings: what is not as it has to be; none: the replay is proven as far as the logs go.
     """
 
@@ -72,7 +72,9 @@ class ReplayProof:
                 continue
             of = "the sink" if len(self.tables) == 1 else f"`{name}`"
             lines += ["", f"| batch | rows in {of} |", "|---|---:|"]
-            lines += [f"| {batch} | {'not told' if count is None else f'{count:,}'} |" for batch, count in rows.items()]
+            lines += [
+                f"| {batch} | {'not reported' if count is None else f'{count:,}'} |" for batch, count in rows.items()
+            ]
         return "\n".join([head, *lines]) + "\n"
 
 
@@ -86,11 +88,11 @@ def prove_replay(
 ) -> ReplayProof:
     """Look whether all batches after ``batch_id`` were run once, over offsets without a gap.
 
-    Spark starts each batch where the one before ended, so offsets are contiguous where no entry is missing.
+    Spark starts each batch where the one before ended, so offsets are contiguous without an entry missing.
 
     :param checkpoint: the checkpoint; its stream may run.
-    :param batch_id: the batch that was gone back to.
-    :param sink: what the query writes to, one sink or all of them; a Delta table tells the rows of each batch, under every id
+    :param batch_id: the batch that was rewound to.
+    :param sink: what the query writes to, one sink or all of them; a Delta table has the rows of each batch, under every id
         that the query has had.
     :param repository: place of the repository that knows the query's older ids; by default the one beside the checkpoint.
     :param name: name of the stream in the repository; by default the one that the checkpoint has there.

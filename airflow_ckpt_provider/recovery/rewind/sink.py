@@ -1,8 +1,8 @@
 """What a rewind does to its sinks, and what its undo does: always under the seal, and before the first file of the checkpoint.
 
-One sink is a list of one. All of them are checked before the first one is changed; then they are changed one after the other.
-Each kind of sink finds what an earlier run has done by the id of the plan, so a run that was killed anywhere is resumed by the
-same command, and the undo brings forward those that were rolled back.
+One sink is a list of one. All of them are checked before the first one is changed; then they are changed one after the
+other. Each kind of sink finds what an earlier run has done by the id of the plan, so a run that was killed at any
+moment is resumed by the same command, and the undo brings forward those that were rolled back.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def _of_record(record: Mapping[str, Any] | None, number: int, *, alone: bool) ->
 
 
 def _any(found: Iterator[bool | None]) -> bool | None:
-    """Whether one of the sinks was changed; ``None`` where that cannot be told of all."""
+    """Whether one of the sinks was changed; ``None`` where that cannot be determined of all."""
     answers = set(found)
     return True if True in answers else None if None in answers else False
 
 
 class RollBack(_Sinks):
-    """The sinks go back to the batch of the plan, where the plan says so."""
+    """The sinks are rolled back to the batch of the plan, where the plan says so."""
 
     __slots__ = ()
 
@@ -121,7 +121,7 @@ class RollBack(_Sinks):
         """Roll the sinks back; the second time it does nothing."""
         changes = list(self.changes(repository, fence=fence, workers=workers))
         if len(changes) > 1:
-            # Again under the seal: a sink that cannot go back must be found before another one has.
+            # Again under the seal: a sink that cannot be rewound must be found before another one has.
             for kind, change in changes:
                 asked(kind, partial(kind.check, change))
         done = {
@@ -130,7 +130,7 @@ class RollBack(_Sinks):
         return self._done(done)
 
     def has_changed(self, repository: Repository) -> bool | None:
-        """Whether a sink was rolled back by this plan; ``None`` where that cannot be told."""
+        """Whether a sink was rolled back by this plan; ``None`` where that cannot be determined."""
         try:
             return _any(asked(k, partial(k.is_rolled_back, c), expect=is_told) for k, c in self.changes(repository))
         except (CkptError, OSError):
@@ -157,7 +157,7 @@ class BringForward(_Sinks):
             self._check(kind, change, self.held)
 
     def _check(self, kind: SinkKind, change: SinkChange, repository: Repository | None) -> None:
-        """Ask a sink. Once another one was brought forward no rewind goes on, and a refusal names what leads out."""
+        """Ask a sink. Once another one was brought forward no rewind continues, and a refusal names what leads out."""
         try:
             asked(kind, partial(kind.check_undo, change))
         except RefusedError:
@@ -188,7 +188,7 @@ class BringForward(_Sinks):
         return self._done(done)
 
     def has_changed(self, repository: Repository) -> bool | None:
-        """Whether a sink was brought forward; ``None`` where that cannot be told."""
+        """Whether a sink was brought forward; ``None`` where that cannot be determined."""
         try:
             return _any(
                 asked(k, partial(k.is_undone, c), expect=is_told)

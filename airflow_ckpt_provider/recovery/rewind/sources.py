@@ -68,7 +68,7 @@ def _query(
     ends = {source.source: source for source in _entry(tree, target.batch_id + 1)} if replays else {}
     earlier = () if replays else _entry(tree, target.batch_id - 1)
     before = {source.source: source.offset for source in earlier}
-    # Of the first batch of all, Spark asks for everything once more.
+    # Of the first batch of all, Spark asks for everything again.
     asks_again = bool(earlier) or (not replays and target.batch_id == 0)
     known = recorded_sources(repository, name, query_ids, target.batch_id) if repository and name else {}
     sources = tuple(

@@ -1,4 +1,4 @@
-"""Where to go back to, in the words of ``kafka-consumer-groups --reset-offsets``, resolved to one committed batch.
+"""Where to rewind to, in the words of ``kafka-consumer-groups --reset-offsets``, resolved to one committed batch.
 
 A target out of range is refused with the range, never moved to the nearest one.
 """
@@ -77,8 +77,8 @@ def resolve(
     reachable = list(targets)
     if not reachable:
         raise RefusedError(
-            "no batch can be gone back to: the checkpoint has no committed batch with everything it needs",
-            hint="restore a backup (`airflow-ckpt restore`), or go back to one (--repository)",
+            "no batch can be rewound to: the checkpoint has no committed batch with everything it needs",
+            hint="restore a backup (`airflow-ckpt restore`), or rewind to one (--repository)",
         )
     kind, value = specifier.kind, specifier.value
     if kind == "to_batch":
@@ -150,10 +150,12 @@ def _ended_by(targets: list[RewindTarget], when: datetime, asked: str) -> Resolv
         raise RefusedError(
             f"no reachable batch had ended at {asked} ({format_time(when)}); the oldest, batch {first.batch_id}, ended "
             f"at {format_time(ended)}",
-            hint="choose a later time, or go back to an older backup (--repository)",
+            hint="choose a later time, or rewind to an older backup (--repository)",
         )
     if when > datetime.now(UTC):
-        raise RefusedError(f"{asked} is in the future", hint="a rewind goes back; to change nothing use --to-current")
+        raise RefusedError(
+            f"{asked} is in the future", hint="choose a time in the past; to change nothing use --to-current"
+        )
     return Resolved(max(before, key=lambda t: t.batch_id))
 
 
@@ -177,7 +179,7 @@ def _at_offsets(targets: list[RewindTarget], wanted: dict[str, dict[int, int]]) 
     if not fitting:
         raise RefusedError(
             f"every reachable batch is beyond those offsets; reachable: {span(targets)}",
-            hint="go back to an older backup (--repository), or start a new checkpoint at these offsets",
+            hint="rewind to an older backup (--repository), or start a new checkpoint at these offsets",
         )
     target, ends = fitting[-1]
     notes = tuple(

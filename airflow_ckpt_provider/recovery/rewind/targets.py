@@ -1,4 +1,4 @@
-"""Which batches a stream can go back to: those of its checkpoint, and those of its backups, as one list."""
+"""Which batches a stream can be rewound to: those of its checkpoint, and those of its backups, as one list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_ckpt_provider.errors import CkptError, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class RewindTarget:
-    """A committed batch that the stream can go back to.
+    """A committed batch that the stream can be rewound to.
 
     :param batch_id: the batch; the next to run is one more.
     :param planned: when the batch was planned, in UTC.
@@ -64,11 +64,11 @@ class RewindTarget:
 
 
 def targets_of_checkpoint(tree: Tree, *, only: int | None = None) -> list[RewindTarget]:
-    """The batches that the checkpoint itself can go back to, oldest first.
+    """The batches that the checkpoint itself can be rewound to, oldest first.
 
     A batch counts where the whole closure is there. Reads every offset log entry once.
 
-    :param only: look at this batch alone, which spares reading the closures of the others.
+    :param only: consider this batch alone, which spares reading the closures of the others.
     """
     entries = _entries(tree)
     found = []
@@ -77,7 +77,7 @@ def targets_of_checkpoint(tree: Tree, *, only: int | None = None) -> list[Rewind
         if entry is None or only not in (None, batch_id):
             continue
         following = entries.get(batch_id + 1)
-        # An offline repartition is begun anew by whoever wants it: Spark does not start from one that is not committed.
+        # An offline repartition is started again by whoever wants it: Spark does not start from one that is not committed.
         replays = following is not None and not is_repartition(following, entry)
         replays = replays and _has_closure(tree, batch_id, replays_next=True)
         if not replays and not _has_closure(tree, batch_id, replays_next=False):
@@ -105,7 +105,7 @@ def repartitions(tree: Tree) -> frozenset[int]:
 
 
 def targets_of_backups(repository: Repository, name: str, *, query_ids: Collection[str] | None) -> list[RewindTarget]:
-    """The batches that the backups of a stream can go back to, by batch and age; the newest backup of each batch.
+    """The batches that the backups of a stream can be rewound to, by batch and age; the newest backup of each batch.
 
     One that is known to be damaged is named only for a batch that no other one has.
 
@@ -122,7 +122,7 @@ def targets_of_backups(repository: Repository, name: str, *, query_ids: Collecti
 
 
 def targets_of_manifest(manifest: Manifest) -> list[RewindTarget]:
-    """The batches that one backup can go back to, oldest first."""
+    """The batches that one backup can be rewound to, oldest first."""
     times = manifest.facts.get("batch_times") or {}
     found = []
     for batch_id in sorted(manifest.restorable):
@@ -152,13 +152,13 @@ def merged(of_checkpoint: list[RewindTarget], of_backups: list[RewindTarget]) ->
 def chosen(targets: list[RewindTarget], batch_id: int) -> RewindTarget:
     """The target of a batch.
 
-    :raises RefusedError: the batch cannot be gone back to; the message has the range.
+    :raises RefusedError: the batch cannot be rewound to; the message has the range.
     """
     for target in targets:
         if target.batch_id == batch_id:
             return target
     raise RefusedError(
-        f"batch {batch_id} cannot be gone back to; reachable: {span(targets)}",
+        f"batch {batch_id} cannot be rewound to; reachable: {span(targets)}",
         hint="`airflow-ckpt rewind CHECKPOINT --list` shows every reachable batch; older ones need a backup (--repository)",
     )
 

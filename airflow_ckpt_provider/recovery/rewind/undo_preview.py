@@ -1,4 +1,4 @@
-"""Whether a rewind could be taken back again: judged when it is planned, so that whoever approves the plan knows. Reads only."""
+"""Whether a rewind could be undone: judged when it is planned, so that whoever approves the plan knows. Reads only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def undo_preview(plan: RewindPlan, sinks: tuple[Sink, ...]) -> dict[str, Any]:
     :return: plain JSON: ``possible``, and ``reasons``: what the undo needs, or why it cannot be had.
     """
     if not plan.changes_checkpoint and not plan.rolls_sink_back:
-        return {"possible": True, "reasons": ["there is nothing to take back"]}
+        return {"possible": True, "reasons": ["there is nothing to undo"]}
     found: list[str] = []
     against: list[str] = []
     for kind, change in RollBack(plan, sinks).changes():

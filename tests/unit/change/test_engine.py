@@ -1,4 +1,4 @@
-"""What all changes have in common: stopped anywhere, each of them is finished by the same command, or taken back by undo."""
+"""What all changes have in common: stopped anywhere, each of them is finished by the same command, or undone by undo."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def without_seals(files: Files) -> Files:
 
 
 def comparable(verb: Verb, here: Location) -> Files:
-    """The files of a change, but for query ids that are made anew with every plan."""
+    """The files of a change, but for query ids that are made again with every plan."""
     found = verb.changed(here)
     if verb.kind == "flow-reset":
         found.pop(f"{verb.checkpoint}/metadata", None)
@@ -105,7 +105,7 @@ def test_killed_at_every_write(place: Location, name: str, ending: str) -> None:
             assert comparable(verb, here) == after, f"resumed after write {writes}"
         elif now != before:
             verb.take_back(here)
-            assert verb.changed(here) == before, f"taken back after write {writes}"
+            assert verb.changed(here) == before, f"undone after write {writes}"
             assert verb.take_back(here).already_done
         else:
             with pytest.raises(RefusedError):
@@ -114,10 +114,10 @@ def test_killed_at_every_write(place: Location, name: str, ending: str) -> None:
         # Whatever it came to, the other way leads on from there.
         if ending == "resume":
             verb.take_back(here)
-            assert verb.changed(here) == before, f"resumed after write {writes}, then taken back"
+            assert verb.changed(here) == before, f"resumed after write {writes}, then undone"
         else:
             verb.carry_out(here)
-            assert comparable(verb, here) == after, f"taken back after write {writes}, then carried out"
+            assert comparable(verb, here) == after, f"undone after write {writes}, then carried out"
         forget_all()
     else:
         pytest.fail("it never ended")
@@ -296,7 +296,7 @@ class TestTwoAttempts:
     def test_one_that_lost_its_lease_writes_nothing_more(
         self, place: Location, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It stands still while its lease runs out and another attempt takes over; then it wakes up."""
+        """It stops while its lease runs out and another attempt takes over; then it wakes up."""
         monkeypatch.setenv(LEASE_VARIABLE, "0.4")
         verb = VERBS[name]
         here = verb.begin(place)
@@ -321,7 +321,7 @@ class TestTwoAttempts:
             verb.carry_out(watched(here, take_over)[0])
         later, then = taken[0]
         assert f"{later.words} took over" in error.value.message
-        # The request that was under way when it stood still is refused too, and nothing says that it has ended.
+        # The request that was under way when it was suspended is refused too, and nothing says that it has ended.
         assert but_claims(here) == then
         assert is_sealed(verb.changed(here))
 
@@ -415,7 +415,7 @@ class TestASinkThatFails:
         assert contents(out) == sink
 
     def test_half_way(self, place: Location, out: Location) -> None:
-        """It stays sealed, and the error says how to go on and how to take it back."""
+        """It stays sealed, and the error says how to continue and how to undo it."""
         here = self.begin(place)
         sink = contents(out)
         removed = []

@@ -326,7 +326,7 @@ class TestTheLease:
     def test_one_clock_is_enough_to_end_it(
         self, orders: Location, repository: Repository, clock: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A computer that slept, a virtual machine that was paused: some of its clocks have stood still."""
+        """A computer that slept, a virtual machine that was paused: some of its clocks were suspended."""
         now = [100.0, 200.0, 300.0]
         monkeypatch.setattr(Clocks, "_now", lambda self: tuple(now))
 

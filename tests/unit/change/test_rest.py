@@ -248,7 +248,7 @@ class TestTimeThatHasPassed:
 
 
 class TestPaused:
-    """A watcher that stood still may have stood still with the query, on the same computer."""
+    """A watcher that was suspended may have been suspended with the query, on the same computer."""
 
     def test_a_pause_is_no_silence(self) -> None:
         world = World({3: 8 * HOUR}).ran(QUARTERS)
@@ -330,7 +330,7 @@ _PARTS = st.one_of(
 def test_silence_is_no_proof_while_a_query_goes_on_as_it_always_did(
     parts: list[list[float]], days: int, stop: float, looks: list[float], wait: float, credited: bool
 ) -> None:
-    """A habit that repeats within a day: whenever it is looked at, the query runs, so there is no proof."""
+    """A habit that repeats within a day: whenever it is read, the query runs, so there is no proof."""
     habit = list(itertools.chain(*parts))
     while sum(habit) > DAY:
         habit.pop()

@@ -51,7 +51,7 @@ def started(verb: Verb, here: Location) -> Files:
 
 
 def paused_before_its_fence(verb: Verb, here: Location, meanwhile: Callable[[], Any], what: Callable[..., Any]) -> Any:
-    """Carry something out in a process that stands still after it has planned, while others do something."""
+    """Carry something out in a process that is suspended after it has planned, while others do something."""
     done = []
 
     def pause(operation: str, path: str) -> None:
@@ -161,7 +161,7 @@ class TestTheFence:
     def test_an_attempt_is_waited_for_though_one_that_waited_for_it_died(
         self, place: Location, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The first one stands still elsewhere; the second one took a number, and died while it waited."""
+        """The first one is suspended elsewhere; the second one took a number, and died while it waited."""
         repository = Repository.open_or_create(place / "backups")
         attempts = attempts_place(repository, place / "orders")
         with fenced(repository, place / "orders", plan_id="a", what="a reset", made_by="me") as fence:
@@ -376,7 +376,7 @@ class TestAnUndoWhoseDocumentsAreDamaged:
     @pytest.mark.parametrize("key", ["checkpoint", "observed"])
     @pytest.mark.parametrize("other", ["victim/1", "{parent}/..", "{parent}/victim", "{parent}/1/../../../victim/1"])
     def test_a_plan_of_a_flow_that_names_another_place(self, place: Location, name: str, key: str, other: str) -> None:
-        """All that such a place held would be deleted: it was not there before, says the plan."""
+        """All that such a place held would be deleted: it did not exist before, says the plan."""
         verb = VERBS[name]
         here = verb.begin(place)
         plant(here / "victim/1", {"metadata": b"theirs"})
@@ -603,7 +603,7 @@ class TestARepairOfVersion010:
 
 
 class TestAWordThatWasGivenBeforeAnotherChange:
-    """An attempt that stood still before it planned: meanwhile another one was done, and the stream was started."""
+    """An attempt that was suspended before it planned: meanwhile another one was done, and the stream was started."""
 
     @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
     def test_is_void(self, place: Location, name: str) -> None:

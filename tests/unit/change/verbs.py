@@ -1,4 +1,4 @@
-"""The five kinds of changes, each in its smallest form: what is there before, and how it is carried out and taken back."""
+"""The five kinds of changes, each in its smallest form: what is there before, and how it is carried out and undone."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class TestThePlan:
 
 
 class TestRefusals:
-    """The stream that cannot go back is named, before anything is touched."""
+    """The stream that cannot be rewound is named, before anything is touched."""
 
     def refused(self, streams: Sequence[ChainStream], match: str, batch: int = 4) -> RefusedError:
         with pytest.raises(RefusedError, match=match) as refused:
@@ -228,7 +228,7 @@ class TestRefusals:
         half = [end_of(chained.table("bronze"), v, index=0) for v in range(NEWEST + 1)]
         plant(chained.checkpoint("silver"), reader("silver", half))
         refused = self.refused(
-            chained.streams(), "silver cannot go back with bronze row-exactly: its batch 6 ends in the middle"
+            chained.streams(), "silver cannot be rewound with bronze row-exactly: its batch 6 ends in the middle"
         )
         assert "reset it" in str(refused.hint)
 
@@ -238,7 +238,7 @@ class TestRefusals:
             chained.checkpoint("silver").delete(path)
         plant(chained.checkpoint("silver"), reader("silver", snapshot))
         self.refused(
-            chained.streams("bronze", "silver"), "silver cannot go back with bronze row-exactly: its batch 1 ends at"
+            chained.streams("bronze", "silver"), "silver cannot be rewound with bronze row-exactly: its batch 1 ends at"
         )
 
     def test_no_entry_before_it(self, tmp_path: Path) -> None:
@@ -253,7 +253,9 @@ class TestRefusals:
         assert batches_of(plan) == {"bronze": 0, "silver": 2, "gold": None}  # silver's table keeps all its rows
         chained.checkpoint("bronze").delete("offsets/0")
         chained.checkpoint("bronze").delete("commits/0")
-        self.refused(chained.streams(), "silver cannot go back with bronze row-exactly: its batch 2 ends at version 0")
+        self.refused(
+            chained.streams(), "silver cannot be rewound with bronze row-exactly: its batch 2 ends at version 0"
+        )
 
     def test_a_sink_that_is_to_stay(self, chained: Chained) -> None:
         bronze, *others = chained.streams()
@@ -307,7 +309,7 @@ class TestSources:
 
         apart = [(end_of(table, v), end_of(table, max(v - 1, 0))) for v in range(NEWEST + 1)]
         plant(chained.checkpoint("silver"), reader("silver", apart))
-        with pytest.raises(RefusedError, match="silver cannot go back with bronze row-exactly"):
+        with pytest.raises(RefusedError, match="silver cannot be rewound with bronze row-exactly"):
             plan_of(chained.streams())
 
     def test_another_source_stays_where_it_was(self, chained: Chained) -> None:
@@ -378,7 +380,7 @@ class TestSources:
         assert {p: chained.checkpoint("silver").read(p) for p in chained.checkpoint("silver").walk()} == files
 
     def test_the_output_of_a_file_sink(self, tmp_path: Path, chained: Chained) -> None:
-        """The newest batch that has read no file that is taken back."""
+        """The newest batch that has read no file that is removed."""
         out = file_sink(open_location(str(tmp_path / "out")), NEWEST)
         place = chained.checkpoint("silver")
         for path in list(place.walk()):
@@ -464,7 +466,7 @@ class TestTogether:
             take_back(chained.streams("gold"), plan_id="0badc0de")
 
     def test_no_undo_once_one_has_run(self, chained: Chained) -> None:
-        """Nothing is taken back then, of any of them."""
+        """Nothing is undone then, of any of them."""
         carry_out(chained.streams())
         place = chained.checkpoint("gold")
         plant(place, {"offsets/5": place.read("offsets/4"), "commits/5": place.read("commits/4")})

@@ -1,4 +1,4 @@
-"""Chains that are resumed or taken back after something else has happened: another repository, another commit, another chain."""
+"""Chains that are resumed or undone after something else has happened: another repository, another commit, another chain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_rollback_behind_which_no_reader_stands(chained: Chained, monkeypatch:
 
 @pytest.mark.slow
 def test_resumed_with_another_repository(chained: Chained, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The plan of what is half-way is in the first one. A new plan over changed checkpoints could not take it back."""
+    """The plan of what is half-way is in the first one. A new plan over changed checkpoints could not undo it."""
     from airflow_ckpt_provider.sinks import delta_sink
 
     real = delta_sink.roll_back_table
@@ -97,7 +97,7 @@ def test_an_undo_that_is_sent_twice(chained: Chained) -> None:
 
 @pytest.mark.slow
 def test_chains_of_one_repository(template: Path, tmp_path: Path) -> None:
-    """Two chains with the same names in one repository: each is taken back by itself."""
+    """Two chains with the same names in one repository: each is undone by itself."""
     held = Repository.open_or_create(open_location(str(tmp_path / "held"))).location
     one, other = (Chained.copied(template, tmp_path / name) for name in ("one", "other"))
     both = [[replace(s, repository=held) for s in each.streams()] for each in (one, other)]

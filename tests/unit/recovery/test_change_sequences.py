@@ -110,11 +110,11 @@ class Story:
             self.told.append(f"{how} refused: {refused}")
             assert self.seen() == before, self.told
             return
-        then = self.chance.choice(["undo", "undo", "resume and undo", "go on"])
+        then = self.chance.choice(["undo", "undo", "resume and undo", "continue"])
         self.told.append(f"{how} {value}{', killed' if died else ''}, {then}")
         if then != "undo" and died:
             self.change(self.orders, how, value)
-        if then == "go on":
+        if then == "continue":
             self.goes_on()
             after = self.seen()
             with pytest.raises(RefusedError, match="was written to since"):

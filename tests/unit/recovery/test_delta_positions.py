@@ -107,7 +107,7 @@ def test_within_the_first_snapshot(tmp_path: Path, table: Path, index: int) -> N
     assert position(place, table).verdict is (Verdict.SAFE if index < 0 else Verdict.WILL_DUPLICATE)
     for version in range(2, 6):
         commit(table, version).unlink()
-    assert "the table was taken back" in " ".join(position(place, table).reasons)
+    assert "the table was restored" in " ".join(position(place, table).reasons)
 
 
 def test_by_the_clock_it_is_never_safe(tmp_path: Path, table: Path) -> None:

@@ -148,7 +148,7 @@ class TestReset:
         assert contents(storage) == before
 
     def test_a_repository_that_is_full(self, tmp_path: Path) -> None:
-        """On a disk: nothing was changed, and no empty version is left in which Spark would begin anew."""
+        """On a disk: nothing was changed, and no empty version is left in which Spark would start from the beginning."""
 
         def full(operation: str, path: str) -> None:
             if operation in WRITES and "/set-aside/" in path:
@@ -192,7 +192,7 @@ class TestReset:
             pytest.fail("it never ended")
 
     def test_taken_back_on_a_disk_no_empty_version_is_left(self, tmp_path: Path) -> None:
-        """Spark takes the highest number for the live one, an empty directory too, and would begin anew in it."""
+        """Spark takes the highest number for the live one, an empty directory too, and would start from the beginning in it."""
         for writes in range(60):
             storage = Location(LocalStore(), str(tmp_path / str(writes)))
             plant(storage / f"{PATH}/0", stateless())

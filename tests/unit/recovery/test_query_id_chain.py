@@ -237,10 +237,10 @@ class TestBackups:
             path: data.replace(b"1700", b"1800") if path.startswith("offsets") else data
             for path, data in stream(2).items()
         }
-        plant(orders, anew | {"metadata": b'{"id":"anew"}'})
+        plant(orders, anew | {"metadata": b'{"id":"again"}'})
         for batch in range(3):
-            append(table.uri, batch, app_id="anew")
-        assert ids_of(orders, table).all == ("anew",)
+            append(table.uri, batch, app_id="again")
+        assert ids_of(orders, table).all == ("again",)
         plan = plan_of(orders, 4, table, backup=backup.backup_id, sink_exit=None)
         assert plan.sink.query_ids == (QUERY_ID,)
         assert plan.sink.verdict is Verdict.WILL_DUPLICATE

@@ -1,6 +1,6 @@
-"""The repair: the minimal cut as a plan, and the plan carried out, stopped after every write and gone on with.
+"""The repair: the minimal cut as a plan, and the plan carried out, stopped after every write and continued with.
 
-That Spark goes on row-exact after each is shown in ``tests/integration/test_doctor_against_spark.py``.
+That Spark continues row-exact after each is shown in ``tests/integration/test_doctor_against_spark.py``.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_after_a_repair_nothing_is_found_and_nothing_is_left_to_do(damage: Damag
     outcome = apply_repair(plan, checkpoint, rest=STOPPED, accept=ACCEPTED, made_by="me", reason="why")
     assert checkpoint.diagnose() == ()
     assert (outcome.batch_id, outcome.deleted, outcome.already_done) == (plan.batch_id, len(plan.deletes), False)
-    # What went, and what was replaced, is kept beside it, to the letter; the rest was not touched.
+    # What went, and what was replaced, is kept beside it, byte for byte; the rest was not touched.
     kept = Repository.open(repair_place(checkpoint.location))
     aside = contents(kept.location / f"set-aside/ck/{plan.plan_id}/checkpoint/files")
     touched = {*plan.deletes, *plan.rewrites} & set(before)
@@ -113,7 +113,7 @@ def test_after_a_repair_nothing_is_found_and_nothing_is_left_to_do(damage: Damag
     assert set(after) - set(before) == set(plan.rewrites) - set(before)
     (record,) = kept.records()
     assert (record["kind"], record["made_by"], record["reason"]) == ("repair", "me", "why")
-    # Once more: there is nothing to do, and nothing is done.
+    # Again: there is nothing to do, and nothing is done.
     again = plan_repair(checkpoint, query_id=query_id)
     assert again.already_done
     assert apply_repair(again, checkpoint).already_done
@@ -136,7 +136,7 @@ def test_verdicts(tmp_path: Path) -> None:
     assert verdict("hdfs_agg", offsets_torn_before_the_batch_ran) is Verdict.SAFE
     # A stateless query leaves no trace of whether it ran.
     assert verdict("file_to_foreachbatch", offsets_torn_before_the_batch_ran) is Verdict.UNKNOWN
-    # The sink is not looked at.
+    # The sink is not read.
     assert verdict("hdfs_agg", newest_commits_deleted) is Verdict.UNKNOWN
     assert verdict("hdfs_agg", delta_missing) is Verdict.UNKNOWN
 
@@ -151,7 +151,7 @@ def test_why_not(tmp_path: Path) -> None:
     assert "--query-id" in alone
     assert "give its repository" in alone
     told = reasons("hdfs_agg_maint", snapshot_missing)
-    assert "No batch from 19 to 22 can be gone on after: state/0/0/1.delta is missing" in told
+    assert "No batch from 19 to 22 can be continued after: state/0/0/1.delta is missing" in told
     assert "only a restore of an older backup is left, or a reset" in told
     assert "has no backup of this history" in reasons("hdfs_agg", source_log_missing, repository(tmp_path))
 
@@ -250,7 +250,7 @@ def test_a_backup_of_another_query_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_batches_that_were_taken_back_stay_so(tmp_path: Path) -> None:
-    """What a backup has beyond the checkpoint was taken back on purpose, for all that is known."""
+    """What a backup has beyond the checkpoint was undone on purpose, for all that is known."""
     held = repository(tmp_path)
     place = placed("4.0.0", "hdfs_agg", tmp_path)
     create_backup(opened(place), held, restorable_batches=6)

@@ -29,7 +29,7 @@ CHANGES = WRITES - {"remove_empty_directories"}
 
 
 class Generations(MemoryStore):
-    """A store that copies by itself, and tells versions of a file apart by something else than its checksum."""
+    """A store that copies by itself, and shows versions of a file apart by something else than its checksum."""
 
     copies_within = True
 
@@ -204,7 +204,7 @@ class TestOrder:
 
 
 class TestOnlyWhatDiffers:
-    """In place only what differs is deleted and written; that a file is the same is not believed but looked at."""
+    """In place only what differs is deleted and written; that a file is the same is not believed but read."""
 
     def test_content_counts_and_not_the_name(self, place: Location, manifest: Manifest) -> None:
         there = stream(6)

@@ -23,7 +23,7 @@ from tests.unit.recovery.restores import loud_seal, restore, wanted
 
 
 class Case:
-    """One restore to be killed and gone on with, each time from the same beginning.
+    """One restore to be killed and continued with, each time from the same beginning.
 
     :param there: what is at the target.
     :param replace: whether that is to be replaced.
@@ -134,7 +134,7 @@ def test_killed_at_every_write(
 
 @pytest.mark.parametrize("name", ["into an empty place", "replacing one that is ahead"])
 def test_killed_twice(place: Location, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped, gone on with, stopped again somewhere else."""
+    """Stopped, continued with, stopped again somewhere else."""
     monkeypatch.setattr("airflow_ckpt_provider.backup.create._PAUSE", 0)
     case = CASES[name](place)
     for first, second in itertools.product((1, 8, 20, 35), (1, 6, 16, 30)):
@@ -153,7 +153,7 @@ def test_killed_on_a_real_disk(tmp_path: Path) -> None:
 
 
 def test_going_on_needs_no_leave_to_replace_once_it_is_kept(place: Location, manifest: Manifest) -> None:
-    """The first attempt had leave, and kept what was there; a retry without it goes on."""
+    """The first attempt had leave, and kept what was there; a retry without it continues."""
     plant(place / "target", stream(6))
     life = Life(60)
     backups, _ = watched(place / "backups", life.before)

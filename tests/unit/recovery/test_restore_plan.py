@@ -53,7 +53,7 @@ def test_into_an_empty_place(place: Location, manifest: Manifest) -> None:
     assert found.bytes == sum(e.size for e in manifest.files_of(4))
     assert found.rewritten == {}
     assert found.reasons[0] == (
-        "The query goes on with batch 5 from the sources' offsets of batch 4. Sources must still have that data."
+        "The query continues with batch 5 from the sources' offsets of batch 4. Sources must still have that data."
     )
     assert "a Delta table or file sink written directly skips their replay silently" in found.reasons[1]
     assert found.steps == (
@@ -103,7 +103,7 @@ def test_as_json_and_as_markdown(place: Location, manifest: Manifest) -> None:
     assert text.startswith(f"### Restore, plan {found.plan_id}\n")
     for part in (
         manifest.backup_id,
-        "3; the query goes on with 4",
+        "3; the query continues with 4",
         "**UNKNOWN**",
         str(place / "target"),
         *found.reasons,
@@ -232,7 +232,7 @@ class TestRefusals:
             what = f"has 5 bytes instead of {entry.size}"
         finding = f"{entry.path}: its object {entry.object} {what}"
         message = f"backup {manifest.backup_id} of orders is damaged: {finding}; nothing was changed"
-        hint = "choose another backup; `airflow-ckpt verify --read-data` tells which are whole"
+        hint = "choose another backup; `airflow-ckpt verify --read-data` shows which are whole"
         error = refused(place, manifest, DamagedBackupError, message, hint)
         assert isinstance(error, DamagedBackupError)
         assert error.findings == (finding,)
@@ -251,7 +251,7 @@ class TestRefusals:
 
 @pytest.mark.parametrize("damage", ["state/0/1/5.changelog", "state/0/0/3.zip", "sources/0/2", "offsets/4", "metadata"])
 def test_a_damaged_target_is_not_what_the_plan_wants(place: Location, manifest: Manifest, damage: str) -> None:
-    """One flipped bit, the same size: to mend exactly that one restores, so it must not be found "already done"."""
+    """One flipped bit, the same size: to fix exactly that one restores, so it must not be found "already done"."""
     target = plant(place / "target", {e.path: place.read(f"backups/{e.object}") for e in manifest.files_of(4)})
     assert plan(place, manifest).already_done
     right = target.read(damage)
@@ -273,7 +273,7 @@ def test_already_done(place: Location, manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("more", [{"offsets/5": stream(5)["offsets/5"]}, {"state/0/0/6.changelog": b"x"}])
 def test_more_files_than_the_plan_wants_is_not_done(place: Location, manifest: Manifest, more: Files) -> None:
-    """A batch was logged since: the query has gone on."""
+    """A batch was logged since: the query has continued."""
     plant(place / "target", {e.path: place.read(f"backups/{e.object}") for e in manifest.files_of(4)} | more)
     assert not plan(place, manifest, replace=True).already_done
 

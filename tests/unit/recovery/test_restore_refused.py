@@ -145,7 +145,7 @@ def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifes
     assert error.value.message == (
         f"{entry.path}: its object {entry.object} has another content than was backed up; it was right when the restore began"
     )
-    assert error.value.hint == "the seal stays; mend the store, then run the same command again"
+    assert error.value.hint == "the seal stays; fix the store, then run the same command again"
     assert loud_seal(place / "target")
     plant(place / "backups", {entry.object: right})
     restore(place, manifest)
@@ -173,7 +173,7 @@ def test_somebody_else_writes_while_it_is_restored(place: Location, manifest: Ma
 
 
 def test_a_wrong_copy_by_the_store_is_noticed(place: Location) -> None:
-    """Same size, other content: the store's checksum tells."""
+    """Same size, other content: the store's checksum shows."""
     plant(place / "orders", stream())
     checkpoint, _ = watched(place / "orders", copies_within=True)
     repository(place)

@@ -25,7 +25,7 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
     target = place / "target"
     plan = plan_restore(repository(place), manifest, target, sink=sink_says(sink, manifest, target))
     assert plan.verdict is verdict
-    assert not any("not looked at" in reason for reason in plan.reasons)
+    assert not any("not read" in reason for reason in plan.reasons)
     if verdict is Verdict.SAFE:
         assert apply_restore(plan, rest=STOPPED).batch_id == 4
         return

@@ -89,7 +89,7 @@ class TestStoppingTheQuery:
         assert "airflow-ckpt unseal" in str(error.value.hint)
         assert visible(place / "target").items() >= stream(6).items()
         assert loud_seal(place / "target")
-        # When it is stopped by other means, the same command goes on.
+        # When it is stopped by other means, the same command continues.
         outcome = self.run(place, manifest, place / "target")
         assert contents(place / "target") == wanted(place, manifest)
         assert outcome.kept is not None

@@ -1,4 +1,4 @@
-"""rewind and undo: what goes and what stays, stopped after every write and gone on with, refused without a trace."""
+"""rewind and undo: what goes and what stays, stopped after every write and continued with, refused without a trace."""
 
 from __future__ import annotations
 
@@ -247,10 +247,10 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("kind", "value", "message"),
         [
-            ("to_batch", 7, "batch 7 cannot be gone back to; reachable: 0 to 6"),
-            ("to_batch", 99, "batch 99 cannot be gone back to; reachable: 0 to 6"),
+            ("to_batch", 7, "batch 7 cannot be rewound to; reachable: 0 to 6"),
+            ("to_batch", 99, "batch 99 cannot be rewound to; reachable: 0 to 6"),
             ("shift_by", -7, "--shift-by -7 from batch 6 is before the first batch; reachable: 0 to 6"),
-            ("shift_by", 1, "batch 7 cannot be gone back to; reachable: 0 to 6"),
+            ("shift_by", 1, "batch 7 cannot be rewound to; reachable: 0 to 6"),
             ("to_datetime", "yesterday", "'yesterday' is not a time in ISO 8601"),
             ("to_datetime", "2026-11-21T14:05:00", "'2026-11-21T14:05:00' has no time zone"),
             ("to_datetime", "1999-01-01T00:00:00Z", "no reachable batch had ended at 1999-01-01T00:00:00Z"),
@@ -285,7 +285,7 @@ class TestRefused:
             apply_rewind(plan, Checkpoint.at(orders), repository(orders), rest=STOPPED)
 
     def test_sources_that_lost_data(self, orders: Location) -> None:
-        """The input files of this stream are not there at all."""
+        """The input files of this stream are missing at all."""
         guards = installed_guards(GuardSettings())
         with pytest.raises(RefusedError, match=r"needs somebody to accept: source_\w+ \("):
             rewind(orders, "to_batch", 4, guards=guards)
@@ -503,7 +503,7 @@ class TestUndo:
     def test_what_others_write_at_the_last_moment_is_not_dropped(
         self, orders: Location, table: Location, half_done: bool
     ) -> None:
-        """After every look and before the commit that brings the table forward."""
+        """After every poll and before the commit that brings the table forward."""
         if half_done:
             self.killed_after_the_table(orders, table)
         else:
@@ -562,7 +562,7 @@ def stop_and_rewind(
 
 
 def test_a_running_query_is_stopped_by_the_seal(orders: Location) -> None:
-    """The query here stands still; what counts is that the plan is made under the seal and the seal is gone in the end."""
+    """The query here is suspended; what counts is that the plan is made under the seal and the seal is gone in the end."""
     sink = Sink(kind="foreachBatch")
 
     def plan(seal_id: str | None):

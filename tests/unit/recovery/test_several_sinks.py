@@ -1,4 +1,4 @@
-"""Several sinks of one query: one plan over all of them, killed after every write, resumed and taken back."""
+"""Several sinks of one query: one plan over all of them, killed after every write, resumed and undone."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class TestThePlan:
         assert "Is this all" not in plan_of(orders, [Sink()], sink_exit=None).to_markdown()
 
     def test_a_table_and_a_topic(self, orders: Location, sinks: Sinks) -> None:
-        """A policy for each: the table goes back, and that the topic gets its rows twice is accepted."""
+        """A policy for each: the table is rolled back, and that the topic gets its rows twice is accepted."""
         both = [sinks.all[0], Sink(kind="kafka")]
         with pytest.raises(RefusedError, match="the sink kafka cannot be rolled back to batch 4: a kafka sink"):
             plan_of(orders, both)

@@ -1,4 +1,4 @@
-"""Where a rewind stands: each command that is shown does go on from there."""
+"""Where a rewind stands: each command that is shown does continue from there."""
 
 from __future__ import annotations
 

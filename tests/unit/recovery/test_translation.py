@@ -85,7 +85,7 @@ def test_what_was_written_twice_is_in_the_bound() -> None:
 
 @pytest.mark.parametrize("offset", [52, 200])
 def test_records_that_the_mirror_may_have_skipped_are_not_known(offset: int) -> None:
-    """MirrorMaker lost its positions and went on at the newest record: 20 records of the old log were not copied."""
+    """MirrorMaker lost its positions and continued at the newest record: 20 records of the old log were not copied."""
     jumped = trail((50, 0), (151, 101), (252, 182), (299, 229))
     found = translate(replace(COPIED, offset=offset, trail=jumped, new_ends=ends(230)))
     assert found.verdict is Verdict.UNKNOWN
@@ -102,7 +102,7 @@ def test_a_mirror_that_went_back_is_not_known() -> None:
     at = replace(COPIED, offset=200, trail=trail((50, 0), (210, 160), (180, 161), (299, 280)), new_ends=ends(281))
     found = translate(at)
     assert brief(found) == (162, "UNKNOWN", 19)
-    assert "the syncs went back from 210 to 180" in found.reason
+    assert "the syncs decreased from 210 to 180" in found.reason
     # Beyond the last sync before it too: records may have been copied after that one.
     assert brief(translate(replace(at, offset=299))) == (280, "UNKNOWN", 0)
 
@@ -297,14 +297,14 @@ class Copying:
         self.next_read = max(self.next_read - back, 0)
 
     def expire(self, count: int) -> None:
-        """Delete the first records, copied or not; MirrorMaker goes on at the first that is left."""
+        """Delete the first records, copied or not; MirrorMaker continues at the first that is left."""
         gone = min(count, len(self.old))
         self.earliest = self.old[gone] if gone < len(self.old) else self.end
         del self.old[:gone]
         self.next_read = max(self.next_read - gone, 0)
 
     def jump(self) -> None:
-        """MirrorMaker lost its positions, and goes on at the newest record (``auto.offset.reset=latest``)."""
+        """MirrorMaker lost its positions, and continues at the newest record (``auto.offset.reset=latest``)."""
         self.next_read = len(self.old)
 
     def make_again(self) -> None:

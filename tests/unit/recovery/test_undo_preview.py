@@ -1,4 +1,4 @@
-"""Whether a rewind could be taken back is said in its plan; each word is held against an undo that is carried out."""
+"""Whether a rewind could be undone is said in its plan; each word is held against an undo that is carried out."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_rows_that_stay(orders: Location) -> None:
 def test_nothing_to_take_back(orders: Location) -> None:
     assert undo_of(planned(orders, Sink(kind="kafka"), SinkPolicy.ACCEPT, NEWEST)) == (
         True,
-        ["there is nothing to take back"],
+        ["there is nothing to undo"],
     )
 
 
