@@ -3,7 +3,7 @@
 What Spark does in each case was run with Spark 4.0.0 and Delta 4.4.0 (``tests/integration/test_delta_guard.py``):
 
 * A commit that is gone fails the start (``DELTA_MISSING_FILES_UNEXPECTED_VERSION``), and that goes for the versions of the newest
-  *committed* batch too, which Spark asks for once more at its start. With ``failOnDataLoss=false`` it is left out silently,
+  *committed* batch too, which Spark asks for again at its start. With ``failOnDataLoss=false`` it is left out silently,
   unless the last version of what is asked for and the one after it are both gone (``DELTA_STREAMING_TRAILING_COMMIT_MISSING``).
 * A data file that is gone fails the batch, whatever ``failOnDataLoss`` says.
 * Another table under the same path: ``DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE``.
@@ -76,7 +76,7 @@ class DeltaGuard:
         return isinstance(source.start.offset or source.end, DeltaOffset)
 
     def judge(self, source: GuardedSource) -> SourceReport:
-        """Look at the table's log and at the files that it promises.
+        """Read the table's log and check the files that it promises.
 
         :raises CkptError: the table could not be reached.
         """
@@ -103,7 +103,7 @@ class DeltaGuard:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at one table."""
+    """One check of one table."""
 
     log: DeltaLog
     source: GuardedSource
@@ -179,7 +179,7 @@ class _Look:
             self._add(
                 Verdict.WILL_FAIL,
                 f"the table ends at version {latest}, and the checkpoint has read version {read}: the table was "
-                "taken back or is a "
+                "restored to an older version or is a "
                 "copy of an older day. DELTA_STREAMING_TRAILING_COMMIT_MISSING until it has grown past it, and "
                 "then its versions "
                 f"{latest + 1} to {read} are left out silently; start a new checkpoint",
@@ -195,12 +195,12 @@ class _Look:
                 Verdict.WILL_LOSE,
                 f"version {read} was committed at {written.isoformat()}, after the batch of "
                 f"{logged_at.isoformat()} that is logged to "
-                "have read it: the table was taken back and written again under the same id; what changed "
+                "have read it: the table was restored and written again under the same id; what changed "
                 "there is not read",
             )
 
     def _judge_reread(self) -> None:
-        """Spark asks for the newest committed batch once more when it starts, and throws it away."""
+        """Spark asks for the newest committed batch again when it starts, and throws it away."""
         if not self.source.reread:
             return
         before = self.source.reread[0]
@@ -351,7 +351,7 @@ class _Look:
         if state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
             oldest = self._oldest_needed()
             written = self.log.commits.get(oldest)
-            # A version that is not there yet is kept from the day on which it is written.
+            # A version that does not exist yet is kept from the day on which it is written.
             bounds.append(
                 ((written + log_keeps) if written else (now + log_keeps), "delta.logRetentionDuration", log_keeps)
             )
@@ -386,7 +386,7 @@ class _Look:
         )
 
     def _asked_from(self) -> int:
-        """The first version that a start asks for: of the newest committed batch, which it asks for once more."""
+        """The first version that a start asks for: of the newest committed batch, which it asks for again."""
         before = self.source.reread[0] if self.source.reread else self.offset
         return before.table_version if isinstance(before, DeltaOffset) else _last_read(self.offset)
 

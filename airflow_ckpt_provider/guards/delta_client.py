@@ -1,4 +1,5 @@
-"""What needs delta-rs (``deltalake``): states of a Delta table, what it remembers beyond its log, and going back in one commit.
+"""What needs delta-rs (``deltalake``): states of a Delta table, what it remembers beyond its log, and rolling it back
+in one commit.
 
 A state is put together from a copy of the few files of the log that it needs, so that whatever store and credentials reach the
 log will do, and so that nothing can be written. Only :func:`restore` writes.

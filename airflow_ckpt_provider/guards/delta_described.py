@@ -13,7 +13,7 @@ def read_described(uri: str, *, latest: int) -> TableState:
 
     :param uri: what the job wrote.
     :param latest: the newest version of the table: the description has to be of that one, or it may say nothing of it.
-    :raises RefusedError: it cannot be read, or the table has gone on since.
+    :raises RefusedError: it cannot be read, or the table has continued since.
     """
     directory, _, name = uri.rpartition("/")
     again = "run the job airflow_ckpt_provider/jobs/describe_delta.py again, and ask the guard right after it"

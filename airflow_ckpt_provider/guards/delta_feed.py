@@ -1,7 +1,7 @@
 """The change data feed of a Delta table: whether it was kept in every version that a query's start asks for.
 
 Spark fails with ``DELTA_MISSING_CHANGE_DATA`` at a version after which the table kept no feed, also where nothing but a setting
-was changed while it was off, and also where it is on again. It asks for the newest committed batch once more. Run with Spark
+was changed while it was off, and also where it is on again. It asks for the newest committed batch again. Run with Spark
 4.0.0 and Delta 4.4.0.
 """
 

@@ -46,7 +46,7 @@ class DeltaCommit:
 
     :param version: its number.
     :param operation: Delta's word for what was done, such as ``WRITE``, ``DELETE``, ``OPTIMIZE``, ``RESTORE``.
-    :param time: when, in UTC, where the commit tells.
+    :param time: when, in UTC, where the commit shows.
     :param added: files with new rows, in the order of the commit: an offset's ``index`` counts them from 0.
     :param removed: paths of files whose rows are gone or rewritten (``dataChange``).
     :param dropped: path -> when (milliseconds), of all files it removed, those of ``OPTIMIZE`` too.

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
-#: Why no position of Delta is ``SAFE``: the version is right, but whether it still means what it meant only the table tells.
+#: Why no position of Delta is ``SAFE``: the version is right, but whether it still means what it meant only the table shows.
 NO_TABLE = (
     "the table was not read: whether it is the same table, and still has these versions and their files, is not known; name its "
     "directory (--table; tables or delta_tables of the operator)"
@@ -50,7 +50,7 @@ def judge_start(table: Location, source: str, offset: DeltaOffset, *, logged_at:
             Judgement(
                 Verdict.UNKNOWN,
                 f"{table} ends at version {log.latest}, and the query was reading version {offset.table_version}: the table was "
-                "taken back or is a copy of an older day",
+                "restored to an older version, or is a copy of an older day",
             )
         ]
     # A new query reads the newest snapshot whole, or all files of the version.

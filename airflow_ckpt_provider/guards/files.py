@@ -2,7 +2,7 @@
 
 The source logs the files of a batch (``sources/<n>``) before Spark plans it, so whatever is logged beyond the resume point is
 read next, by name. Run on Spark 4.0.0: a file that is gone by then is **left out silently**, whatever the options say.
-The log tells path and modification time and no size, so a file that was replaced shows by its time.
+The log shows path and modification time and no size, so a file that was replaced shows by its time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FileGuard:
 
     :param settings: its own options, under ``file``: ``open`` (opens the directory that a URI names; by default with the
         environment's own credentials), ``options`` (source -> options of the query's reader: ``cleanSource`` and
-        ``sourceArchiveDir`` are looked at). From a shell: ``option.<source>.<name>``.
+        ``sourceArchiveDir`` are read). From a shell: ``option.<source>.<name>``.
     """
 
     kind = KIND

@@ -122,7 +122,7 @@ class IcebergGuard:
 
 
 def _time_left(metadata: Mapping[str, Any], offset: IcebergOffset) -> TimeToExpiry | None:
-    """For how long the stream can still start where it stands; ``None`` where it cannot now, or that cannot be told."""
+    """For how long the stream can still start where it stands; ``None`` where it cannot now, or that cannot be determined."""
     try:
         line, _ = ancestors(metadata)
         if offset.snapshot_id not in line:

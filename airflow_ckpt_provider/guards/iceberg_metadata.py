@@ -33,7 +33,7 @@ def newest_metadata(place: Location) -> tuple[str, bool]:
     :raises RefusedError: there is none.
     """
     if by_version := hadoop_files(place):
-        # Iceberg begins with the hint, which may be old, and goes on while there is a next version.
+        # Iceberg begins with the hint, which may be old, and continues while there is a next version.
         return by_version[max(by_version)][0], True
     names = [file.path.rpartition("/")[2] for file in place.list(METADATA).files]
     by_number = [(int(match[1]), name) for name in names if (match := _IN_CATALOG.fullmatch(name))]

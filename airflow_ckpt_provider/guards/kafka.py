@@ -1,4 +1,4 @@
-"""The guard of Kafka sources: looks at the live topics in a few batched calls, and judges."""
+"""The guard of Kafka sources: reads the live topics in a few batched calls, and judges."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KafkaGuard:
     """Judges Kafka sources.
 
     :param settings: its own options, under ``kafka``: ``config`` (librdkafka's settings), ``timeout`` (seconds for one
-        look, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
+        poll, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
         is too short for the planned downtime is a warning, and no verdict), ``options`` (source -> options of the query's
         reader that matter here: ``subscribePattern``). Without ``config`` every answer is ``UNKNOWN``.
     :param cluster: the cluster, where it is open already.
@@ -54,7 +54,7 @@ class KafkaGuard:
         return isinstance(source.start.offset or source.end, KafkaOffset)
 
     def judge(self, source: GuardedSource) -> SourceReport:
-        """Look at the topics of a source.
+        """Read the topics of a source.
 
         :raises SourceError: the broker could not be asked in time.
         """
@@ -132,7 +132,7 @@ class KafkaGuard:
         estimates = [left.estimate for left in by_size]
         if by_size and not all(e is not None and e > _MARGIN * needed for e in estimates):
             about = _least(estimates)
-            words = "cannot be told" if about is None else f"is about {format_duration(about)} by estimate"
+            words = "cannot be determined" if about is None else f"is about {format_duration(about)} by estimate"
             text = (
                 f"topic {topic}: {by_size[0].reason}; how long the resume point will be there {words}, against {plan}"
             )
@@ -317,7 +317,7 @@ def observe_kafka(cluster: KafkaClient) -> Callable[[Iterable[SourceOffset]], di
 
 
 def record(cluster: KafkaClient, offset: Offset | None) -> KnownTopics:
-    """Look at the topics of an offset and return what tells them from others.
+    """Read the topics of an offset and return what distinguishes them from others.
 
     :raises SourceError: the broker could not be asked.
     """

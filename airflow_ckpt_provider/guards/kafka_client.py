@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that all calls of one look may take together.
+#: Seconds that all calls of one poll may take together.
 TIMEOUT = 10.0
 _GROUP = "airflow-ckpt-guard"
 #: Of the settings of a connection, those that would make a reader do more than read, or that only a producer has.
@@ -46,7 +46,7 @@ _MOVING = frozenset(
     }
 )
 _TRIES, _PAUSE = 4, 0.25
-#: What it says of a partition that is not there.
+#: What it says of a partition that does not exist.
 _GONE = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"})
 #: librdkafka's words for an answer in another protocol.
 _OTHER_PROTOCOL = ("ssl handshake failed", "security.protocol", "wrong version number", "mechanism handshake failed")
@@ -162,7 +162,7 @@ class KafkaClient:
             return frozenset(self._admin.list_topics(timeout=self._left()).topics)
 
     def first_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """The first offset of each partition whose timestamp is at or after one; ``None`` where there is no such record.
+        """The first offset of each partition whose timestamp is at or after one; ``None`` if there is no such record.
 
         :param times: milliseconds since the epoch.
         """

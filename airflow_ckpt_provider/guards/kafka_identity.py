@@ -1,7 +1,7 @@
 """Is a topic still the one that a checkpoint was reading? What a backup records of it, and how that is compared.
 
 A topic that was deleted and made again under its name has new records under old offsets. Once it has grown past the checkpoint's
-offsets Spark cannot tell. Its id (KIP-516) tells, and where brokers have none, the timestamps of records already read.
+offsets Spark cannot tell. Its id (KIP-516) shows it, and where brokers have none, the timestamps of records already read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class KnownTopics:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> KnownTopics:
-        """Read it back; what is not there, or of another kind of source, is simply not known."""
+        """Read it back; what is missing, or of another kind of source, is simply not known."""
         if value.get("kind") != KIND:
             return cls()
         ids: dict[str, str] = {}

@@ -66,7 +66,7 @@ class TopicConfig:
     :param segment_bytes: ``segment.bytes``, likewise.
     :param append_time: whether timestamps are the broker's own (``message.timestamp.type=LogAppendTime``).
     :param tiered: whether older segments lie in remote storage (KIP-405).
-    :param check_interval_ms: ``log.retention.check.interval.ms`` of the broker; ``None`` where it was not told.
+    :param check_interval_ms: ``log.retention.check.interval.ms`` of the broker; ``None`` where it was not reported.
     """
 
     retention_ms: int | None

@@ -64,7 +64,7 @@ class RaisedRetention:
 def plan_raise(report: GuardReport, *, at_most_ms: int) -> list[RaisedRetention]:
     """Say which topics need more retention for the planned downtime, and how much.
 
-    :param report: of a guard that was told the planned downtime.
+    :param report: of a guard that was given the planned downtime.
     :param at_most_ms: the longest retention that may be set.
     :raises RefusedError: a topic needs more than that.
     """

@@ -22,7 +22,7 @@ _OVERHEAD = 12
 class TimeToLoss:
     """How long an offset will still be there.
 
-    :param at_least: seconds from now; 0 when it may go at any moment; ``None`` where no bound is known or needed.
+    :param at_least: seconds from now; 0 when it may go at any moment; ``None`` without a known bound, or if none is needed.
     :param estimate: seconds from now; ``None`` where none can be made or nothing will be deleted.
     :param limited_by: ``retention.ms``, ``retention.bytes``, or ``nothing``.
     :param reason: how it was found.
@@ -45,7 +45,7 @@ class TimeToLoss:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """How far the earliest offset moved between two looks.
+    """How far the earliest offset moved between two polls.
 
     :param offsets: by how many.
     :param seconds: in which time.
@@ -72,7 +72,7 @@ def time_to_loss(
     :param ends: both ends of the log.
     :param config: settings of the topic.
     :param now_ms: the present, milliseconds since the epoch.
-    :param at_offset: the first record at or after ``offset``; ``None`` where there is none yet, or none was read.
+    :param at_offset: the first record at or after ``offset``; ``None`` if there is none yet, or none was read.
     :param oldest: the first record of the log, where it was read.
     :param newest_ms: the newest timestamp in the partition, where known.
     :param movement: how the earliest offset moved lately, where it was measured.
@@ -99,9 +99,9 @@ def time_to_loss(
 
 def _of_what_comes(config: TopicConfig) -> TimeToLoss:
     if config.retention_ms is None or config.retention_bytes is not None:
-        return TimeToLoss(None, None, "retention.bytes", "all is read; what comes lives as long as the size allows")
+        return TimeToLoss(None, None, "retention.bytes", "all is read; what comes is kept as long as the size allows")
     seconds = config.retention_ms / 1000
-    return TimeToLoss(seconds, seconds, "retention.ms", "all is read; what comes now lives for retention.ms")
+    return TimeToLoss(seconds, seconds, "retention.ms", "all is read; what comes now is kept for retention.ms")
 
 
 def _by_age(

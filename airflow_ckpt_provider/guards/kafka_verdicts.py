@@ -180,7 +180,9 @@ def reasons(found: Iterable[PartitionVerdict], seen: Seen, *, if_gone: Verdict) 
 
 def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if_gone: Verdict) -> str:
     spark = (
-        "Spark stops (failOnDataLoss=true)" if if_gone is Verdict.WILL_FAIL else "Spark goes on and only logs a warning"
+        "Spark stops (failOnDataLoss=true)"
+        if if_gone is Verdict.WILL_FAIL
+        else "Spark continues and only logs a warning"
     )
     partitions = _list([str(p.partition[1]) for p in group])
     lost = sum(p.lost or 0 for p in group)

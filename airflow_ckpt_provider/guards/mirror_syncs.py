@@ -37,10 +37,10 @@ class OffsetSync:
 
 @dataclass(frozen=True, slots=True)
 class SyncTrail:
-    """The syncs of one partition since MirrorMaker last went back, ascending.
+    """The syncs of one partition since MirrorMaker last restarted at an older offset, ascending.
 
     :param syncs: at least one.
-    :param highest_before: the highest upstream offset before it went back; ``None`` where it did not, as far as the topic
+    :param highest_before: the highest upstream offset before that; ``None`` if it did not, as far as the topic
         still shows.
     """
 
@@ -126,7 +126,7 @@ class MirroredCluster(KafkaCluster, Protocol):
         """Names of all topics."""
 
     def first_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """The first offset of each partition whose timestamp is at or after one; ``None`` where there is no such record."""
+        """The first offset of each partition whose timestamp is at or after one; ``None`` if there is no such record."""
 
     def contents(self, partition: Partition) -> tuple[tuple[bytes, bytes], ...]:
         """Key and value of every record of a partition, in order."""
@@ -154,7 +154,7 @@ def parse_sync(key: bytes, value: bytes) -> OffsetSync:
 def trails(syncs: Iterable[OffsetSync]) -> dict[Partition, SyncTrail]:
     """Keep of each partition what still holds.
 
-    An upstream offset that goes back makes the earlier syncs invalid, as in ``OffsetSyncStore.updateSyncArray``. So does the
+    An upstream offset that decreases makes the earlier syncs invalid, as in ``OffsetSyncStore.updateSyncArray``. So does the
     same upstream offset with another downstream one: its record was copied twice, or the old topic was made again. So does
     a downstream offset that does not rise: the new topic was made again.
 

@@ -153,7 +153,7 @@ def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequenc
     """Have every source judged.
 
     :param query: what will be read first.
-    :param settings: what the guards are told.
+    :param settings: the settings of the guards.
     :param guards: by default all that are installed.
     :raises SourceError: a source could not be asked.
     """
@@ -209,7 +209,7 @@ def _reread(location: Location, resume: ResumePoint) -> dict[str, Offset | None]
     """Offsets before the newest committed batch; ``None`` where Spark does not ask for it again, or they are gone.
 
     A source without an offset there was read from its beginning by the newest batch, whatever the others had read by then: Spark
-    asks it once more for its first batch (``MicroBatchExecution.populateStartOffsets``: ``committedOffsets.get(source)``).
+    asks it again for its first batch (``MicroBatchExecution.populateStartOffsets``: ``committedOffsets.get(source)``).
     """
     if resume.replay or not resume.start_offsets:
         return None

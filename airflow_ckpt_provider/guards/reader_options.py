@@ -1,4 +1,4 @@
-"""Options of a query's readers, as far as somebody tells them: no checkpoint records them."""
+"""Options of a query's readers, as far as somebody gives them: no checkpoint records them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 _FLAT = "option."
 
 
-def reader_options(told: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def reader_options(given: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the options by source.
 
-    :param told: what a guard was told: ``options`` (source -> options), and ``option.<source>.<name>`` as a shell gives it.
+    :param given: settings of a guard: ``options`` (source -> options), and ``option.<source>.<name>`` as a shell gives it.
     """
     found = {
-        str(source): {str(k): str(v) for k, v in each.items()} for source, each in (told.get("options") or {}).items()
+        str(source): {str(k): str(v) for k, v in each.items()} for source, each in (given.get("options") or {}).items()
     }
-    for key, value in told.items():
+    for key, value in given.items():
         source, dot, name = key.removeprefix(_FLAT).partition(".")
         if key.startswith(_FLAT) and dot:
             found.setdefault(source, {})[name] = str(value)

@@ -31,11 +31,11 @@ MAKES_ITS_OWN_ROWS = frozenset({"rate", "rate-micro-batch"})
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """What guards are told, the same for all of them.
+    """Settings of guards, the same for all of them.
 
     :param fail_on_data_loss: the ``failOnDataLoss`` of the query's sources, which no checkpoint records: whether Spark
-        stops where data is gone (its default) or goes on silently.
-    :param max_downtime: seconds that the stream is planned to stand still from now on; ``None``: do not judge it.
+        stops where data is gone (its default) or continues silently.
+    :param max_downtime: seconds that the stream is planned to be down from now on; ``None``: do not judge it.
     :param buffer: seconds to have in hand after that.
     :param options: of each kind of source, what its guard needs: for ``kafka`` see
         :class:`~airflow_ckpt_provider.guards.kafka.KafkaGuard`; the others likewise, each under its kind.
@@ -48,7 +48,7 @@ class GuardSettings:
 
     @property
     def if_gone(self) -> Verdict:
-        """What becomes of data that is gone: a loud end, or a silent loss."""
+        """What becomes of data that is gone: an end with an error, or a silent loss."""
         return Verdict.WILL_FAIL if self.fail_on_data_loss else Verdict.WILL_LOSE
 
 
@@ -62,7 +62,7 @@ class GuardedSource:
         were given by hand.
     :param known: what a backup recorded of this source when it was taken (``facts`` of its manifest); empty without one.
     :param logged_at: when the start offset was logged, in UTC, where known.
-    :param reread: at a start without a replay, Spark asks its older sources (V1: Delta, files) once more for what the newest
+    :param reread: at a start without a replay, Spark asks its older sources (V1: Delta, files) again for what the newest
         batch had read, and throws it away: the offset from which, or ``None`` in it for a first batch, which has none
         before it. Empty where that does not happen or is not known.
     """
@@ -86,10 +86,10 @@ class Guard(Protocol):
     kind: str
 
     def recognises(self, source: GuardedSource) -> bool:
-        """Whether the source is of this kind, as far as its offset tells. Asks nobody."""
+        """Whether the source is of this kind, as far as its offset shows. Asks nobody."""
 
     def judge(self, source: GuardedSource) -> SourceReport:
-        """Look at the live source.
+        """Read the live source.
 
         :raises CkptError: it could not be asked. That is no verdict: whoever calls decides whether to try again.
         """

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
-#: Worst first: what harms silently comes before what fails loudly, and that before what cannot be known.
+#: Worst first: what harms silently comes before what fails with an error, and that before what cannot be known.
 WORST_FIRST = (
     Verdict.WILL_LOSE,
     Verdict.WILL_SKIP,
@@ -69,7 +69,7 @@ class SourceReport:
     :param lost: records (for Kafka: offsets) that are gone already and would not be read; ``None`` where it cannot be
         counted, 0 where nothing is lost.
     :param seconds_left: how long the resume point will be readable from now on, as a lower bound; ``None`` without limit
-        or where it is not known, which ``facts`` then says.
+        or if it is not known, which ``facts`` then says.
     :param facts: what else was seen, as plain JSON.
     """
 

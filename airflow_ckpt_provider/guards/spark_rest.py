@@ -27,7 +27,7 @@ _ADDRESS = re.compile(r"(?P<base>https?://[^/?#]+(?:/[^?#]*?)?)/api/v1/applicati
 class SparkApplicationEnded:
     """Whether a Spark application has ended, by its newest attempt.
 
-    An end is told by a history server. The interface of a driver ends with its driver, and a driver that does not answer is not
+    A history server reports an end. The interface of a driver ends with its driver, and a driver that does not answer is not
     one that has ended: it may be out of reach.
 
     :param base: address before ``/api/v1``: ``http://driver:4040``, ``https://history:18080``.

@@ -42,7 +42,7 @@ class Cutover:
     :param held: newest batch of the old query whose rows the sink holds; ``None`` where that is unknown or there is none.
     :param remembered: newest batch that the sink remembers of the old query; ``None`` where it keeps no memory.
     :param skipped: how many of the new checkpoint's first batches the sink skips.
-    :param doubled: what the sink gets a second time: ``batches``, and ``rows`` where its log tells.
+    :param doubled: what the sink gets a second time: ``batches``, and ``rows`` where its log shows.
     :param query_ids: every id of the old query that the table's log was searched for; empty for other sinks.
     """
 
@@ -92,7 +92,7 @@ class Known:
 
     @classmethod
     def of(cls, sink: Sink) -> Known:
-        """Look at a sink.
+        """Read a sink.
 
         :raises RefusedError: a place is given that is no sink; or a word that is none.
         """
@@ -163,7 +163,7 @@ def cutover_to_new_checkpoint(
     :param start: the batch of the old query after which the new checkpoint reads; :data:`NOTHING_READ` for all there is.
     :param newest: the newest batch that the old query may have written.
     :param new_app_id: ``txnAppId`` that the new query will write with, where it writes with one.
-    :param continues: its batch numbers go on after all that the sink remembers.
+    :param continues: its batch numbers continue after all that the sink remembers.
     """
     sink = known.sink
     if known.history:
@@ -182,7 +182,7 @@ def cutover_to_new_checkpoint(
         reason = (
             f"the sink's log _spark_metadata reaches batch {remembered} and goes by batch number alone: the new checkpoint's "
             f"batches 0 to {remembered} are skipped silently, whatever rows they hold; have the new query write to a new "
-            "directory, or go on with the numbers where it keeps no state (--continue-numbers)"
+            "directory, or continue with the numbers where it keeps no state (--continue-numbers)"
         )
         return Cutover(
             "file",
@@ -205,7 +205,7 @@ def cutover_to_new_checkpoint(
 
 
 def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
-    """Judge a checkpoint that only gets a new query id: batch numbers go on after ``start``.
+    """Judge a checkpoint that only gets a new query id: batch numbers continue after ``start``.
 
     :param known: the sink.
     :param ids: the ids it had; ``None`` if none could be read.
@@ -232,11 +232,11 @@ def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, n
 
 
 def cutover_of_same_query(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
-    """Judge the same query, as a checkpoint of an older batch: its id and its batch numbers go on after ``start``.
+    """Judge the same query, as a checkpoint of an older batch: its id and its batch numbers continue after ``start``.
 
     :param known: the sink.
     :param ids: the query's ids; ``None`` if none could be read.
-    :param start: the batch that it goes on after.
+    :param start: the batch that it continues after.
     :param newest: the newest batch that it may have written.
     """
     if known.history and ids is None:
@@ -273,7 +273,7 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str) -> Cut
         )
     if held is None:
         if not history.is_whole:
-            reason = f"{history.begins}: which batches of {ids.in_words()} it holds cannot be told"
+            reason = f"{history.begins}: which batches of {ids.in_words()} it holds cannot be determined"
             return _with(cutover, Verdict.UNKNOWN, reason)
         if start == NOTHING_READ and lineage and known.others(ids):
             return _with(
@@ -331,7 +331,7 @@ def _same_app_id(uri: str, app_id: str, memory: int) -> Cutover:
     reason = (
         f"foreachBatch writes with txnAppId {app_id}, of which the table remembers {memory}; a new checkpoint begins at batch "
         f"0, so Delta skips its batches 0 to {memory} silently: give the new query a new txnAppId "
-        "(and say so: --new-txn-app-id), or go on with the numbers where it keeps no state (--continue-numbers)"
+        "(and say so: --new-txn-app-id), or continue with the numbers where it keeps no state (--continue-numbers)"
     )
     return Cutover("delta", uri, Verdict.WILL_SKIP, (reason,), remembered=memory, skipped=memory + 1)
 
@@ -340,7 +340,7 @@ def _file_sink_goes_on(uri: str, remembered: int, start: int) -> Cutover:
     cutover = Cutover("file", uri, Verdict.SAFE, held=remembered, remembered=remembered)
     if remembered <= start:
         return _with(
-            cutover, Verdict.SAFE, f"the sink has batches up to {remembered}; the new numbers go on after them"
+            cutover, Verdict.SAFE, f"the sink has batches up to {remembered}; the new numbers continue after them"
         )
     batches = remembered - start
     reason = (

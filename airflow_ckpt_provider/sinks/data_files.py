@@ -16,7 +16,7 @@ _FILES = 16
 
 
 def missing_data_file(table: Location, version: int | None = None) -> str | None:
-    """The path of a data file that a version of a table needs and that is gone; ``None`` where none is missed.
+    """The path of a data file that a version of a table needs and that is gone; ``None`` if there is none missed.
 
     Only files of the newest commits up to it are looked for, so ``None`` is no proof that the version is whole.
 

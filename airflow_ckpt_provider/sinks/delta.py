@@ -1,4 +1,4 @@
-"""A table that remembers batches (Delta, Iceberg) as a sink: what it skips, and to which version it has to go back."""
+"""A table that remembers batches (Delta, Iceberg) as a sink: what it skips, and to which version it has to be rolled back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def inspect_delta(
                 "batches from before is not known"
                 if history.format == "iceberg"
                 else f"{history.begins} and does not name the query {writes_as}: whether it "
-                "remembers batches from before cannot be told from the log alone",
+                "remembers batches from before cannot be determined from the log alone",
             ),
             obstacle="which batches of the query the table held is not known any more"
             if history.format == "iceberg"
@@ -68,7 +68,7 @@ def inspect_delta(
         return replace(
             unknown,
             reasons=("the table was restored to a version that its log does not have any more",),
-            obstacle="which batches the table holds cannot be told from its log",
+            obstacle="which batches the table holds cannot be determined from its log",
         )
     start = _Start(history, ids, batch_id, lineage, unwritten)
     found = replace(unknown, batch_id=start.held)
@@ -168,7 +168,7 @@ class _Start:
         tail = [b for b in range(last + 1, self.batch_id + 1) if b not in self.unwritten]
         if tail:
             doubts.append(
-                f"the table holds batches up to {last}, the checkpoint goes on after {self.batch_id}: rows of "
+                f"the table holds batches up to {last}, the checkpoint continues after {self.batch_id}: rows of "
                 f"batches {tail[0]} to "
                 f"{tail[-1]} are missing if those batches had any"
             )
@@ -241,7 +241,7 @@ class _Start:
         if not missing or (own and not any(c.changes_data for c in self.before[own[-1] + 1 :])):
             return None  # the table went from one own commit to the next: the batches between them are not in it
         if not own and not (self.before and self.history.is_whole):
-            return None  # there is no version to go back to, or its commit is gone
+            return None  # there is no version to roll back to, or its commit is gone
         candidates = [
             id_
             for id_, places in self._strangers().items()
@@ -376,7 +376,7 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
 
 
 def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
-    """Find the version to go back to."""
+    """Find the version to roll back to."""
     history, before, after = start.history, start.before, start.beyond
     if is_append_only(history.configuration):
         return None, (
@@ -396,7 +396,7 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
     unchanged = _same_as_newest(history) if features else history.newest
     target = after[0].version - 1 if after else unchanged
     if target < 0:
-        return None, f"the table was created by a batch after {start.batch_id}: there is no version to go back to"
+        return None, f"the table was created by a batch after {start.batch_id}: there is no version to roll back to"
     if history.format == "iceberg" and target < history.first:
         return None, f"{history.begins}: the snapshot of batch {start.batch_id} is one of them"
     foreign = [c for c in after if not start.ids.is_own(c)]
@@ -430,7 +430,7 @@ _NOT_FOUND = {
 
 
 def _reverted(start: _Start, target: int) -> tuple[str, ...]:
-    """What a rollback takes back of what others set on the table: properties, columns, protocol; one line for each."""
+    """What a rollback removes of what others set on the table: properties, columns, protocol; one line for each."""
     history = start.history
     at = history.at(target)
     if at is None:

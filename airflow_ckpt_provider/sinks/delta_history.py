@@ -49,8 +49,8 @@ class TableCommit:
     :param operation: Delta's word for it, such as ``STREAMING UPDATE``, ``WRITE``, ``OPTIMIZE``, ``RESTORE``.
     :param txns: app id -> the version it set.
     :param changes_data: rows came or went; false for ``OPTIMIZE`` and the like.
-    :param restored: the version that a ``RESTORE`` went back to, or ``None``.
-    :param rows: rows added, as far as the commit tells.
+    :param restored: the version that a ``RESTORE`` restored, or ``None``.
+    :param rows: rows added, as far as the commit shows.
     :param plan_id: the plan of ours that wrote it.
     :param snapshot_id: the id of the snapshot, in an Iceberg table.
     :param added: paths of the files that it adds, whether rows change or not; those of deletion vectors too.
@@ -159,7 +159,7 @@ class TableHistory:
         A ``RESTORE`` takes the table back to the lineage of the version it names; what only tidies up is left out. A batch
         without rows counts: it has a ``txn``.
 
-        :return: ``None`` where a restore went back to a version that the log does not have any more.
+        :return: ``None`` where a restore returned to a version that the log does not have any more.
         """
         heads = self.heads()
         head = heads[self.newest if version is None else version]
@@ -175,7 +175,7 @@ class TableHistory:
         """Version -> the newest commit of its lineage; two versions with the same one have the same rows.
 
         Also for the version before the first one. Each commit has one lineage before it, that of the version below, so the newest
-        commit tells them all apart: a table has as many entries as versions, however long the lineages are.
+        commit distinguishes them all: a table has as many entries as versions, however long the lineages are.
 
         :return: the version before the first one stands for a lineage without a commit, ``None`` for one that is not known.
         """
@@ -266,7 +266,7 @@ def changed_settings(before: Mapping[str, str], after: Mapping[str, str]) -> dic
 
 
 def _settings(metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, str]:
-    """What ``RESTORE`` takes back besides rows: properties, columns, protocol. Flat, so that two versions can be compared."""
+    """What ``RESTORE`` changes besides rows: properties, columns, protocol. Flat, so that two versions can be compared."""
     found = {f"property {key}": str(value) for key, value in (metadata.get("configuration") or {}).items()}
     try:
         fields = load_json(metadata.get("schemaString") or "{}").get("fields", ())
@@ -390,7 +390,7 @@ def plan_in(words: Any) -> str | None:
 
 
 def _restored(parameters: Mapping[str, Any], same: int | None) -> int:
-    """The version a RESTORE went back to; ``NO_VERSION`` where it cannot be told.
+    """The version that a RESTORE restored; ``NO_VERSION`` where it cannot be determined.
 
     ``RESTORE … TO TIMESTAMP`` writes the local time of its driver, without a zone. The files tell the version then.
 

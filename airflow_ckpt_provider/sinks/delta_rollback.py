@@ -3,8 +3,8 @@
 ``RESTORE`` alone leaves the ``txn`` of the newest batch standing, and every replayed batch is skipped silently. So the
 commit carries ``txn(app id, target batch)`` as well. The table is never without one half: there is only one commit.
 
-A table with features that ``deltalake`` cannot restore goes back by Spark's own ``RESTORE``. That commit carries no ``txn``, so
-the query has to get a new id, under the same seal.
+A table with features that ``deltalake`` cannot restore is rolled back by Spark's own ``RESTORE``. That commit carries
+no ``txn``, so the query has to get a new id, under the same seal.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def roll_back_table(target: TableTarget, *, expected: int, by_spark: RestoreBySp
     if done is None:
         raise StorageError(
             f"{target.table}: the restore to version {target.version} left no commit of plan {target.plan_id}",
-            hint="look at the table's history before anything else; the checkpoint stays sealed",
+            hint="check the table's history before anything else; the checkpoint stays sealed",
         )
     if by_spark and done > expected + 1:
         _name_lost(target, expected, done)

@@ -223,7 +223,7 @@ class DeltaSink(SinkKind):
 
 
 def brought_forward(change: SinkChange) -> RefusedError:
-    """The error for a roll-back that somebody has begun to take back."""
+    """The error for a roll-back that somebody has begun to undo."""
     return RefusedError(
         f"{change.sink.name} was brought forward again by an undo of rewind {change.plan_id}, which was not ended",
         hint=f"run it again: `airflow-ckpt undo {change.checkpoint} --plan {change.plan_id}`",
@@ -257,12 +257,12 @@ def _expect_same_table(change: SinkChange, history: TableHistory) -> None:
         raise RefusedError(
             f"{history.uri} is another table now (id {history.table_id}; the plan was made for {change.table_id}): it was "
             "dropped and made again, or it is not the sink of the plan; it was not changed",
-            hint=f"name the sink of the plan ({change.report.uri}); if it was made anew, make a new plan",
+            hint=f"name the sink of the plan ({change.report.uri}); if it was created again, make a new plan",
         )
 
 
 def _gone(place: Location, history: TableHistory, version: int | None) -> str | None:
-    """Which data file of a version is gone, in words; ``None`` where none is missed.
+    """Which data file of a version is gone, in words; ``None`` if there is none missed.
 
     Of those that the newest version still has only a few are looked for: ``VACUUM`` does not delete them.
     """
@@ -313,7 +313,7 @@ def beyond_the_log(sink: Sink, history: TableHistory, ids: QueryIds) -> dict[str
 
 
 def _with_whole_version(place: Location, history: TableHistory, report: SinkReport) -> SinkReport:
-    """Choose, among the versions with the same rows, one that the log still tells and whose files are all there.
+    """Choose, among the versions with the same rows, one that the log still has and whose files are all there.
 
     ``VACUUM`` deletes what left the table. Log clean-up may leave commits below the oldest checkpoint of the log.
     """

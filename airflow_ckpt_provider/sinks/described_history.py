@@ -1,7 +1,7 @@
 """What ``DESCRIBE HISTORY`` and ``DESCRIBE DETAIL`` say of a Delta table, as a history like that of its log.
 
 Delta's own streaming sink notes ``queryId`` and ``epochId`` with each batch: the same numbers as the ``txn`` of the log.
-What is not told: the ``txn`` of a ``foreachBatch`` (``txnAppId``), the files, and the settings between two versions.
+What is not reported: the ``txn`` of a ``foreachBatch`` (``txnAppId``), the files, and the settings between two versions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_ckpt_provider.sinks.named_tables import Described
 _STREAM = "STREAMING UPDATE"
 #: Operations that change neither rows nor settings.
 _MAINTENANCE = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG"})
-#: Operations that change settings, and no rows: ``RESTORE`` takes them back.
+#: Operations that change settings, and no rows: ``RESTORE`` reverts them.
 _SETTINGS = (
     "SET TBLPROPERTIES",
     "UNSET TBLPROPERTIES",

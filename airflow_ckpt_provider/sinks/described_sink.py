@@ -239,7 +239,7 @@ class DescribedSink(SinkKind):
         if lost is None:
             raise failed or StorageError(
                 f"{change.report.uri}: the RESTORE to version {version} is not in its history",
-                hint="look at the table's history before anything else; the checkpoint stays sealed",
+                hint="check the table's history before anything else; the checkpoint stays sealed",
             )
         self._put_back(change, engine, history, before, lost)
         raise AssertionError("unreachable")

@@ -276,7 +276,7 @@ def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozens
     newest = max((number for number, _ in log), default=-1)
     paths = _data_files(place, log, newest, unwritten)
     if paths is None:
-        return f"{SINK_LOG} lacks entries up to batch {newest}: which files belong to which batch cannot be told"
+        return f"{SINK_LOG} lacks entries up to batch {newest}: which files belong to which batch cannot be determined"
     outside = next((path for path in sorted(paths) if _inside(place, path) is None), None)
     return f"{SINK_LOG} names {outside}, which does not lie in {place}: the sink was moved" if outside else None
 
@@ -299,8 +299,8 @@ def _rollback(
     everything = _data_files(place, log, newest, unwritten)
     if kept is None or everything is None:
         return None, (
-            f"{SINK_LOG} was compacted and purged beyond batch {batch_id}: which files belong to the batches after it cannot be "
-            "told any more"
+            f"{SINK_LOG} was compacted and purged beyond batch {batch_id}: which files belong to the batches after it is not "
+            "known any more"
         )
     data = []
     for path in sorted(everything - kept):

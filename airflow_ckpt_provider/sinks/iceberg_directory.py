@@ -1,6 +1,6 @@
 """A commit to an Iceberg table of a Hadoop catalog: the next ``v<N>.metadata.json`` in its directory, if nobody else was first.
 
-The file is created where none is, and the rest is what that alone does not give (``HadoopTableOperations`` of Iceberg 1.10):
+The file is created if there is none, and the rest is what that alone does not give (``HadoopTableOperations`` of Iceberg 1.10):
 
 * Iceberg names a compressed file ``v<N>.gz.metadata.json``. Two writers with different codecs do not meet in one name, and a
   reader takes the plain one. So the name of the current file decides, and the directory is listed again after the creation.
@@ -112,7 +112,7 @@ def _raise_hint(place: Location, version: int) -> None:
             return
         place.replace(VERSION_HINT, str(version).encode())
         place.delete(_HINT_CHECKSUM)
-        # If this process stood still before it wrote, the others are ahead by now, and their hint was written over.
+        # If this process was suspended before it wrote, the others are ahead by now, and their hint was written over.
         version = max(hadoop_files(place), default=version)
 
 

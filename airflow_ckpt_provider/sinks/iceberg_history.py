@@ -2,8 +2,8 @@
 
 Read from ``metadata/*.metadata.json``, without a client (Iceberg's table spec). Spark's sink writes the query id and the epoch
 into the summary of each snapshot. Before it commits an epoch it walks from the current snapshot to the newest ancestor of the
-same query, and silently skips every epoch up to that one (``SparkWrite.findLastCommittedEpochId``). So content and memory go
-back together.
+same query, and silently skips every epoch up to that one (``SparkWrite.findLastCommittedEpochId``). So content and memory are
+rolled back together.
 
 The ancestors are given as :class:`~airflow_ckpt_provider.sinks.delta_history.TableHistory`: "version" is then a place in the
 line of ancestors, and :attr:`~airflow_ckpt_provider.sinks.delta_history.TableHistory.snapshots` has the ids.

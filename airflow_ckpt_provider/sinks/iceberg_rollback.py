@@ -1,6 +1,6 @@
 """Rolling an Iceberg table back: one atomic commit that sets branch main to a snapshot, and tags the former one.
 
-Iceberg compares a replay with the ancestors of the current snapshot, so content and memory go back together and the query
+Iceberg compares a replay with the ancestors of the current snapshot, so content and memory are rolled back together and the query
 keeps its id. The tag names the plan: a second run finds it, and until it expires the undo has what it needs.
 
 * A table by its name: pyiceberg's catalog makes the commit, and requires that main is still what the plan saw.

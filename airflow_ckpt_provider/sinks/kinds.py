@@ -79,7 +79,7 @@ class SinkChange:
     :param checkpoint: URI of the checkpoint, for messages.
     :param query_id: the query's id.
     :param app_id: the id by which the sink knows the query.
-    :param batch_id: the batch that is gone back to.
+    :param batch_id: the batch that is rewound to.
     :param newest: the newest batch that had been logged.
     :param continued: the plan was begun before.
     :param record: what the audit record keeps of the roll-back; ``None`` where the plan was not ended.
@@ -90,8 +90,8 @@ class SinkChange:
         not go through a place of ``guarding``.
     :param workers: requests under way at once.
     :param table_id: the id of the table when the plan was made; empty where that is not known.
-    :param is_half_undone: in :meth:`SinkKind.check_undo`: another sink was brought forward already, so that no rewind goes on. A
-        refusal then has to name what a person does to this sink by hand before the same undo is run again.
+    :param is_half_undone: in :meth:`SinkKind.check_undo`: another sink was brought forward already, so that no rewind
+        continues. A refusal then has to name what a person does to this sink by hand before the same undo is run again.
     """
 
     sink: Sink
@@ -156,7 +156,7 @@ class SinkContent(Protocol):
 class SinkKind(Protocol):
     """Sinks of one kind. Subclass it: what is not abstract here has a default.
 
-    Every method may run again after the process was killed anywhere, and then does only what is left.
+    Every method may run again after the process was killed at any moment, and then does only what is left.
     """
 
     #: What a report calls it. A person can also name a sink ``<kind>:<name>``, where it has no directory.
@@ -178,13 +178,15 @@ class SinkKind(Protocol):
     def roll_back(self, change: SinkChange) -> int | None:
         """Take the batches after ``change.batch_id`` out of the sink, and out of its memory.
 
-        :return: the version of the commit that did it, for the audit record; ``None`` where there is no such number.
+        :return: the version of the commit that did it, for the audit record; ``None`` if there is no such number.
         :raises CkptError: it was not done, or not as a whole; the checkpoint stays sealed where something was changed.
         """
         raise NotImplementedError
 
     def is_rolled_back(self, change: SinkChange) -> bool | None:
-        """Whether the plan has changed the sink, also in part; ``None``: that cannot be told, and the checkpoint stays sealed."""
+        """Whether the plan has changed the sink, also in part; ``None``: that cannot be determined, and the
+        checkpoint stays sealed.
+        """
         return None
 
     def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
@@ -205,7 +207,7 @@ class SinkKind(Protocol):
         raise NotImplementedError
 
     def is_undone(self, change: SinkChange) -> bool | None:
-        """Whether the undo has changed the sink, also in part; ``None``: that cannot be told."""
+        """Whether the undo has changed the sink, also in part; ``None``: that cannot be determined."""
         return None
 
 

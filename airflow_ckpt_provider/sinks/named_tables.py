@@ -34,7 +34,7 @@ class NamedTable:
     """A table that an engine knows by a name.
 
     :param name: its full name.
-    :param location: where it lies; empty where that is not told.
+    :param location: where it lies; empty where that is not reported.
     :param unreadable: why its log must not be read there; empty where it may be.
     """
 
@@ -74,7 +74,7 @@ class TableEngine(Protocol):
     def describe(self, name: str) -> Described:
         """Describe a Delta table as it is now.
 
-        :raises RefusedError: it is not there, or may not be read.
+        :raises RefusedError: it does not exist, or may not be read.
         :raises CkptError: no answer.
         """
         ...
@@ -161,7 +161,7 @@ def place_of(table: NamedTable, open_place: Callable[[str], Location]) -> tuple[
     if table.unreadable:
         return None, table.unreadable
     if not table.location:
-        return None, "its location is not told"
+        return None, "its location is not reported"
     try:
         place = open_place(table.location)
         if is_delta_table(place):

@@ -65,7 +65,7 @@ class QueryIds:
         return replace(self, app_id=app_id)
 
     def starting_as(self, query_id: str) -> QueryIds:
-        """The same stream if its next start has another id of the chain, as after going back to an older backup."""
+        """The same stream if its next start has another id of the chain, as after a rewind to an older backup."""
         last = [link for link in self.links if link.query_id == query_id]
         return replace(self, links=(*(link for link in self.links if link.query_id != query_id), *last))
 

@@ -1,4 +1,4 @@
-"""What going back to a batch means for the sink: the verdict, and what a rollback of the sink would do."""
+"""What a rewind to a batch means for the sink: the verdict, and what a rollback of the sink would do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_ckpt_provider.verdict import Verdict
 class SinkPolicy(StrEnum):
     """What is done about rows that the sink has beyond the target batch; chosen by a person."""
 
-    #: The sink goes back too.
+    #: The sink is rolled back too.
     ROLLBACK = "rollback"
     #: The sink stays; the checkpoint goes to the batch where the sink is.
     FORWARD = "forward"
-    #: The sink stays and the checkpoint goes back: what the verdict says will happen is accepted.
+    #: The sink stays and the checkpoint is rewound: what the verdict says will happen is accepted.
     ACCEPT = "accept"
 
 
@@ -28,12 +28,12 @@ class SinkRollback:
 
     :param to_version: the table version whose content is restored, of Iceberg the snapshot; ``None`` for a file sink.
     :param from_version: the table version or snapshot that the plan was made from; ``None`` for a file sink.
-    :param rows: rows that leave the sink, as far as its log tells.
+    :param rows: rows that leave the sink, as far as its log shows.
     :param batches: how many batches of the stream leave it.
     :param foreign: what others wrote meanwhile and would leave too, in words.
     :param paths: files that are set aside, relative to the sink (file sink only).
     :param feature: the table feature because of which Spark has to carry it out, or ``None``.
-    :param reverts: what others set on the table since and a rollback takes back: properties, columns, protocol.
+    :param reverts: what others set on the table since and a rollback removes: properties, columns, protocol.
     :param how: what the rollback does, in words, where it is of a kind of another package.
     :param facts: what that kind needs to carry it out, as plain JSON.
     """
@@ -77,7 +77,7 @@ class SinkRollback:
 
 @dataclass(frozen=True, slots=True)
 class SinkReport:
-    """A sink, looked at for a start after one batch.
+    """A sink, judged for a start after one batch.
 
     :param kind: ``delta``, ``iceberg``, ``file``, ``hudi``, ``paimon``, ``foreachBatch``, ``foreach``, ``kafka`` or ``unknown``.
     :param uri: where it is, or its kind where it has no place.
@@ -85,7 +85,7 @@ class SinkReport:
     :param reasons: why, in words.
     :param batch_id: newest batch of the query whose rows the sink holds; ``None`` where that is unknown or there is none.
     :param remembered: newest batch that the sink would skip; ``None`` where it keeps no memory.
-    :param rollback: what a rollback would do; ``None`` where none is needed or possible.
+    :param rollback: what a rollback would do; ``None`` if there is none needed or possible.
     :param obstacle: why a rollback is not possible, where it would be needed.
     :param query_ids: every id of the stream under which batches were searched; empty for sinks that do not keep ids.
     :param memories: id -> newest batch that the sink remembers of it, for older ids of which that lies beyond the target.

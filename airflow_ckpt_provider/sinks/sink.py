@@ -115,7 +115,7 @@ def _kinds() -> frozenset[str]:
 
 
 def named_sinks(sink: Sink | Sequence[Sink] | None) -> tuple[Sink, ...]:
-    """The sinks of a query, at least one; it is unknown where none is named.
+    """The sinks of a query, at least one; it is unknown if there is none named.
 
     :param sink: one, several, or none.
     :raises RefusedError: one is named twice, or one of several is not named.

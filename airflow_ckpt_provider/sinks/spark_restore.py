@@ -11,7 +11,7 @@ APPLICATION = str(Path(__file__).parents[1] / "jobs" / "roll_table_back.py")
 
 
 def arguments_for(target: TableTarget, expected: int, *, uri: str | None = None) -> list[str]:
-    """What the application is to be told.
+    """What the application is given.
 
     :param target: where the table is to go.
     :param expected: the version it has to have before.

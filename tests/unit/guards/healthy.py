@@ -319,7 +319,7 @@ def files_written(root: Path, chance: random.Random) -> Said:
 
 
 def kafka_offsets(root: Path, chance: random.Random) -> Said:
-    """Retention took what was read; partitions were added; producers went on; transactions left markers."""
+    """Retention took what was read; partitions were added; producers continued; transactions left markers."""
     topics, ends, start, planned = {}, {}, {}, {}
     for name in ("orders", "returns")[: chance.randint(1, 2)]:
         count = chance.randint(1, 4)

@@ -103,7 +103,7 @@ def test_log_clean_up(table: Path, ck: Path, below: int) -> None:
     loud, silent = judge(ck, table), judge(ck, table, fail_on_data_loss=False)
     wanted = {
         1: (Verdict.SAFE, Verdict.SAFE, 0),  # version 0 is of no interest
-        2: (Verdict.WILL_FAIL, Verdict.SAFE, 0),  # nothing is lost; Spark asks for version 1 once more
+        2: (Verdict.WILL_FAIL, Verdict.SAFE, 0),  # nothing is lost; Spark asks for version 1 again
         3: (Verdict.WILL_FAIL, Verdict.WILL_FAIL, None),  # Delta 4 does not start without what it has read last
     }
     assert (loud.verdict, silent.verdict, silent.lost) == wanted[below]

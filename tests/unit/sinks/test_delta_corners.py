@@ -57,7 +57,7 @@ def alter(table: Table, **properties: str) -> None:
 
 
 class TestSettingsOfOthers:
-    """A rollback takes back what is in the table's metadata too."""
+    """A rollback undoes what is in the table's metadata too."""
 
     def test_before_the_first_batch_that_leaves_they_stay(self, table: Table) -> None:
         table.batch(0, 1)

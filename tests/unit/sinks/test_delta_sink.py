@@ -41,7 +41,7 @@ class Table:
         return self
 
     def restore(self, version: int) -> Table:
-        """As Spark's RESTORE: content goes back, memory does not."""
+        """As Spark's RESTORE: content is rewound, memory does not."""
         DeltaTable(self.path).restore(version)
         return self
 
@@ -97,7 +97,7 @@ HISTORIES: dict[str, tuple[Callable[[Table], object], int | None, int | None]] =
     "restored twice": (lambda t: t.batch(0, 1, 2, 3).restore(2).restore(1), 1, 3),
     "restored and forward again": (lambda t: t.batch(0, 1, 2, 3).restore(1).restore(3), 3, 3),
     "restored, then replayed in vain": (lambda t: t.batch(0, 1, 2, 3).restore(1).batch(2, 3), 1, 3),
-    "restored, then gone on": (lambda t: t.batch(0, 1, 2, 3).restore(1).batch(2, 3, 4), 4, 4),
+    "restored, then continued": (lambda t: t.batch(0, 1, 2, 3).restore(1).batch(2, 3, 4), 4, 4),
     "rolled back": (lambda t: t.batch(0, 1, 2, 3).roll_back(1), 1, 1),
     "rolled back and replayed": (lambda t: t.batch(0, 1, 2, 3).roll_back(1).batch(2, 3), 3, 3),
     "rolled back twice": (lambda t: t.batch(0, 1, 2, 3).roll_back(2).roll_back(0).batch(1), 1, 1),

@@ -75,7 +75,7 @@ def test_nothing_beyond(place: Location) -> None:
 
 @pytest.mark.parametrize("gone", [range(3, 7), range(5, 7), range(2, 3), range(7)])
 def test_batches_that_the_sink_does_not_have(place: Location, gone: range) -> None:
-    """It was SAFE: a sink that was taken back without its checkpoint, another directory, an entry that somebody removed."""
+    """It was SAFE: a sink that was undone without its checkpoint, another directory, an entry that somebody removed."""
     sink = file_sink(place / "out")
     for batch in gone:
         sink.delete(f"_spark_metadata/{batch}")

@@ -113,7 +113,7 @@ def test_somebody_writes_between_plan_and_rollback(table: Table) -> None:
 
 
 def test_somebody_writes_at_the_same_moment(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog itself refuses: what was looked at before the commit was still right."""
+    """The catalog itself refuses: what was read before the commit was still right."""
     from airflow_ckpt_provider.sinks import iceberg_rollback
 
     rollback = table.batch(0, 1, 2).look(0).rollback
@@ -229,7 +229,7 @@ def test_everything_was_rolled_back_before_the_stream_went_on(table: Table) -> N
 
 
 class TestBranches:
-    """Iceberg looks at main alone."""
+    """Iceberg reads main alone."""
 
     def test_a_sink_that_writes_to_a_branch(self, table: Table) -> None:
         report = table.rows("a").branch("audit").branch_batch("audit", 0, 1, 2).look(1)
@@ -298,7 +298,8 @@ class TestByDirectory:
         assert look_at(sink, 2).verdict is Verdict.SAFE
 
     def test_a_hadoop_table_whose_hint_is_old(self, table: Table) -> None:
-        """Another writer was killed between the version and the hint: Iceberg goes on to the newest version, and so does this."""
+        """Another writer was killed between the version and the hint: Iceberg continues to the newest version, and so
+        does this."""
         table.batch(0, 1, 2)
         place = open_location(str(table.as_hadoop_table()))
         there = IcebergTable(place)
@@ -425,7 +426,7 @@ class TestByDirectory:
 
     @pytest.mark.parametrize("paused_before", ["delete", "replace"])
     def test_the_hint_never_goes_back(self, paused_before: str, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A process that stood still between version and hint: the version that it would name is deleted by now."""
+        """A process that was suspended between version and hint: the version that it would name is deleted by now."""
         table.batch(0, 1, 2)
         metadata = table.as_hadoop_table() / "metadata"
         place = open_location(str(metadata.parent))

@@ -261,7 +261,7 @@ class TestThePackage:
         assert why in str(refused.value)
 
     def test_one_that_fails_half_way(self, site: Path, orders: Location, ledger: Location) -> None:
-        """The checkpoint stays sealed, and the error says how to resume it and how to take it back."""
+        """The checkpoint stays sealed, and the error says how to resume it and how to undo it."""
         last = "    change.guarding(change.sink.place).replace(FILE, json.dumps(content).encode())\n"
         assert CODE.count(last) == 1
         install(site, CODE.replace(last, f"{last}    raise KeyError('lost')\n"))
@@ -275,7 +275,7 @@ class TestThePackage:
     def test_one_that_cannot_be_reached(
         self, site: Path, orders: Location, ledger: Location, tmp_path: Path, method: str
     ) -> None:
-        """An error of its connection names the sink; where something was changed, also how to go on and how to go back."""
+        """An error of its connection names the sink; where something was changed, also how to continue and how to go back."""
         head = f"    def {method}(self, {'sink' if method == 'look' else 'change'}):\n"
         assert CODE.count(head) == 1
         install(site, CODE.replace(head, f"{head}        raise ConnectionResetError('reset by peer')\n"))
@@ -286,7 +286,7 @@ class TestThePackage:
             carry_out(orders, *sinks)
         changed = method == "roll_back"
         assert loud_seal(orders) is changed
-        assert ("or take it back: `airflow-ckpt undo" in str(failed.value.hint)) is changed
+        assert ("or undo it: `airflow-ckpt undo" in str(failed.value.hint)) is changed
         assert batches_in(table) == ([4, 4] if changed else [4, 4, 5, 5, 6, 6])
 
     def test_one_that_cannot_tell_what_was_changed(self, site: Path, orders: Location, ledger: Location) -> None:
@@ -301,12 +301,12 @@ class TestThePackage:
         assert loud_seal(orders)
 
     def test_one_whose_roll_back_answers_no_number(self, site: Path, orders: Location, ledger: Location) -> None:
-        """The record could not keep it. The sink was rolled back: sealed, and the undo takes it back."""
+        """The record could not keep it. The sink was rolled back: sealed, and the undo undoes it."""
         before = read(ledger)["entries"]
         install(site, f"{CODE}\n\nreal = LedgerSink.roll_back\nLedgerSink.roll_back = lambda s, c: real(s, c) or c\n")
         with pytest.raises(StorageError, match=r"the sink 'ledger' .* neither a whole number nor None") as failed:
             carry_out(orders, Sink(place=ledger))
-        assert "or take it back: `airflow-ckpt undo" in str(failed.value.hint)
+        assert "or undo it: `airflow-ckpt undo" in str(failed.value.hint)
         assert loud_seal(orders)
         undo(orders, repository(orders), sink=Sink(place=ledger), rest=STOPPED)
         assert read(ledger)["entries"] == before
