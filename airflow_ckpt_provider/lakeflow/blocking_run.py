@@ -37,7 +37,7 @@ class BlockingRun:
     :param pipeline_id: the pipeline.
     :param memos: must outlive the process for the promise of one start to hold over a crash.
     :param why: explains a failure by the ids of its updates.
-    :param interval: seconds between two looks.
+    :param interval: seconds between two polls.
     :param timeout: seconds for all waiting together.
     :param follow_up_within: seconds after a failure in which an automatic retry may begin.
     :param retry_policy: how long a lost answer is looked after.
@@ -125,7 +125,7 @@ class BlockingRun:
             if left <= 0:
                 raise WorkspaceError(
                     f"not within {self._timeout:g} s: {message}",
-                    hint="it goes on in the workspace; the same command waits on, or give a longer --timeout",
+                    hint="it continues in the workspace; the same command waits on, or give a longer --timeout",
                 )
             self._sleep(min(self._interval, left))
 

@@ -1,4 +1,4 @@
-"""What every plan looks at first: that the pipeline is there, what runs on it, and which tables may be touched."""
+"""What every plan reads first: that the pipeline is there, what runs on it, and which tables may be touched."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class Examined:
 
 
 def examine(workspace: Workspace, pipeline_id: str, *, with_flows: bool = True) -> Examined:
-    """Look at a pipeline; reads only.
+    """Read a pipeline; reads only.
 
     :param with_flows: read the event log for its flows too.
-    :raises NoSuchPipelineError: it is not there, or deleted.
+    :raises NoSuchPipelineError: it does not exist, or deleted.
     """
     pipeline = {"pipeline_id": pipeline_id, **workspace.ask(pipeline_id)}
     if pipeline.get("state") == "DELETED":

@@ -1,4 +1,4 @@
-"""Where a reset flow has to begin, found from what the workspace tells; its checkpoint cannot be read by users.
+"""Where a reset flow has to begin, found from what the workspace reports; its checkpoint cannot be read by users.
 
 Two ways, in this order. *By progress*: the end of the newest batch that was reported, exact where the table's newest commit is
 of that batch. *By time*: a triggered update refreshes a table "based on the data available when the update starts"

@@ -33,9 +33,9 @@ class Flow:
 
     :param name: its name, as the events have it.
     :param dataset: the table that it writes to, as the events have it; empty where they do not say.
-    :param streaming: whether it is a stream; ``None`` where it is not told.
-    :param sources: what it reads, where it is told.
-    :param kind: what its definition calls it: ``APPEND``, ``CHANGE``, …; empty where it is not told.
+    :param streaming: whether it is a stream; ``None`` if it is not reported.
+    :param sources: what it reads, where it is reported.
+    :param kind: what its definition calls it: ``APPEND``, ``CHANGE``, …; empty if it is not reported.
     """
 
     name: str
@@ -111,7 +111,7 @@ def known_flows(workspace: Workspace, pipeline: Mapping[str, Any], *, looked_at:
 
 
 def flow_status(event: Mapping[str, Any]) -> str:
-    """Return the status that a ``flow_progress`` event tells, by its details or its message; empty where it tells none."""
+    """Return the status that a ``flow_progress`` event shows, by its details or its message; empty where it has none."""
     if event.get("event_type") != "flow_progress":
         return ""
     details = event.get("details")

@@ -76,7 +76,7 @@ class Events:
     :param status: flow -> the newest status that says whether it ran: RUNNING, COMPLETED or FAILED before others.
     :param failed: time of the newest event in which one of them failed, as the event says it; empty: none was read.
     :param newest: time of the newest event of theirs, likewise.
-    :param reaches_back: all events since those of the last look were read.
+    :param reaches_back: all events since those of the last poll were read.
     """
 
     status: Mapping[str, str]
@@ -131,11 +131,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one look found.
+    """What one poll found.
 
     :param progress: how the wait stands.
     :param message: in words, with the id and the state.
-    :param memory: for the next look.
+    :param memory: for the next poll.
     :param state: the newest state, of the update or of the pipeline.
     """
 
@@ -209,7 +209,7 @@ def _looking_for_flows(wait: Wait, memory: Memory, now: datetime, said: str) -> 
     if failed_again or not events.reaches_back:
         since = now
         why = f"failed at {events.failed} and began again" if failed_again else "more events came than are read"
-        said = f"{said}, but {why} since the last look"
+        said = f"{said}, but {why} since the last poll"
     memory = memory.flows_run(since, replace(events, failed=events.failed or state.flow_failed))
     if state.is_successful or (now - since).total_seconds() >= wait.flows_run_for:
         return Answer(Progress.DONE, said, memory, state.state)
@@ -223,7 +223,7 @@ def _events_of_flows(
 ) -> Generator[str, dict[str, Any], Events]:
     """Read the events of flows in some updates, newest first.
 
-    :param seen: time of the newest event of the last look: all after it are read, for a flow may have failed and begun again.
+    :param seen: time of the newest event of the last poll: all after it are read, for a flow may have failed and begun again.
     """
     found: dict[str, str] = {}
     failed = newest = ""
@@ -294,7 +294,7 @@ def _looking_for_idle(memory: Memory) -> Looking:
 
 
 def look(ask: Callable[[str], dict[str, Any]], steps: Looking) -> Answer:
-    """Run a look over blocking calls.
+    """Run a poll over blocking calls.
 
     :param ask: gets what lies below the pipeline.
     :param steps: from :func:`looking`.
@@ -309,7 +309,7 @@ def look(ask: Callable[[str], dict[str, Any]], steps: Looking) -> Answer:
 
 
 async def a_look(ask: Callable[[str], Awaitable[dict[str, Any]]], steps: Looking) -> Answer:
-    """Run a look over asynchronous calls; see :func:`look`."""
+    """Run a poll over asynchronous calls; see :func:`look`."""
     try:
         path = next(steps)
         while True:

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.verdict import Verdict
 
 
 def by_progress(flow: FlowEvidence, number: int, source: SourceEvidence, terms: Terms) -> FoundPosition | None:
-    """Find a position by the newest reported batch; ``None`` where its offset is not told, or is no position."""
+    """Find a position by the newest reported batch; ``None`` where its offset is not reported, or is no position."""
     progress = flow.progress
     if progress is None or number >= len(progress.sources):
         return None
@@ -163,7 +163,9 @@ def _delta_end(
         return options, {} if exact and end.index < 0 else None, [Judgement(Verdict.UNKNOWN, reason)]
     if history.table_id != end.table_id:
         told = (
-            f"it is {history.table_id}, and the flow read {end.table_id}" if history.table_id else "its id is not told"
+            f"it is {history.table_id}, and the flow read {end.table_id}"
+            if history.table_id
+            else "its id is not reported"
         )
         reason = f"{source.name} may be another table than the one that was read ({told}): its versions are others"
         return {}, None, [Judgement(Verdict.UNKNOWN, reason)]

@@ -59,7 +59,7 @@ def by_files(flow: FlowEvidence, source: SourceEvidence, terms: Terms) -> FoundP
 
 
 def by_time(flow: FlowEvidence, source: SourceEvidence, terms: Terms) -> FoundPosition | None:
-    """Find a position by the newest update that ran to its end; ``None`` where there is none."""
+    """Find a position by the newest update that ran to its end; ``None`` if there is none."""
     if flow.completed is None or source.kind not in (KAFKA, DELTA, FILES):
         return None
     since = flow.completed - terms.before

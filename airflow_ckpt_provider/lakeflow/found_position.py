@@ -73,7 +73,7 @@ class FoundPosition:
 class Terms:
     """What the caller says.
 
-    :param target: what the target does with rows that come twice; empty: as an ``append``, unless the flow's definition tells of
+    :param target: what the target does with rows that come twice; empty: as an ``append``, unless the flow's definition shows of
         something else.
     :param margin: how much before the known time reading begins; ``None``: :data:`MARGIN`, and where only it keeps late files
         or records from being lost, the verdict is ``UNKNOWN``.
@@ -123,7 +123,7 @@ def of_files(name: str, commits: Sequence[Commit], version: int) -> Judgement:
         return Judgement(
             Verdict.UNKNOWN,
             f"{name}: files of versions from {version} on were put out of use (version {first}), and VACUUM ran since (version "
-            f"{vacuumed.version}): whether it removed them is not told",
+            f"{vacuumed.version}): whether it removed them is not reported",
         )
     return Judgement(
         Verdict.SAFE, f"{TABLE_READ}{name} is the one that the flow read, and its history has version {version}"

@@ -45,9 +45,9 @@ class Commit:
     :param version: of the table.
     :param time: of the commit, in UTC.
     :param operation: in Delta's word.
-    :param query_id: of the streaming query that wrote it; empty where it is not told.
-    :param epoch: number of its batch; ``None`` where it is not told.
-    :param rows: that it wrote; ``None`` where it is not told.
+    :param query_id: of the streaming query that wrote it; empty if it is not reported.
+    :param epoch: number of its batch; ``None`` if it is not reported.
+    :param rows: that it wrote; ``None`` if it is not reported.
     :param overwrites: it put its rows in the place of others.
     """
 

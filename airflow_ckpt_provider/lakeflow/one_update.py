@@ -22,7 +22,7 @@ _ROOMS = 5
 def make_room(workspace: Workspace, pipeline_id: str, on_active_update: str, free: Callable[[str], None]) -> None:
     """See that no update is active, or do about it what was asked for.
 
-    :param free: stops the active update if told to, and waits until none is.
+    :param free: stops the active update if asked to, and waits until none is.
     :raises ActiveUpdateError: one is active, and nothing is to be done about it.
     """
     active = active_update(workspace.ask(pipeline_id))
@@ -63,12 +63,12 @@ def seen_through(
     unseen: Callable[[WorkspaceError], None],
     pause: Callable[[Memory, str], None],
 ) -> Answer:
-    """Look until what is waited for is decided; a look that fails is repeated, unless the login is refused.
+    """Look until what is waited for is decided; a poll that fails is repeated, unless the login is refused.
 
     :param memory: what earlier looks have seen.
     :param seen: takes each answer.
-    :param unseen: takes the error of a look that failed.
-    :param pause: waits until the next look, given what was seen and the last words; raises where there is no time left.
+    :param unseen: takes the error of a poll that failed.
+    :param pause: waits until the next poll, given what was seen and the last words; raises if there is no time left.
     """
     message = "no look was finished in time"
     while True:

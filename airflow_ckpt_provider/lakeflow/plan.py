@@ -94,7 +94,7 @@ class PipelinePlan:
     def check(self, *, accept: Verdict | None, fingerprint: str | None) -> None:
         """See that the plan may be carried out.
 
-        :param accept: the verdict, where it is not ``SAFE`` and is to be carried out all the same.
+        :param accept: the verdict, if it is not ``SAFE`` and is to be carried out all the same.
         :param fingerprint: that of the plan that was shown and approved; ``None``: not compared.
         :raises RefusedError: it may not.
         """
@@ -102,12 +102,12 @@ class PipelinePlan:
             raise RefusedError(
                 f"pipeline {self.pipeline_name}: the plan that was shown ({fingerprint}) is not the one that would be carried "
                 f"out now ({self.fingerprint})",
-                hint="look at a new plan, and apply that",
+                hint="make a new plan, and apply that",
             )
         if self.verdict not in (Verdict.SAFE, accept):
             raise RefusedError(
                 f"pipeline {self.pipeline_name}: the verdict is {self.verdict.value}: {'; '.join(self.reasons)}",
-                hint=f"put that right first, or accept it in so many words: accept={self.verdict.value!r}",
+                hint=f"put that right first, or accept it explicitly: accept={self.verdict.value!r}",
             )
 
 

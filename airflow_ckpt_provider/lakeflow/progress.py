@@ -39,7 +39,7 @@ class SourceProgress:
 
     @property
     def kind(self) -> str:
-        """``kafka``, ``delta`` or ``files``, by the offset or the description; empty where neither tells."""
+        """``kafka``, ``delta`` or ``files``, by the offset or the description; empty where neither shows."""
         if isinstance(self.end, KafkaOffset | DeltaOffset):
             return self.end.kind
         found = (kind for words, kind in _KINDS.items() if self.description.startswith(words))
@@ -66,8 +66,8 @@ class FlowProgress:
     :param flow: its name, as the event has it.
     :param update_id: the update that ran it.
     :param time: of the event, in UTC, by the workspace's clock.
-    :param query_id: id of the checkpoint; empty where it is not told.
-    :param batch_id: number of the newest batch that is known to be written; ``None`` where it is not told.
+    :param query_id: id of the checkpoint; empty if it is not reported.
+    :param batch_id: number of the newest batch that is known to be written; ``None`` if it is not reported.
     :param sources: in the order of the query.
     :param operators: names of its stateful operators.
     """

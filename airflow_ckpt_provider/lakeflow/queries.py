@@ -10,9 +10,9 @@ from airflow_ckpt_provider.errors import RefusedError, WorkspaceError
 
 Rows = list[dict[str, Any]]
 _ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
-#: Seconds between two looks at a statement, and for one statement altogether.
+#: Seconds between two polls at a statement, and for one statement altogether.
 _INTERVAL, _TIMEOUT = 2.0, 900.0
-#: The first look comes after this; each one waits twice as long as the one before, up to the interval.
+#: The first poll comes after this; each one waits twice as long as the one before, up to the interval.
 _FIRST = 0.1
 
 
@@ -60,8 +60,8 @@ def warehouse_queries(
 
     :param statements: sends them.
     :param warehouse_id: the warehouse.
-    :param sleep: waits between two looks.
-    :param interval: seconds between two looks at most.
+    :param sleep: waits between two polls.
+    :param interval: seconds between two polls at most.
     :param once: a statement is sent once, for one that changes something. A ``WorkspaceError`` says that its end is not known.
     """
 

@@ -44,7 +44,7 @@ _SHAPE = (
 class AboutFlow:
     """What the caller says of a flow.
 
-    :param sources: what it reads -> ``kafka``, ``delta``, ``files``, or empty; ``None``: as the event log tells.
+    :param sources: what it reads -> ``kafka``, ``delta``, ``files``, or empty; ``None``: as the event log reports.
     :param carried_by: option -> key from which its code reads it; empty: not known.
     :param carried_in: ``configuration`` or ``parameters``; empty: parameters for SQL, and the configuration for all else.
     :param language: ``python`` or ``sql``; empty: as the pipeline's source files tell.

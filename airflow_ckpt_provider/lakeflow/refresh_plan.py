@@ -32,7 +32,7 @@ def wiped_tables(examined: Examined, request: StartRequest, given: Sequence[str]
 
     :param given: full names, as the user gives them. They stand for what is selected by a shorter name, and hide nothing else.
     """
-    # What no stream feeds is computed anew each time: nothing of it can be lost.
+    # What no stream feeds is computed again each time: nothing of it can be lost.
     streams = [flow.dataset for flow in examined.flows.flows.values() if flow.dataset and flow.streaming is not False]
     names = [*given, *(request.body.get(FULL_REFRESH) or ())]
     if request.body.get("full_refresh") or not names:

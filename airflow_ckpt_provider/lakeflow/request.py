@@ -81,7 +81,7 @@ class StartRequest:
         return fingerprint_of(self.body)
 
     def may_be(self, update: Mapping[str, Any]) -> bool:
-        """Whether an update can be the one that this request started, by all that the workspace tells of it."""
+        """Whether an update can be the one that this request started, by all that the workspace reports of it."""
         cause = update.get("cause")
         if cause in FOLLOW_UPS or (cause and cause != self.expected_cause):
             return False

@@ -1,4 +1,4 @@
-"""The vendor's own rewind: tables and checkpoints go back to a time together, and a later update reads the input again."""
+"""The vendor's own rewind: tables and checkpoints are rewound to a time together, and a later update reads the input again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOKED_AT = 100
 
 
 def rewind_time(given: str, timezone: str | None = None) -> datetime:
-    """Read the time to go back to, in UTC.
+    """Read the time to rewind to, in UTC.
 
     :param given: ISO 8601; without an offset it is a wall clock's time in ``timezone``.
     :param timezone: name of a time zone, such as ``Europe/Berlin``; an offset in ``given`` comes first.
@@ -110,7 +110,7 @@ def plan_pipeline_rewind(
     :param rewind: the rewind.
     :param dry_run: the same, tried first.
     :param replay: the update that reads the input again afterwards; ``None``: somebody else starts it.
-    :param to: the time to go back to.
+    :param to: the time to rewind to.
     :param wait_for: the state of the replay that is waited for.
     :param now: the time; that of the clock by default.
     """
@@ -202,5 +202,5 @@ def _preconditions(workspace: Workspace, examined: Examined, to: datetime, now: 
             )
         )
     if examined.pipeline.get("state") == FAILED:
-        found.append(Judgement(Verdict.SAFE, "the pipeline's last update failed; a rewind goes back behind it"))
+        found.append(Judgement(Verdict.SAFE, "the pipeline's last update failed; a rewind reaches behind it"))
     return found

@@ -60,7 +60,7 @@ REFUSALS = {
         "the pipeline's configuration stands against a rewind", "change the setting that the message names"
     ),
     "INVALID_REWIND_SPECIFICATION": Refusal(
-        "the request makes no sense to the workspace: a time outside of the kept rewind points, or a dataset that is not there",
+        "the request makes no sense to the workspace: a time outside of the kept rewind points, or a dataset that does not exist",
         "choose a time within the last seven days, and datasets of this pipeline",
     ),
 }

@@ -47,7 +47,7 @@ class RetryPolicy:
     """How long a lost answer is looked after.
 
     :param settle: seconds in which an update that the workspace accepted shows among its updates.
-    :param interval: seconds between two looks.
+    :param interval: seconds between two polls.
     :param sends: how often a start is sent when the looks found nothing.
     :param sleep: waits.
     """
@@ -127,8 +127,8 @@ def start_once(
         has to be searched for.
     :param retry_policy: how long a lost answer is looked after.
     :raises ActiveUpdateError: another update is active; nothing was started.
-    :raises UnknownStartError: no answer, and no update to be seen; the note is kept, and the next attempt looks again.
-    :raises RefusedError: the workspace refused, or it cannot be told which update is ours.
+    :raises UnknownStartError: no answer, and no update to be seen; the note is kept, and the next attempt checks again.
+    :raises RefusedError: the workspace refused, or it is not known which update is ours.
     """
     retry_policy = retry_policy or RetryPolicy()
     note = notes.load()

@@ -23,7 +23,7 @@ class Way(StrEnum):
     REFRESH = "full_refresh"
 
 
-#: Sources whose readers can be told where to begin.
+#: Sources whose readers can be given a position.
 _SEEKABLE = frozenset({"kafka", "delta", "file", "files", "auto-loader", "autoloader", "kinesis", "event-hubs"})
 #: Above this a copy and a second reading are dear.
 LARGE_BYTES = 1 << 40
@@ -31,7 +31,7 @@ LARGE_BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class StrategyFacts:
-    """What is known of the failure's surroundings; ``None`` where it is not.
+    """What is known of the failure's surroundings; ``None`` if it is not.
 
     :param source: kind of the source: ``kafka``, ``delta``, ``files``, ``auto-loader``, …
     :param source_holds_history: whether the source still has all that the table was made of.
@@ -184,9 +184,7 @@ def _reset(facts: StrategyFacts) -> Choice:
     else:
         duplication = Verdict.UNKNOWN if facts.position_known is None and seekable else Verdict.WILL_DUPLICATE
         complexity = "high"
-        why = (
-            "the source's reader cannot be told where to begin" if not seekable else "where the table ends is not known"
-        )
+        why = "the source's reader cannot be given a position" if not seekable else "where the table ends is not known"
         reasons.append(f"{why}: what is read again is written again")
     if facts.stateful:
         complexity = "high"
@@ -236,7 +234,7 @@ def _backup(facts: StrategyFacts) -> Choice:
         if not facts.sink_idempotent:
             duplication = Verdict.UNKNOWN
             reasons.append(
-                "rows of the copy that the source also gives have to be told apart: by keys, or as whole rows"
+                "rows of the copy that the source also gives have to be distinguished: by keys, or as whole rows"
             )
     else:
         reasons.append(f"{why}, so the copy is only a safety net")

@@ -51,7 +51,8 @@ class TableCopies:
         """Copy a table, and record its version and the copy's rows.
 
         :param emptied: the refresh was started: what was not recorded before is not to be known any more.
-        :param blank: an attempt before may have left a copy that nothing here tells of; the newest version is none to go by then.
+        :param blank: an attempt before may have left a copy of which nothing here knows; the newest version is none to
+            go by then.
         :raises RefusedError: the table was changed while it was copied.
         """
         facts = self._of(table)

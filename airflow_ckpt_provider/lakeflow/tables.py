@@ -1,7 +1,7 @@
 """The SQL around a full refresh: keep a copy of a table, bring back what the source no longer had, and count.
 
 All statements may be sent again after a lost answer, but the one that inserts: copies are made only if absent, a merge by
-keys inserts what is not there, counts read.
+keys inserts what is missing, counts read.
 """
 
 # ruff: noqa: S608  # names are quoted; predicates are the user's own SQL
@@ -39,7 +39,7 @@ class TableRecovery:
     """One table that a full refresh empties.
 
     :param table: its full name.
-    :param backup: full name of the copy; empty where none is kept.
+    :param backup: full name of the copy; empty if there is none kept.
     :param keys: columns that tell its rows apart; none where rows are compared as a whole.
     :param where: SQL predicate for the rows of the copy that are brought back; empty: all.
     :param backfill: ``append_once``, ``insert``, ``merge``, or empty.
@@ -148,7 +148,7 @@ def backup_name(table: str, day: str, token: str) -> str:
     """Name the copy of a table: the same for all attempts of a run.
 
     :param day: ``YYYYMMDD``, for the clean-up.
-    :param token: what tells runs apart, eight hexadecimal digits.
+    :param token: what distinguishes runs, eight hexadecimal digits.
     """
     return f"{table}{_MARK}{day}_{token}"
 

@@ -1,4 +1,4 @@
-"""Updates of a pipeline and their states, as the workspace tells them."""
+"""Updates of a pipeline and their states, as the workspace reports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UpdateState:
 
     :param update_id: its id.
     :param state: its state, in the workspace's word.
-    :param cause: why it was started; empty where it is not told.
+    :param cause: why it was started; empty if it is not reported.
     :param created: when it was made, in UTC, by the workspace's clock.
     :param seen: when it was first seen in this state, in UTC, by the clock of the one who looked.
     :param flows_run_since: since when all flows that are waited for run in it without a failure, by the same clock.
@@ -91,7 +91,7 @@ class UpdateState:
 
 
 def active_update(pipeline: Mapping[str, Any]) -> str | None:
-    """Return the id of the update that a pipeline is running, by ``latest_updates``; ``None`` where there is none."""
+    """Return the id of the update that a pipeline is running, by ``latest_updates``; ``None`` if there is none."""
     for update in pipeline.get("latest_updates") or ():
         if update.get("state") not in TERMINAL:
             return str(update.get("update_id") or "")

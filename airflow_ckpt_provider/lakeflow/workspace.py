@@ -40,7 +40,7 @@ class Workspace(Protocol):
     def start_update(self, pipeline_id: str, body: Mapping[str, Any]) -> str:
         """POST the start of an update, once; return its id.
 
-        :raises ActiveUpdateError: another one is active; it goes on.
+        :raises ActiveUpdateError: another one is active; it continues.
         :raises UnknownStartError: no answer that says whether it was started.
         :raises RefusedError: the workspace refused the request; nothing was started.
         """

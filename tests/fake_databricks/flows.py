@@ -79,7 +79,7 @@ class Flow:
 
     :param name: without catalog and schema.
     :param explicit_name: its code names it: such a name stands as it is written, others are ``catalog.schema.name``. ``None``:
-        it does where it is not that of its table.
+        it does if it is not that of its table.
     :param dataset: which table it writes.
     :param sources: names of the sources it reads (several: a join or a union), or of datasets of the pipeline.
     :param kind: ``once`` is an append-once flow, which runs once after each reset.
@@ -108,7 +108,7 @@ class Flow:
     schema_change: bool = False
     explicit_name: bool | None = None
     checkpoint: Checkpoint | None = None
-    #: The newest batch as Spark's progress tells it, until it is noted.
+    #: The newest batch as Spark's progress shows it, until it is noted.
     reported: dict[str, Any] | None = None
     #: Times the checkpoint was reset, by any kind of update.
     resets: int = 0

@@ -94,7 +94,7 @@ class Jobs:
         return self._run(body, asked, asked.get("pipeline_id", ""), key, str(body.get("run_name", "Untitled")), 0)
 
     def get(self, run_id: int) -> dict[str, Any]:
-        """``GET …/jobs/runs/get``: a look at the run is a look at its pipeline."""
+        """``GET …/jobs/runs/get``: a poll at the run is a poll at its pipeline."""
         run = self._found(run_id)
         if run.update and run.update.active:
             self._pipeline(run.pipeline_id).move(look=True)

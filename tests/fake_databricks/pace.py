@@ -1,4 +1,4 @@
-"""How updates and statements move on: with each look, with the clock, or when the test says so."""
+"""How updates and statements move on: with each poll, with the clock, or when the test says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Pace:
     """How many steps something has to go at a moment.
 
     :param every: seconds a step by the clock; None where the clock counts for nothing.
-    :param looks: whether each look at it is a step.
+    :param looks: whether each poll at it is a step.
     """
 
     every: float | None = None

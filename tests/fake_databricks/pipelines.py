@@ -136,7 +136,7 @@ class Pipeline:
         return flow.name if bare else self.table(flow.name)
 
     def named(self, name: str) -> Flow | None:
-        """The flow that a reset names: to the letter, as events call it."""
+        """The flow that a reset names: byte for byte, as events call it."""
         return next((flow for flow in self.flows.values() if self.shown_flow(flow) == name), None)
 
     def flow(self, name: str) -> Flow:
@@ -220,7 +220,7 @@ class Pipeline:
             self.step()
 
     def advance(self, to: str = "", limit: int = 100) -> None:
-        """Go on until the active update is in a state; without one, until none is active."""
+        """Continue until the active update is in a state; without one, until none is active."""
         for _ in range(limit):
             active = self.active
             if (active.state == to) if active and to else (active is None and self._follow_up is None):
@@ -349,7 +349,7 @@ class Pipeline:
                 if flow.dataset == name:
                     flow.forget()
         for flow in filter(None, map(self.named, named)):
-            if self.bare(flow.dataset) not in wiped:  # a full refresh has made its checkpoint anew
+            if self.bare(flow.dataset) not in wiped:  # a full refresh has made its checkpoint again
                 flow.forget()
         update.reset_done = True
 

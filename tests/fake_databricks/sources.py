@@ -98,7 +98,7 @@ class Source:
         return row
 
     def recreate(self) -> None:
-        """Drop it and make it again, empty: a table gets another id, and versions begin anew."""
+        """Drop it and make it again, empty: a table gets another id, and versions start from the beginning."""
         self.rows.clear()
         self.first = 0
         self.table_id = str(uuid.uuid4())
@@ -107,7 +107,7 @@ class Source:
         """A position in the words of Spark's offsets."""
         if self.kind == "kafka":
             return {self.name: {"0": position}}
-        if self.kind == "files":  # of Auto Loader: a number of its own, that tells no file
+        if self.kind == "files":  # of Auto Loader: a number of its own, that shows no file
             return {"seqNum": position, "sourceVersion": 1}
         about = {"sourceVersion": 1, "reservoirId": self.table_id, "index": -1, "isStartingVersion": False}
         return {**about, "reservoirVersion": position}

@@ -26,7 +26,7 @@ class Statement:
 
 
 class Statements:
-    """All statements of the workspace. A statement whose answer is awaited is run at once; others move on with each look.
+    """All statements of the workspace. A statement whose answer is awaited is run at once; others move on with each poll.
 
     :param warehouses: the ids that exist.
     """

@@ -125,7 +125,7 @@ class Tables:
         self.before_change: Callable[[str], None] = lambda name: None
         #: Gives the rows that lie in a directory, for ``read_files``.
         self.files: Callable[[str], list[dict[str, Any]]] = lambda path: []
-        #: Delta tables that no pipeline writes: name -> id and versions; ``None`` where there is no such table.
+        #: Delta tables that no pipeline writes: name -> id and versions; ``None`` if there is no such table.
         self.outside: Callable[[str], tuple[str, list[Version]] | None] = lambda name: None
         #: What ``cloud_files_state`` and ``event_log`` return.
         self.file_state: Callable[[str], list[dict[str, Any]]] = lambda table: []
@@ -145,7 +145,7 @@ class Tables:
     # For tests and for flows
 
     def create(self, name: str, columns: Mapping[str, str] = COLUMNS) -> None:
-        """Make an empty table, and its schema where there is none."""
+        """Make an empty table, and its schema if there is none."""
         schema = ".".join(name_parts(name)[:-1])
         with self._lock:
             self._duckdb.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
@@ -226,7 +226,7 @@ class Tables:
             self._note(name, operation)
 
     def restore(self, name: str, number: int, operation: str = "RESTORE") -> None:
-        """Go back to a version."""
+        """Return to a version."""
         with self._lock:
             version = next((v for v in self.history.get(name, ()) if v.number == number), None)
             if version is None:

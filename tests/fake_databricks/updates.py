@@ -30,7 +30,7 @@ PIPELINE_STATES = {
 class Update:
     """One update.
 
-    :param body: what was asked for, to the letter.
+    :param body: what was asked for, byte for byte.
     :param cause: why it was started.
     """
 
@@ -96,7 +96,7 @@ class Update:
 
 
 def check(body: dict[str, Any]) -> None:
-    """Look at what a start asks for; fields that are not known pass.
+    """Read what a start asks for; fields that are not known pass.
 
     :raises ApiError: 400.
     """

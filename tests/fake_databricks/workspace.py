@@ -62,7 +62,7 @@ class FakeWorkspace:
         self.tokens = {token}
         #: Tokens that were good once.
         self.expired: set[str] = set()
-        #: Pipelines that the caller may look at and not run.
+        #: Pipelines that the caller may read and not run.
         self.read_only: set[str] = set()
         #: Tables that the caller may not see.
         self.hidden: set[str] = set()

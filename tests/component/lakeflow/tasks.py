@@ -59,7 +59,7 @@ class Store:
 class Task:
     """One task of one run, over its attempts.
 
-    :param make: makes the operator, anew for every attempt, as a worker does.
+    :param make: makes the operator, again for every attempt, as a worker does.
     :param store: ``None``: an Airflow that keeps nothing.
     """
 
@@ -115,7 +115,7 @@ class Task:
 
     @staticmethod
     def fired(deferral: TaskDeferred) -> dict[str, Any]:
-        """What the trigger says, made anew from what Airflow keeps of it."""
+        """What the trigger says, made again from what Airflow keeps of it."""
         path, kwargs = deferral.trigger.serialize()
         trigger = type(deferral.trigger)(**json.loads(json.dumps(kwargs)))
         assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
@@ -127,6 +127,6 @@ class Task:
 
         try:
             payload: dict[str, Any] = json.loads(json.dumps(asyncio.run(first())))
-        except Killed:  # a triggerer that restarts makes the trigger anew
+        except Killed:  # a triggerer that restarts makes the trigger again
             return Task.fired(deferral)
         return payload

@@ -314,7 +314,7 @@ def test_what_is_changed_while_it_is_put_back_stays_and_is_named(workspace: Fake
         theirs = {**pipeline.configuration, "startingOffsets": "latest"}
         pipeline.edit({**pipeline.spec, "configuration": theirs, "parameters": {"region": "eu"}})
 
-    # The edit comes between the reading that the PUT goes by and the PUT itself.
+    # The edit intervenes the reading that the PUT goes by and the PUT itself.
     workspace.fault("GET", f"/pipelines/{pipeline.pipeline_id}$", nth=3, then=somebody_else)
     found = Task(lambda: put_back(pipeline), run_id="run1").attempt()
     assert [put.status for put in workspace.asked("PUT")][-2:] == [409, 200]

@@ -30,7 +30,7 @@ def post(pipeline: Pipeline, **body: Any) -> None:
 
 
 def counted(workspace: FakeWorkspace) -> tuple[int, int]:
-    """Rows too many, and customers of eleven that are not there."""
+    """Rows too many, and customers of eleven that are missing."""
     found = Counter(row["id"] for row in workspace.rows("main.customers.customers"))
     return sum(found.values()) - len(found), 11 - len(found)
 

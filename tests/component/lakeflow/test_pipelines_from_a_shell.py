@@ -427,7 +427,7 @@ def test_hints_name_options_of_the_command(
         ("give wait_for='RUNNING', or None", "give --wait-for RUNNING"),
         ("give wait_for, or configuration_after='keep'", "give wait_for, or --configuration-after keep"),
         ("or give timezone='Europe/Berlin'", "or give --timezone Europe/Berlin"),
-        ("accept it in so many words: accept='WILL_LOSE'", "accept it in so many words: --accept WILL_LOSE"),
+        ("accept it explicitly: accept='WILL_LOSE'", "accept it explicitly: --accept WILL_LOSE"),
         ("the next attempt of this task tries again", "the same command, run again, tries again"),
     ],
 )
@@ -526,5 +526,5 @@ def test_notes_that_cannot_be_read(shell: Path, workspace: FakeWorkspace, pipeli
     memos.notes("reset").save({"after": None})
     assert memos.notes("reset").load() == {"after": None}
     memos.path.write_text("{")
-    with pytest.raises(Exception, match="look at the pipeline's updates before removing it"):
+    with pytest.raises(Exception, match="check the pipeline's updates before you remove it"):
         memos.load()

@@ -1,4 +1,4 @@
-"""A job's run tells whether the query that it runs has ended."""
+"""A job's run shows whether the query that it runs has ended."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_all_tables_of_which_not_all_are_known(workspace: FakeWorkspace, pipelin
     if events == "none":  # they are older than the workspace keeps them
         pipeline.events.events.clear()
     for _ in range(2001 if events == "too many" else 0):
-        pipeline.events.note("user_action", "somebody looked at it")
+        pipeline.events.note("user_action", "somebody read it")
     with pytest.raises(AirflowFailException, match="the newest events need not name all of them"):
         Task(lambda: refresh(pipeline, **everything)).attempt()
     assert ids(workspace) == ALL

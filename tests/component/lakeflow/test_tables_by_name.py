@@ -441,7 +441,7 @@ def test_a_clone_is_another_table(story: Story) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("carried_out", [True, False])
 def test_a_lost_answer_to_the_restore(story: Story, carried_out: bool) -> None:
-    """The statement was sent, and its answer was lost. The history tells whether it was carried out; if not, it may still be."""
+    """The statement was sent, and its answer was lost. The history shows whether it was carried out; if not, it may still be."""
     statements = story.workspace.statements
     post, lost = statements.post, []
 

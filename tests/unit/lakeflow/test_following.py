@@ -1,4 +1,4 @@
-"""What one look at an update concludes, and the same over asynchronous calls."""
+"""What one poll at an update concludes, and the same over asynchronous calls."""
 
 from __future__ import annotations
 
