@@ -33,7 +33,7 @@ class RecoveryAdvice:
     :param name: the name that Spark or another gives it, or empty.
     :param wrapped_in: names of the conditions around it.
     :param evidence: the line that gave it away.
-    :param facts: what else the error tells.
+    :param facts: what else the error says.
     :param also: other conditions in the same error, less exact or earlier in the chain of causes.
     """
 
@@ -79,7 +79,7 @@ class RecoveryAdvice:
 
     @property
     def ways(self) -> Strategies | None:
-        """The ways back of a pipeline, best first, by what the error alone tells; ``None`` where it asks for none of them."""
+        """The ways back of a pipeline, best first, by what the error alone says; ``None`` where it asks for none of them."""
         if not self._in_pipeline or not self.condition or self.condition.remedy not in _BY_FILES | {Remedy.FIX_QUERY}:
             return None
         code = self.condition.code
@@ -158,7 +158,7 @@ class RecoveryAdvice:
             ranked = (
                 f"{w.way.value} (loss {w.loss.value}, duplication {w.duplication.value})" for w in self.ways.ranked
             )
-            lines.append(f"Ways back, by what this error tells: {'; '.join(ranked)}")
+            lines.append(f"Ways back, by what this error says: {'; '.join(ranked)}")
         return "\n".join(lines)
 
 

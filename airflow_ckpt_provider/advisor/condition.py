@@ -26,7 +26,7 @@ class Remedy(StrEnum):
 class Step:
     """One thing to do.
 
-    Texts and commands may name facts that the error tells, such as ``{checkpoint}``: see
+    Texts and commands may name facts that the error says, such as ``{checkpoint}``: see
     :class:`~airflow_ckpt_provider.advisor.facts.Facts`.
 
     :param text: what, and why.

@@ -1,4 +1,4 @@
-"""What an error tells besides its kind: which checkpoint, which batch, which query, so that a command can be ready to run."""
+"""What an error says besides its kind: which checkpoint, which batch, which query, so that a command can be ready to run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def facts_of(text: str, *, near: str = "") -> Facts:
     """Read the facts of an error.
 
     :param text: all of it.
-    :param near: the part where its kind was recognised; what that part tells comes first.
+    :param near: the part where its kind was recognised; what that part shows comes first.
     """
     inside = list(_INSIDE.finditer(near)) or list(_INSIDE.finditer(text))
     batch = _BATCH.search(near) or _BATCH.search(text)

@@ -70,7 +70,7 @@ CONDITIONS = (
             DIAGNOSE,
             REPAIR,
             RESTORE,
-            Step("If the query ran with asyncProgressTrackingEnabled, start it once more with that option."),
+            Step("If the query ran with asyncProgressTrackingEnabled, start it again with that option."),
         ),
         names=("BATCH_METADATA_NOT_FOUND",),
         patterns=(
@@ -86,7 +86,7 @@ CONDITIONS = (
         "Do not delete the entry and do not just start again: with two writers, rows are written twice and state gets mixed up.",
         Remedy.STOP_OTHER_RUN,
         (
-            Step("Find the other run (scheduler, cluster manager, a retried job, an evicted driver that still lives)."),
+            Step("Find the other run (scheduler, cluster manager, a retried job, an evicted driver that still runs)."),
             SEAL,
             Step(
                 "If there is no other run, the logs do not fit: have the doctor look, and cut to the newest whole batch.",
@@ -111,7 +111,7 @@ CONDITIONS = (
             Step("Run the query with the Spark that wrote the checkpoint, or a newer one."),
             BACKUPS,
             Step(
-                "To go back to the old Spark, restore a backup from before the upgrade.",
+                "To return to the old Spark, restore a backup from before the upgrade.",
                 RESTORE.command,
                 RESTORE.operator,
             ),
@@ -188,7 +188,7 @@ CONDITIONS = (
         "PATH-ESCAPED",
         "A Spark before 3.0 wrote this checkpoint, or the file sink's _spark_metadata, to a directory whose name has %20 and "
         "the like in place of special characters; this Spark looks under the real name.",
-        "Do not switch the check off before the directory is moved: the query would begin anew.",
+        "Do not switch the check off before the directory is moved: the query would start from the beginning.",
         Remedy.FIX_STORAGE,
         (Step("Stop the query, move the escaped directory that the error names to the real name, start it again."),),
         names=("_LEGACY_ERROR_TEMP_2263", "_LEGACY_ERROR_TEMP_2200"),

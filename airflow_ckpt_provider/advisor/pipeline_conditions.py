@@ -54,7 +54,7 @@ CONDITIONS = (
         Remedy.FIX_QUERY,
         (
             Step(
-                "Name the flow to the letter as origin.flow_name of the event log has it: catalog.schema.table by default, an "
+                "Name the flow exactly as origin.flow_name of the event log has it: catalog.schema.table by default, an "
                 "explicit flow name as it is written.",
                 operator="ResetCheckpointOperator",
                 call="databricks pipelines list-pipeline-events {pipeline_id}",
@@ -127,7 +127,7 @@ CONDITIONS = (
         NO_FULL_REFRESH,
         Remedy.RESET,
         (
-            Step("Go back to the former sources, or give the changed query to a new flow of the same table."),
+            Step("Return to the former sources, or give the changed query to a new flow of the same table."),
             RESET_FLOW,
             Step(
                 "Spark Declarative Pipelines: make the flow's next directory <flow>/<n+1>; the full refresh that the message "

@@ -35,17 +35,17 @@ CONDITIONS = (
     ErrorCondition(
         "NAMES-CHANGED",
         "Sources or sinks are named (source or sink evolution), and the names or the setting do not fit the checkpoint.",
-        "Do not delete the checkpoint: with the former names or setting it goes on.",
+        "Do not delete the checkpoint: with the former names or setting it continues.",
         Remedy.FIX_QUERY,
-        (Step("Go back to the former names, or the former value of the setting that the message names."), REVERT),
+        (Step("Return to the former names, or the former value of the setting that the message names."), REVERT),
         names=("STREAMING_QUERY_EVOLUTION_ERROR",),
     ),
     ErrorCondition(
         "REAL-TIME-MODE",
         "Real-time mode cannot run on this checkpoint or with this setting.",
-        "Do not delete the checkpoint: in micro-batch mode the query still goes on from it.",
+        "Do not delete the checkpoint: in micro-batch mode the query still continues from it.",
         Remedy.FIX_QUERY,
-        (Step("Go back to a micro-batch trigger, or give real-time mode a new, empty checkpoint directory."), LOOK),
+        (Step("Return to a micro-batch trigger, or give real-time mode a new, empty checkpoint directory."), LOOK),
         names=("STREAMING_REAL_TIME_MODE",),
     ),
     ErrorCondition(

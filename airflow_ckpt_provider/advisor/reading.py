@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_ckpt_provider.advisor.facts import Facts
 
-#: Causes of causes that are looked at; some chains bite their own tail.
+#: Causes of causes that are followed; some chains bite their own tail.
 _DEPTH = 20
 #: Where a query's last run ended.
 _ENDED = re.compile(r"(?:\[STREAM_FAILED\]|Query [^\n]{0,200}?terminated with (?:error|exception))")
@@ -76,7 +76,7 @@ def _java_causes(throwable: Any) -> Iterator[str]:
 
 
 def _last_failure(text: str) -> str:
-    """The part of a log that belongs to the last run that failed; all of it where runs cannot be told apart."""
+    """The part of a log that belongs to the last run that failed; all of it where runs cannot be distinguished."""
     ends = list(_ENDED.finditer(text))
     if not ends:
         return text

@@ -63,7 +63,7 @@ def same_failure(workspace: Workspace, pipeline_id: str, test_pipeline_id: str) 
         unknown, where = (production, pipeline_id) if not production.error else (test, test_pipeline_id)
         raise RefusedError(
             f"it is not known what flow {unknown.flow} of pipeline {where} fails with: its error has no condition that is known",
-            hint="compare the events of level ERROR of both pipelines; leave the test pipeline out to go on without it",
+            hint="compare the events of level ERROR of both pipelines; leave the test pipeline out to continue without it",
         )
     if test != production:
         raise RefusedError(

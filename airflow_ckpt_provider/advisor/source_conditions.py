@@ -28,7 +28,7 @@ _DELTA_NEW = Step(
 CONDITIONS = (
     ErrorCondition(
         "KAFKA-OFFSETS-GONE",
-        "Kafka no longer has the offsets from which the query goes on: retention deleted them while it was down or behind, or "
+        "Kafka no longer has the offsets from which the query continues: retention deleted them while it was down or behind, or "
         "the topic was made again.",
         "Do not delete the checkpoint and do not leave failOnDataLoss=false in place: the first loses the position of every "
         "other partition, the second hides every later loss.",
@@ -57,12 +57,12 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "KAFKA-DATA-LOSS",
-        "Kafka does not have what the query goes on with: retention deleted it, or the topic was made again.",
+        "Kafka does not have what the query continues with: retention deleted it, or the topic was made again.",
         "Do not delete the checkpoint and do not leave failOnDataLoss=false in place: it hides every later loss.",
         Remedy.RAISE_RETENTION,
         (
             Step(
-                "See from which offsets the query goes on; compare with the topic's earliest and latest ones.",
+                "See from which offsets the query continues; compare with the topic's earliest and latest ones.",
                 LOOK.command,
             ),
             Step("Earliest ones beyond them: retention. Latest ones before them: another topic of the same name."),
@@ -78,9 +78,9 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "KAFKA-TOPIC-REMADE",
-        "The topic is not the one that the checkpoint knows: partitions are gone, or their offsets went back. It was deleted and "
+        "The topic is not the one that the checkpoint knows: partitions are gone, or their offsets decreased. It was deleted and "
         "made again, or the query was pointed at another cluster, where offsets mean other rows.",
-        "Do not set failOnDataLoss=false: the query would go on at old numbers in a new topic and skip its first rows.",
+        "Do not set failOnDataLoss=false: the query would continue at old numbers in a new topic and skip its first rows.",
         Remedy.RESET,
         (
             Step(
@@ -280,7 +280,7 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "DELTA-SCHEMA-EVOLVED",
-        "The source table's schema changed and the stream has noted it; the next start goes on with the new one.",
+        "The source table's schema changed and the stream has noted it; the next start continues with the new one.",
         "Do not delete the checkpoint.",
         Remedy.RETRY,
         (
@@ -334,7 +334,7 @@ CONDITIONS = (
         "SOURCE-OFFSET-MALFORMED",
         "The offset of a source in offsets/ is not of the form that the source writes: another source stands in its place, a "
         "newer connector wrote it, or somebody edited it.",
-        "Do not go on editing by hand: a wrong position loses or repeats rows silently.",
+        "Do not edit by hand any more: a wrong position loses or repeats rows silently.",
         Remedy.RESTORE,
         (Step("See that this query and this checkpoint belong together.", LOOK.command), DIAGNOSE, RESTORE),
         names=(
@@ -362,8 +362,8 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "SOURCE-FILE-GONE",
-        "An input file that is noted as one to read is not there any more: cleaned away, moved or compacted before its batch was "
-        "done, or removed by VACUUM of a Delta table while the query was behind.",
+        "An input file that is noted as one to read does not exist any more: cleaned away, moved or compacted before its batch "
+        "was done, or removed by VACUUM of a Delta table while the query was behind.",
         "Do not delete sources/ or the checkpoint: every file would be new again.",
         Remedy.FIX_STORAGE,
         (

@@ -28,7 +28,7 @@ _NOT_BY_HAND = (
 CONDITIONS = (
     ErrorCondition(
         "STATE-FILE-MISSING",
-        "A file of the state version that Spark needs is not there: a delta, changelog, snapshot or RocksDB table file was "
+        "A file of the state version that Spark needs is missing: a delta, changelog, snapshot or RocksDB table file was "
         "deleted (a lifecycle rule, a clean-up, a torn copy), or the checkpoint was copied while it was written.",
         _NOT_BY_HAND,
         Remedy.RESTORE,
@@ -90,7 +90,7 @@ CONDITIONS = (
         (
             Step("Run the query with the Spark that wrote the state, or a newer one."),
             Step(
-                "To go back to the old Spark, restore a backup from before the upgrade.",
+                "To return to the old Spark, restore a backup from before the upgrade.",
                 RESTORE.command,
                 RESTORE.operator,
             ),
@@ -220,7 +220,7 @@ CONDITIONS = (
         Remedy.RETRY,
         (
             Step("Run the repartition again, with the same number of partitions; then start the query."),
-            Step("Or go back to before it.", RESTORE.command, RESTORE.operator),
+            Step("Or restore one from before it.", RESTORE.command, RESTORE.operator),
         ),
         names=(
             "STREAMING_UNFINISHED_REPARTITION_DETECTED",

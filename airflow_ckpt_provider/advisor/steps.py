@@ -41,7 +41,9 @@ REPAIR = Step(
     "CheckpointDoctorOperator",
 )
 RESTART = Step("Start the query again as it is.")
-REVERT = Step("Deploy the previous version of the query or setting; the checkpoint goes on with it as if nothing was.")
+REVERT = Step(
+    "Deploy the previous version of the query or setting; the checkpoint continues with it as if nothing was."
+)
 NEW_CHECKPOINT = Step(
     "If the change is wanted: start with a new, empty checkpoint directory, from where this one stands, and keep this one.",
     ("positions", "{checkpoint}"),
@@ -54,7 +56,7 @@ GUARD_KAFKA = Step(
 )
 GUARD = Step("See what of the source is gone, and how long the rest is left.", ("guard", "{checkpoint}"))
 REWIND = Step(
-    "See which batches can be gone back to; with --to-batch it plans the way, state and sink included, and --apply goes it.",
+    "List the batches that can be rewound to; with --to-batch it plans the way, state and sink included, and --apply goes it.",
     ("rewind", "{checkpoint}", "--list"),
     "CheckpointRewindOperator",
 )

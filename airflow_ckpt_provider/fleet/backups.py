@@ -107,7 +107,7 @@ class BackupsOfFleet:
         :param name: its name.
         :param checkpoint: its checkpoint. A backup of another one is not this one's, be it under its name.
         :param query_id: id of its query, to say whether that other one is a copy of it.
-        :raises RefusedError: those under its name are of another stream; or all that were looked at are damaged.
+        :raises RefusedError: those under its name are of another stream; or all that were read are damaged.
         """
         found = self._newest(name)
         canonical = checkpoint.store.canonical

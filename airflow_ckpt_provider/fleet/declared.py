@@ -177,7 +177,7 @@ class _Check:
         there, _, problems = self._try(field, look)
         yield from problems
         if there is False:
-            yield self._finding(field, f"{uri} is not there", "start the driver with it, or correct the address")
+            yield self._finding(field, f"{uri} is missing", "start the driver with it, or correct the address")
 
     def _kept(self) -> Iterator[Finding]:
         """Backups are kept for as long as they are needed."""

@@ -30,7 +30,7 @@ from airflow_ckpt_provider.storage.store import Listing
 
 #: How deep below a root is looked: a pipeline's storage in a folder of pipelines, and its flows, are seven levels.
 DEPTH = 8
-#: Directories and streams looked at at once.
+#: Directories and streams read at once.
 WORKERS = 16
 _OF_A_CHECKPOINT = frozenset({OFFSETS, COMMITS, SOURCES, STATE})
 #: Delta sources keep ``_schema_log_<table id>`` there.
@@ -65,10 +65,10 @@ class Found:
     :param place: where it is.
     :param state: how it looks.
     :param progress: how far it is; ``None`` where that cannot be read.
-    :param missing: what is not there, as paths in the checkpoint.
+    :param missing: what is missing, as paths in the checkpoint.
     :param message: what is wrong, in words; empty where nothing is.
     :param versions: of a pipeline's flow, the numbers of all its checkpoints, of which this is the live one.
-    :param name: the name a backup would get that tells it from all others that were found.
+    :param name: the name a backup would get that distinguishes it from all others that were found.
     """
 
     place: Location
@@ -141,7 +141,7 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """One that is to be looked at.
+    """One that is to be read.
 
     :param depth: levels below its root.
     :param versions: of a flow's live version, the numbers of all.
@@ -170,12 +170,12 @@ def discover(
 
     Costs one listing for each directory that is neither a checkpoint's own nor a table's data, and for each checkpoint two
     more and two small reads (three where it is sealed). A directory that can be reached in two ways, by symbolic links or
-    by roots within each other, is looked at once. Hidden directories are left out.
+    by roots within each other, is read once. Hidden directories are left out.
 
     :param roots: where to look; a checkpoint itself is found too.
     :param depth: how many levels below each root.
-    :param workers: directories looked at at once.
-    :param on_progress: called with the number of directories that were looked at and those known so far.
+    :param workers: directories read at once.
+    :param on_progress: called with the number of directories that were read and those known so far.
     :raises CkptError: not one of the roots can be listed.
     """
     inside = tuple(map(_key, roots))
@@ -274,7 +274,7 @@ def _checkpoint(directory: _Directory, listing: Listing) -> Found | None:
 
 
 def _below(directory: _Directory, listing: Listing, *, is_checkpoint: bool) -> list[_Directory]:
-    """The directories of one that are to be looked at."""
+    """The directories of one that are to be read."""
     place = directory.place
     names = [name for name in listing.directories if not name.startswith(".") and name not in _NEVER]
     if is_checkpoint:  # others may lie in it: people do that

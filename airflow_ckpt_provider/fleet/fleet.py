@@ -99,7 +99,7 @@ def discovered(
 
     :param discovery: what was found.
     :param given: checkpoints with the name of each; ``None``: its last segment, as a backup has it.
-    :param workers: checkpoints looked at at once.
+    :param workers: checkpoints read at once.
     :raises RefusedError: a name cannot be that of a stream.
     """
     places = {place.uri: (place, checked_name(name) if name else None) for place, name in given}
@@ -135,11 +135,11 @@ def inspect_fleet(
     :param own_limits: address of a stream -> limits that it is judged by instead.
     :param guards: makes the guards that tell the time to loss, once for each worker, for clients are not for several threads;
         ``None``: it is ``UNKNOWN``.
-    :param settings: what the guards are told.
+    :param settings: the settings of the guards.
     :param options: name of a stream -> options of guards, by kind, that are for this stream alone, such as its tables.
     :param sizes: list all files of each checkpoint for its size: a request for each thousand of them.
-    :param workers: streams looked at at once.
-    :param on_progress: called with the number of streams that were looked at and that of all.
+    :param workers: streams read at once.
+    :param on_progress: called with the number of streams that were read and that of all.
     :raises CkptError: the repository cannot be read at all.
     """
     now = datetime.now(UTC)
@@ -181,7 +181,7 @@ class _Guards:
 
 
 class _Poller:
-    """What the looks at all streams have in common."""
+    """What all streams of one report have in common."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class _Poller:
         self._lock = threading.Lock()
 
     def at(self, found: Found) -> Stream:
-        """Look at one stream. Raises nothing that has its cause in this stream."""
+        """Report on one stream. Raises nothing that has its cause in this stream."""
         unknown: dict[str, str] = {}
 
         def part(name: str, look: Callable[[], Part]) -> Part | None:
@@ -270,7 +270,7 @@ def _looked_at(place: Location) -> Found:
 
 
 def _tried(look: Callable[[], Part]) -> tuple[Part | None, str | None]:
-    """What a look found, or why it found nothing."""
+    """What a check found, or why it found nothing."""
     try:
         return look(), None
     except Exception as e:

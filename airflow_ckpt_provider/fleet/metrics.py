@@ -20,7 +20,7 @@ class Gauge:
     """One number of one stream.
 
     :param name: the metric, without a prefix.
-    :param labels: what tells it from the others of its name.
+    :param labels: what distinguishes it from the others of its name.
     :param value: the number.
     """
 
@@ -67,7 +67,7 @@ def to_openmetrics(fleet: Fleet) -> str:
     for name, text, value in (
         ("streams", "Number of streams.", len(fleet.streams)),
         ("unread_directories", "Directories that could not be listed: streams may be missing.", len(fleet.unread)),
-        ("looked_at_timestamp_seconds", "When the fleet was looked at.", fleet.looked_at.timestamp()),
+        ("looked_at_timestamp_seconds", "When the report was made.", fleet.looked_at.timestamp()),
     ):
         lines += [f"# TYPE ckpt_fleet_{name} gauge", f"# HELP ckpt_fleet_{name} {text}"]
         lines.append(f"ckpt_fleet_{name} {_number(value)}")

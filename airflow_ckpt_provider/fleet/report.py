@@ -37,7 +37,7 @@ def keep_report(repository: Repository, fleet: Fleet, *, writer: str) -> None:
 
     :param repository: where the backups of the streams are.
     :param fleet: the report.
-    :param writer: who looks at these streams again and again, such as a task of a DAG.
+    :param writer: who reports on these streams regularly, such as a task of a DAG.
     :raises CkptError: the repository cannot be written to.
     """
     document = fleet.to_json()
@@ -50,7 +50,7 @@ def keep_report(repository: Repository, fleet: Fleet, *, writer: str) -> None:
 
 
 def _oldest(stream: Stream) -> dict[str, Any] | None:
-    """The oldest batch that the checkpoint can go back to by itself, with the time when it was planned."""
+    """The oldest batch that the checkpoint can be rewound to by itself, with the time when it was planned."""
     progress = stream.found.progress
     both = sorted({*progress.logged} & {*progress.committed}) if progress else []
     if not both:

@@ -85,7 +85,7 @@ def to_markdown(fleet: Fleet) -> str:
 
 
 def to_csv(fleet: Fleet) -> str:
-    """The fleet for a spreadsheet: numbers as they are, empty where there is none or it is not known."""
+    """The fleet for a spreadsheet: numbers as they are, empty if there is none or it is not known."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns: Mapping[str, Callable[[Stream], object]] = {

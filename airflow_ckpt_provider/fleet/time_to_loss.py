@@ -17,7 +17,7 @@ class TimeToLoss:
     """The shortest over all sources.
 
     :param seconds: a lower bound, from when it was looked; 0 where something is gone already; ``None`` without limit, or
-        where no source tells one.
+        where no source has one.
     :param known: whether it holds for every source. If not, the time is UNKNOWN, and ``seconds`` what those that tell leave.
     :param verdict: what the guards say of the next start; ``UNKNOWN`` where they were not asked.
     :param reasons: why, worst first.

@@ -5,8 +5,8 @@ not on a local disk), so that a cluster can run it as it is::
 
     spark-submit audit_state.py s3a://lake/checkpoints/orders --output s3a://lake/audits/orders/20261121.json
 
-It reads by Spark's own ``state-metadata`` and ``statestore`` readers. They take no lock and write nothing: the stream goes
-on. Where its maintenance deletes a batch while that is read, the newest readable one is taken instead.
+It reads by Spark's own ``state-metadata`` and ``statestore`` readers. They take no lock and write nothing: the stream
+continues. Where its maintenance deletes a batch while that is read, the newest readable one is taken instead.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 @dataclass(frozen=True)
 class View:
-    """One way to look at an operator's state: a store, a side of a join, or a variable of a stateful processor.
+    """One way to read an operator's state: a store, a side of a join, or a variable of a stateful processor.
 
     :param name: as reports have it: ``default``, ``left``, ``total``, ``total timers``.
     :param kind: ``store``, ``join side``, ``variable`` or ``timers``.
     :param options: of the ``statestore`` reader.
-    :param feed: of the same reader for the change feed, which knows no sides of a join; ``None`` where there is none.
+    :param feed: of the same reader for the change feed, which knows no sides of a join; ``None`` if there is none.
     :param directories: last parts of the paths of its stores below a partition; ``""`` for the partition itself.
     """
 
@@ -54,7 +54,7 @@ class View:
 class Operator:
     """A stateful operator, as ``state-metadata`` has it.
 
-    :param views: how its state is looked at.
+    :param views: how its state is read.
     :param oldest_batch: oldest batch that can be read, as far as the logs tell.
     :param newest_batch: newest one.
     """
@@ -105,7 +105,7 @@ def _operator(number: int, stores: list[Any]) -> Operator:
 
 
 def views_of(operator: str, stores: Sequence[str], properties: dict[str, Any]) -> Iterator[View]:
-    """How the state of an operator is looked at.
+    """How the state of an operator is read.
 
     :param operator: its name.
     :param stores: names of its stores.
@@ -243,7 +243,7 @@ def _iso(millis: int) -> str:
 def audit(
     spark: SparkSession, checkpoint: str, *, batch: int | None = None, since: int | None = None
 ) -> dict[str, Any]:
-    """Look at all of the state, as of one batch.
+    """Read all of the state, as of one batch.
 
     :param checkpoint: the checkpoint, as Spark names it.
     :param batch: the batch; by default the newest committed one that can be read.
@@ -279,7 +279,7 @@ def audit(
 
 
 def _next_to_try(operators: list[Operator], tried: set[int]) -> int | None:
-    """The newest batch that was not tried yet; a stream that goes on has a new one each time."""
+    """The newest batch that was not tried yet; a stream that continues has a new one each time."""
     oldest = max(operator.oldest_batch for operator in operators)
     newest = min(operator.newest_batch for operator in operators)
     return next((batch for batch in range(newest, oldest - 1, -1) if batch not in tried), None)
@@ -359,7 +359,7 @@ def _add_sizes(operator: Operator, report: dict[str, Any], sizes: dict[tuple[int
     on_disk = {partition for _, partition, _ in own}
     for view, found in zip(operator.views, report["stores"], strict=True):
         mine = [size for (_, _, store), (_, size) in own.items() if store in view.directories]
-        # Variables share a store: their bytes cannot be told apart.
+        # Variables share a store: their bytes cannot be distinguished.
         found["bytes"] = sum(mine) if view.directories and _alone(operator, view) else None
         rows = {partition: found["by_partition"].get(partition, 0) for partition in sorted(on_disk)}
         found["by_partition"] = {str(p): n for p, n in {**rows, **found["by_partition"]}.items()}
@@ -504,7 +504,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="audit_state", description="What is in the state of a stream.")
     parser.add_argument("checkpoint", help="the checkpointLocation, as Spark names it")
     parser.add_argument("--output", help="where the report goes: a path or a URI that fsspec knows")
-    parser.add_argument("--batch", type=int, help="batch to look at (default: the newest that can be read)")
+    parser.add_argument("--batch", type=int, help="batch to read (default: the newest that can be read)")
     parser.add_argument("--since-batch", type=int, help="batch to compare with")
     parser.add_argument("--compare-with", help="an earlier report, or a directory of them: the one before --output")
     args = parser.parse_args(argv)

@@ -115,5 +115,5 @@ def _failed(given: str, what: str, error: Exception) -> BuildError:
     return BuildError(
         "BUILD-FAILED",
         f"--build {given} {what}: {type(error).__name__}: {error}",
-        hint="mend the function; nothing was started",
+        hint="fix the function; nothing was started",
     )

@@ -84,7 +84,7 @@ def describe(
     except StreamingQueryException as e:
         if not planned:
             raise RefusedError(
-                f"{given} does not start on an empty checkpoint: {e}", hint="mend the code; `explain` knows the error"
+                f"{given} does not start on an empty checkpoint: {e}", hint="fix the code; `explain` knows the error"
             ) from e
         ended = True
     if not ended:
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(text: str, place: str | None) -> None:
-    """Write a text to a place, whole or not at all; to standard output where there is none."""
+    """Write a text to a place, whole or not at all; to standard output if there is none."""
     if place is None:
         print(text)
         return

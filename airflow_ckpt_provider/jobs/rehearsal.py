@@ -66,7 +66,7 @@ class Request:
     :param keep: leave the scratch copies where they are.
     :param drill: a restore drill, with the old code: recorded in the repository when it is ``SAFE``.
     :param made_by: the run or user, for audit records.
-    :param follow: go on beside production, batch by batch, until it is caught up with (shadow).
+    :param follow: continue beside production, batch by batch, until it is caught up with (shadow).
     :param idle: while following: seconds without a new batch after which production has stopped.
     :param stop_at_difference: while following: end at the first batch whose rows differ.
     """
@@ -310,7 +310,7 @@ class _Rehearsing:
         *,
         keep: bool,
     ) -> Trial:
-        """Run the batches of a reference one by one, or freely where there is none."""
+        """Run the batches of a reference one by one, or freely if there is none."""
         settings = self._settings(name, f"{self.uri}/rows/{name}" if keep else None)
         if reference is None:
             return run_trial(frame, last=after + self.request.batches, timeout=self.request.timeout, **settings)

@@ -1,4 +1,4 @@
-"""Rehearse: does this code go on from the newest backup, and what does it give? Nothing of production is written.
+"""Rehearse: does this code continue from the newest backup, and what does it give? Nothing of production is written.
 
     spark-submit rehearse.py s3://lake/backups --name orders --scratch s3a://lake/scratch \
         --build orders.stream:build --old-build orders_v1.stream:build --batches 3 --output s3://lake/reports/orders.json
@@ -6,8 +6,8 @@
 The backup is restored below the scratch place, the code is started on it for a bounded number of batches with a sink that drops
 the rows, or keeps them at the scratch place for the comparison with what the old code gives for the same offsets. The report says
 whether it starts, else Spark's error and what to do; batches, rows, times, state. With ``--drill`` the code is the one in
-production, and what is proven is the backup: a record of it goes into the repository. With ``--follow`` the new code goes on
-beside production, over each batch that production commits, until it is level with it and the rows are the same.
+production, and what is proven is the backup: a record of it goes into the repository. With ``--follow`` the new code continues
+beside production, over each batch that production commits, until it has caught up and the rows are the same.
 
 Needs pyspark, this package, fsspec and cramjam on the driver, not Airflow.
 
@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--follow",
         action="store_true",
-        help="go on beside production, batch by batch as it commits them, until level with it; compare with --sink",
+        help="continue beside production, batch by batch as it commits them, until it has caught up; compare with --sink",
     )
     add(
         "--idle",

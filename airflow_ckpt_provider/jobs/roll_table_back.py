@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--table", help="the table's directory, as Spark names it")
     which.add_argument("--name", help="the table's name in a catalog of Spark, in backticks where it needs them")
-    parser.add_argument("--version", required=True, type=int, help="the version to go back to")
+    parser.add_argument("--version", required=True, type=int, help="the version to roll back to")
     parser.add_argument("--expected", type=int, help="the version the table has to have before (default: any)")
     parser.add_argument("--plan", help="the plan it is done for: kept with the commit, so that a second run finds it")
     args = parser.parse_args(argv)

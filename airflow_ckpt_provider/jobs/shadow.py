@@ -61,7 +61,7 @@ class Shadow:
         :param idle: seconds without a new batch after which production has stopped.
         :param stop_at_difference: end at the first batch whose rows differ.
         :return: the difference over all batches, and how far it came.
-        :raises RefusedError: production has cleaned up a plan that is still needed, or went back.
+        :raises RefusedError: production has cleaned up a plan that is still needed, or was rewound.
         """
         began = moved = time.monotonic()
         done, newest, ended = after, after, ""

@@ -97,7 +97,7 @@ class _Copying:
                 try:
                     stored = objects.store(tree, file)
                 except FileNotFoundError as e:
-                    return e  # the stream goes on; the other files are worth having all the same
+                    return e  # the stream continues; the other files are worth having all the same
                 entry = stored.entry
                 return entry.object, entry.sha256, entry.checksum, stored.copied, stored.unproven
 
@@ -133,7 +133,7 @@ class SparkEngine:
         self._files_per_task, self._bytes_per_task = files_per_task, bytes_per_task
 
     def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
-        """As :meth:`Engine.store`; what could not be copied is told when all else is."""
+        """As :meth:`Engine.store`; what could not be copied is reported when all else is copied."""
         # Logs, mostly: the driver has read them, and they may be gone by now.
         in_hand = [file for file in files if tree.content_in_hand(file) is not None]
         stored: dict[str, Stored] = {}
@@ -183,7 +183,7 @@ class SparkEngine:
             reason = str(e.java_exception.getMessage()).strip().splitlines()
             raise StorageError(
                 f"Spark gave up copying to {self._repository.uri}: {reason[0] if reason else e}",
-                hint="see the log of the executors; the same command again goes on from what is copied",
+                hint="see the log of the executors; the same command again continues from what is copied",
             ) from e
 
 

@@ -32,7 +32,7 @@ class Trial:
 
     :param batches: in their order.
     :param failure: why it ended early; ``None``: it did not.
-    :param state_rows: rows of state after the last batch, where Spark told.
+    :param state_rows: rows of state after the last batch, where Spark reported them.
     :param rows: batch -> its rows as JSON text, where they were kept.
     :param schema: of the rows.
     """
@@ -62,7 +62,7 @@ def run_trial(
     :param output_mode: as the application writes.
     :param timeout: seconds for all of it.
     :param keep_rows: a directory for the rows, by Spark's name; ``None``: they are read and dropped (``noop``).
-    :param into: a trial to go on with.
+    :param into: a trial to continue with.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import Observation

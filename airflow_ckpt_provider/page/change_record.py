@@ -21,7 +21,7 @@ class ChangeRecord:
     :param kind: the verb: ``rewind``, ``reset``, ``repair``, ``restore``, …
     :param checkpoint: what was changed.
     :param at: when it was carried to its end; ``None``: it was begun, and no record says that it ended.
-    :param undone_at: when it was taken back.
+    :param undone_at: when it was undone.
     :param plan: the plan that was kept; empty if there is none.
     """
 
@@ -41,7 +41,7 @@ class ChangeRecord:
 
     @property
     def take_back(self) -> str:
-        """The command that takes it back; empty where the plan has none."""
+        """The command that undoes it; empty where the plan has none."""
         return text(inner(self.plan).get("take_back"))
 
 

@@ -30,7 +30,7 @@ _MOST_FILES = 500
 
 
 class Links(Protocol):
-    """Where the other pages are; an empty text where there is none."""
+    """Where the other pages are; an empty text if there is none."""
 
     @property
     def root(self) -> str:

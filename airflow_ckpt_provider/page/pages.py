@@ -31,7 +31,7 @@ class NotThereError(Exception):
 class Pages:
     """The pages of one repository.
 
-    :param repository: is read for each page anew, and not written to.
+    :param repository: is read for each page again, and not written to.
     :param links: where the pages are.
     :param live: see :class:`~airflow_ckpt_provider.page.html.Head`.
     :param declared: the streams that are declared, by their names in the repository.

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.page.stream_row import StreamRow
 WIDTH, LEFT, RIGHT = 1000, 110, 20
 #: Points of the batches that a click rewinds to, at most.
 _STOPS = 12
-#: Two points closer than this cannot be told apart by a pointer.
+#: Two points closer than this cannot be distinguished by a pointer.
 _APART = 15.0
 #: Lengths between two marks of the axis, in seconds.
 _STEPS = (60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400, 91 * 86400)

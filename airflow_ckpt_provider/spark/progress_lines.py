@@ -22,7 +22,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a process which ends waits to be told how its queries have ended: Spark tells its listeners a little later.
+#: Seconds that a process which ends waits to learn how its queries have ended: Spark informs its listeners a little later.
 _END_WITHIN = 5.0
 
 
@@ -31,7 +31,7 @@ class ProgressLines(StreamingQueryListener):
 
     Events: ``started``, ``progress`` (a batch, or an idle moment), ``terminated`` with its error. The file holds the newest
     lines, those of an earlier process too, and is replaced as a whole: stores of objects know no appending. What cannot be
-    written is logged and tried again with the next event; the stream goes on.
+    written is logged and tried again with the next event; the stream continues.
 
     :param uri: the file: a path or a URI that fsspec knows.
     :param keep: lines that are kept.
@@ -116,6 +116,6 @@ class ProgressLines(StreamingQueryListener):
         except FileNotFoundError:
             return
         except StorageError as e:  # it may be written and not be read
-            log.warning("earlier progress could not be read, going on without: %s", e.message)
+            log.warning("earlier progress could not be read, continuing without: %s", e.message)
             return
         self._lines = deque([*earlier, *self._lines], maxlen=self._lines.maxlen)

@@ -66,7 +66,7 @@ def clear_stop(stop_uri: str) -> None:
 
 
 def stop_requested(stop_uri: str) -> StopRequest | None:
-    """The marker, or ``None`` where there is none.
+    """The marker, or ``None`` if there is none.
 
     :raises StorageError: it could not be read.
     """
@@ -90,7 +90,7 @@ def run_until_stopped(query: StreamingQuery, stop_uri: str, *, poll_interval: fl
 
     :param query: the running query.
     :param stop_uri: the marker, see :func:`request_stop`.
-    :param poll_interval: seconds between two looks at it.
+    :param poll_interval: seconds between two polls.
     :return: the marker by which it was stopped; ``None``: it ended by itself.
     :raises StreamingQueryException: the query failed.
     """
@@ -98,7 +98,7 @@ def run_until_stopped(query: StreamingQuery, stop_uri: str, *, poll_interval: fl
         try:
             request = stop_requested(stop_uri)
         except StorageError as e:
-            log.warning("%s could not be looked at, trying again: %s", redacted(stop_uri), e.message)
+            log.warning("%s could not be read, trying again: %s", redacted(stop_uri), e.message)
             continue
         if request is not None:
             log.info(
@@ -113,8 +113,8 @@ def run_until_stopped(query: StreamingQuery, stop_uri: str, *, poll_interval: fl
 def stop_after_batch(query: StreamingQuery) -> None:
     """End a query without interrupting its batch; returns when it has ended.
 
-    Told that it is over (``StreamExecution.state``: no public interface, seen on Spark 4.0.0) a query begins no other batch.
-    Where it cannot be told, as over Spark Connect, the next moment between two batches is taken; a batch that
+    If the query is stopped (``StreamExecution.state``: no public interface, seen on Spark 4.0.0) a query begins no other batch.
+    Where it cannot be determined, as over Spark Connect, the next moment between two batches is taken; a batch that
     begins within that moment is interrupted, as by ``query.stop()`` alone.
     """
     with suppress(Exception):  # py4j's errors, or no JVM at all

@@ -80,7 +80,7 @@ class SinkPlace(Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class Driver(Declared):
-    """What the query's driver tells: the proof that it has ended, and its errors.
+    """What the query's driver reports: the proof that it has ended, and its errors.
 
     :param progress_log: URI of the JSON lines that ProgressLines writes in the driver.
     :param log: URI of the driver's text log.
@@ -188,7 +188,7 @@ class Drill(Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class Notifier(Declared):
-    """Who is told: one of Airflow's notifiers.
+    """Who is informed: one of Airflow's notifiers.
 
     :param notifier: its class by its dotted name.
     :param arguments: what it is made with; a secret belongs into its connection.
@@ -217,19 +217,19 @@ class Stream(Declared):
     :param databricks_conn_id: Airflow connection of type `databricks`.
     :param sources: what the query reads, by kind: `kafka`, `delta`, `file`, `iceberg`, ….
     :param sinks: what the query writes to, all of it.
-    :param driver: what its driver tells.
+    :param driver: what its driver reports.
     :param stop: stops the query, and waits until it has ended.
     :param start: starts the query; returns once the driver runs.
     :param deploy: puts the new code in place.
     :param roll_back: puts the old code back in place.
-    :param max_downtime: the longest that the stream is planned to stand still; its sources have to keep as much.
+    :param max_downtime: the longest that the stream is planned to be down; its sources have to keep as much.
     :param objectives: what is wanted of its recovery.
     :param backup: how it is backed up.
     :param retention: which backups are kept: rules of CheckpointExpireOperator, such as `daily: 30`; the default is to
         keep all of them.
-    :param watch: when somebody is told that it is in trouble.
+    :param watch: when somebody is informed that it is in trouble.
     :param drill: how its backups are proven restorable.
-    :param notifiers: who is told of failures and incidents.
+    :param notifiers: who is informed of failures and incidents.
     :param tags: of its DAGs, and of the page.
     :param owner: of its tasks.
     """

@@ -45,7 +45,7 @@ def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id:
 def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, made_by: str = "") -> Seal:
     """Seal the checkpoint for an upgrade, on the way forward or back; a seal of this upgrade that is there stays.
 
-    :param checkpoint: the checkpoint; its place may be empty where new code was to begin anew.
+    :param checkpoint: the checkpoint; its place may be empty where new code was to start from the beginning.
     :param repository: keeps the upgrade's record.
     :raises SealedError: somebody else has sealed it.
     """
@@ -53,7 +53,7 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
     mark = own_seal(there, upgrade)
     if mark is None:
         back = upgrade.has(Event.RELEASED)
-        reason = f"upgrade {upgrade.upgrade_id}{', going back' if back else ''}"
+        reason = f"upgrade {upgrade.upgrade_id}{', rolling back' if back else ''}"
         plan_id = upgrade.plan_id(back=back)
         if there.is_empty:
             mark = put_seal(checkpoint.location, 0, plan_id=plan_id, reason=reason, made_by=made_by)
@@ -64,7 +64,7 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
 
 
 def own_seal(there: Target, upgrade: Upgrade) -> Seal | None:
-    """The seal of an upgrade at a place; ``None`` where there is none.
+    """The seal of an upgrade at a place; ``None`` if there is none.
 
     :raises SealedError: it is somebody else's, who is at work there.
     """
@@ -83,13 +83,13 @@ def release(
     :param backup_id: the backup of the drained checkpoint, which a way back goes to.
     :param lift: lift the seal; not where a new checkpoint is put in place under it first.
     :return: the upgrade with the step.
-    :raises RefusedError: the upgrade was taken back already; its seal is not there any more, so that somebody may have
+    :raises RefusedError: the upgrade was rolled back already; its seal does not exist any more, so that somebody may have
         started the stream; the backup is of another batch.
     :raises SealedError: somebody else has sealed it.
     """
     if upgrade.has(Event.BACK):
         raise RefusedError(
-            f"upgrade {upgrade.upgrade_id} was taken back: the old code runs",
+            f"upgrade {upgrade.upgrade_id} was rolled back: the old code runs",
             hint="clear the run from its first task on, or start a new one",
         )
     mark = own_seal(inspect_target(checkpoint.location), upgrade)

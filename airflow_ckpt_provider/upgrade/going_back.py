@@ -1,7 +1,8 @@
 """The way back of an upgrade: checkpoint, state and sink become what they were before the new code.
 
-Nothing to do where the new code was never allowed to start: then the old one goes on where it stopped. Else everything comes from
-the backup of the drained checkpoint, not from what the new code left of it, and what the new code wrote leaves the sink.
+Nothing to do where the new code was never allowed to start: then the old one continues where it stopped. Else
+everything comes from the backup of the drained checkpoint, not from what the new code left of it, and what the new code
+wrote leaves the sink.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _OF_SOURCES = tuple(word for word in RISKS if word.startswith("source_"))
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """How an upgrade was taken back.
+    """How an upgrade was rolled back.
 
     :param restored: the checkpoint was put back; else the new code had never been allowed to start.
-    :param batch_id: the batch after which the old code goes on.
+    :param batch_id: the batch after which the old code continues.
     :param plan: the rewind, as plain JSON; ``None`` where nothing had to be changed.
     """
 
@@ -97,7 +98,7 @@ def go_back(
             rest=rest,
             made_by=made_by,
         )
-    # Noted before the seal of a way without changes is lifted: then nobody seals, or goes back, once more.
+    # Noted before the seal of a way without changes is lifted: then nobody seals or rewinds again.
     note(repository, upgrade, Event.BACK, batch_id=batch_id, plan=plan["plan_id"] if plan else None)
     if left := own_seal(inspect_target(location), upgrade):
         unseal(checkpoint, plan_id=left.plan_id)
@@ -140,7 +141,7 @@ def _rewind(
             accept={*accept, *_OF_SOURCES},
             rest=rest,
             made_by=made_by,
-            reason=f"upgrade {upgrade.upgrade_id} is taken back",
+            reason=f"upgrade {upgrade.upgrade_id} is rolled back",
         )
     except RefusedError:
         # A rewind that is refused has changed nothing and lifts its seal; here one has to stay until somebody has decided.
@@ -153,7 +154,7 @@ def _recorded(repository: Repository, upgrade: Upgrade) -> Mapping[str, Any] | N
     """The way back that was carried out, and whose worker was lost before it could note it."""
     for record in repository.records():
         if undone_by(str(record["plan_id"])) in upgrade.plan_ids and record.get("kind") in ("rewind", "undo"):
-            # Newest first: one that somebody has taken back again is none.
+            # Newest first: one that somebody has undone is none.
             plan: Mapping[str, Any] = record["plan"]
             return plan if record["kind"] == "rewind" else None
     return None

@@ -25,14 +25,14 @@ _TAKE_BACK, _START_OLD = "take_back", "start_old"
 class Outcome:
     """What has become of an upgrade.
 
-    :param kind: ``kept``: the new code runs; ``taken_back``: the old code goes on where it was; ``untouched``: the stream was
-        never stopped; ``half_way``: none of these; ``clear`` says how the run goes on, ``commands`` how a person does.
+    :param kind: ``kept``: the new code runs; ``taken_back``: the old code continues where it was; ``untouched``: the stream was
+        never stopped; ``half_way``: none of these; ``clear`` says how the run continues, ``commands`` how a person does.
     :param message: the same in words.
     :param commands: a way out by hand, one command a line.
     :param clear: the task of the group to clear, with what comes after it, so that the run ends; ``None``: there is nothing
         left to do.
-    :param downtime: seconds from the last commit of the old code to the first one after it, of the new code or, taken back,
-        of the old; ``None`` where there was none, or it cannot be told.
+    :param downtime: seconds from the last commit of the old code to the first one after it, of the new code or, rolled back,
+        of the old; ``None`` where there was none, or it cannot be determined.
     """
 
     kind: str
@@ -73,13 +73,15 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
         )
         downtime = downtime_of(upgrade, checkpoint, since=datetime.fromisoformat(str(upgrade.fact(Event.BACK, "at"))))
         if downtime is not None:
-            return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. The old code goes on.", downtime=downtime)
+            return Outcome(
+                TAKEN_BACK, f"The upgrade was rolled back: {how}. The old code continues.", downtime=downtime
+            )
         goes_on = f"No batch was committed since: see that the old code runs; the task `{_START_OLD}` starts it."
-        return Outcome(TAKEN_BACK, f"The upgrade was taken back: {how}. {goes_on}", clear=_START_OLD)
+        return Outcome(TAKEN_BACK, f"The upgrade was rolled back: {how}. {goes_on}", clear=_START_OLD)
     if not is_needed(upgrade):
-        return Outcome(UNTOUCHED, f"Nothing was changed: {place} was not stopped and goes on with the old code.")
+        return Outcome(UNTOUCHED, f"Nothing was changed: {place} was not stopped and continues with the old code.")
     back = f"Clear the task `{_TAKE_BACK}` with what comes after it: the old code is put in place, the checkpoint is what it was"
-    on = "Or correct what failed and clear the first task that did not succeed, with what comes after it: the run goes on."
+    on = "Or correct what failed and clear the first task that did not succeed, with what comes after it: the run continues."
     if sealed and mark:
         return Outcome(
             HALF_WAY,
@@ -99,8 +101,8 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
         )
     return Outcome(
         HALF_WAY,
-        f"The new code was allowed to start on {place}, is not known to be well, and was not taken back. {back}, the sink goes "
-        f"back with it, and the old code is started. {on} Or stop the stream and go back by hand:",
+        f"The new code was allowed to start on {place}, is not known to be well, and was not rolled back. {back}, the "
+        f"sink is rolled back with it, and the old code is started. {on} Or stop the stream and rewind by hand:",
         (
             f"airflow-ckpt rewind {shlex.quote(place)} --to-batch {after} "
             f"--backup-id {upgrade.fact(Event.RELEASED, 'backup_id')} --repository REPOSITORY "
@@ -118,7 +120,7 @@ def downtime_of(upgrade: Upgrade, checkpoint: Checkpoint, *, since: datetime | N
     files = list_logs(checkpoint.location).commits.values()
     commits = [file.modified.astimezone(UTC) for file in files if file.modified]
     noted = upgrade.fact(Event.RELEASED, "last_commit")
-    # Where the new code was never let start, no commit was taken away or written anew.
+    # Where the new code was never let start, no commit was taken away or written again.
     ended = datetime.fromisoformat(noted) if noted else max((c for c in commits if since and c <= since), default=None)
     if ended is None:
         return None

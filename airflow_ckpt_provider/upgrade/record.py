@@ -1,7 +1,7 @@
 """What an upgrade has done so far, kept in the repository of its backups.
 
 It outlives workers, retries and cleared tasks, and it is the lock: a stream has one upgrade at a time. Each step is a new
-file, numbered in the order in which they came, created only where none is; whoever comes second sees who was first::
+file, numbered in the order in which they came, created only if there is none; whoever comes second sees who was first::
 
     upgrades/<name>/<nnnnnn>.json      {"event": "begun" | "sealed" | …, "upgrade": …, "at": …, …}
 """
@@ -142,7 +142,7 @@ def newest_upgrade(repository: Repository, name: str) -> Upgrade | None:
             events.setdefault(event, value)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise RepositoryError(
-                f"{path} cannot be read: {e}", hint="it is a note of an upgrade; delete or mend it by hand"
+                f"{path} cannot be read: {e}", hint="it is a note of an upgrade; delete or fix it by hand"
             ) from e
         if event is Event.BEGUN:
             return Upgrade(name, upgrade_id, newest, events)

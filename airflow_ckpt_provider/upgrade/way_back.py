@@ -37,7 +37,7 @@ FOREIGN_LOSS = "foreign_loss"
 SINK_UNKNOWN = "sink_unknown"
 ACCEPTABLE = (NO_WAY_BACK, FOREIGN_LOSS, SINK_UNKNOWN)
 
-#: A stream that purges files while it is looked at is looked at again.
+#: A stream that purges files while it is read is read again.
 _LOOKS = 3
 #: Whether others write into a table is judged by what they did between so many of the stream's newest batches.
 _BATCHES = 20
@@ -71,7 +71,7 @@ class SinkWayBack:
     """What the way back does to one sink.
 
     :param policy: what is done about the rows of the new code.
-    :param sink: the sink, as its address or kind; ``unknown`` where none is named.
+    :param sink: the sink, as its address or kind; ``unknown`` if there is none named.
     :param how: what becomes of it, in words.
     """
 
@@ -168,7 +168,7 @@ def dry_run(
     policies = (policy,) if isinstance(policy, SinkPolicy) else tuple(policy)
     if SinkPolicy.FORWARD in policies:
         raise RefusedError(
-            "sink_policy is 'forward', which an upgrade does not have: the old code goes on from the backup of the drained "
+            "sink_policy is 'forward', which an upgrade does not have: the old code continues from the backup of the drained "
             "batch, and the checkpoint cannot go forward to where the new code has brought the sink",
             hint="give 'rollback' (the rows of the new code leave the sink) or 'keep' (they stay)",
         )
@@ -213,7 +213,7 @@ def _of_checkpoint(checkpoint: Checkpoint) -> tuple[Progress, Tree, Obstacle | N
     for look in range(_LOOKS):
         progress, tree = checkpoint.progress(), checkpoint.tree()
         if progress.latest_committed is None:
-            reason = f"{checkpoint.location} has no committed batch, so there is no batch to go back to"
+            reason = f"{checkpoint.location} has no committed batch, so there is no batch to rewind to"
             return progress, tree, Obstacle("nothing_committed", reason, "let the stream commit a batch")
         try:
             closure = resolve_closure(tree, progress.latest_committed)
@@ -266,7 +266,7 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
         looked = replace(looked, content=replace(looked.content, table=table))
     history = looked.content.history if looked else None
     ids = QueryIds.of(progress.query_id or "", app_id=sink.app_id)
-    # Also where its rows stay: the way back looks at the sink, and is refused where that cannot be read.
+    # Also where its rows stay: the way back reads the sink, and is refused where that cannot be read.
     report = judge(sink, looked, ids, committed, newest, unwritten=unwritten)
     if not takes_back:
         return []
@@ -376,14 +376,14 @@ def _foreign(history: TableHistory, app_id: str) -> list[TableCommit]:
 
 def _how(sink: Sink, policy: SinkPolicy) -> str:
     if policy is SinkPolicy.ROLLBACK:
-        return "the checkpoint goes back to the drained batch, and the rows of the new code leave the sink"
+        return "the checkpoint is rewound to the drained batch, and the rows of the new code leave the sink"
     if sink.place is not None or sink.table:
         return (
-            "the checkpoint goes back to the drained batch, the rows of the new code stay, and the sink silently skips the "
+            "the checkpoint is rewound to the drained batch, the rows of the new code stay, and the sink silently skips the "
             "batches of the old code that have their numbers"
         )
     twice = "the rows of the new code stay, and come again from the old code"
-    return f"the checkpoint goes back to the drained batch; {twice if sink.kind != 'unknown' else 'the sink is not touched'}"
+    return f"the checkpoint is rewound to the drained batch; {twice if sink.kind != 'unknown' else 'the sink is not touched'}"
 
 
 def _unreadable(error: CkptError | OSError) -> Obstacle:

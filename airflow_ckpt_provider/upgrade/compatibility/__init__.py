@@ -1,1 +1,1 @@
-"""Can the new code go on from this checkpoint? What Spark allows, ignores, refuses, and does not notice."""
+"""Can the new code continue from this checkpoint? What Spark allows, ignores, refuses, and does not notice."""

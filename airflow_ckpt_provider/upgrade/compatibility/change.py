@@ -1,4 +1,4 @@
-"""A change between the code that wrote a checkpoint and the code that is to go on from it, and what Spark makes of it."""
+"""A change between the code that wrote a checkpoint and the code that is to continue from it, and what Spark makes of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Effect(StrEnum):
 
     #: The query does not start, or fails at its first batch.
     FORBIDDEN = "forbidden"
-    #: The query starts and may give wrong rows: Spark does not look at this.
+    #: The query starts and may give wrong rows: Spark does not check this.
     UNNOTICED = "unnoticed"
-    #: It cannot be told from what is there.
+    #: It cannot be determined from what is there.
     UNKNOWN = "unknown"
-    #: The query starts and goes on as before: the checkpoint's value is used.
+    #: The query starts and continues as before: the checkpoint's value is used.
     IGNORED = "ignored"
     #: The query starts and the change takes effect.
     ALLOWED = "allowed"

@@ -1,4 +1,4 @@
-"""The comparison as a whole: a checkpoint, and the description of the code that is to go on from it."""
+"""The comparison as a whole: a checkpoint, and the description of the code that is to continue from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_ckpt_provider.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What Spark makes of new code on a checkpoint, as far as can be told without running it.
+    """What Spark makes of new code on a checkpoint, as far as can be determined without running it.
 
     :param checkpoint: URI of the checkpoint.
     :param batch_id: the batch whose log entry was read: the newest logged one.
@@ -40,7 +40,7 @@ class Compatibility:
 
     @property
     def verdict(self) -> Verdict:
-        """``WILL_FAIL`` where Spark refuses; ``UNKNOWN`` where it does not look, or it cannot be told; else ``SAFE``."""
+        """``WILL_FAIL`` where Spark refuses; ``UNKNOWN`` where it does not check, or that is not known; else ``SAFE``."""
         effects = {change.effect for change in self.changes}
         if Effect.FORBIDDEN in effects:
             return Verdict.WILL_FAIL

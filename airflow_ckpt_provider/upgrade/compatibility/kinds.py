@@ -75,7 +75,7 @@ STATE_VALUES_UNCHECKED = ChangeKind(
     "STATE-VALUES-UNCHECKED",
     Effect.IGNORED,
     "Values of an operator that keeps none (deduplication) have other types.",
-    "does not look at them: only keys are kept",
+    "does not check them: only keys are kept",
     "nothing",
 )
 STATE_VALUES_EVOLVED = ChangeKind(
@@ -89,7 +89,7 @@ STATE_NAMES = ChangeKind(
     "STATE-NAMES",
     Effect.UNNOTICED,
     "Columns of the state have other names and the same types.",
-    "compares types by position and not names: it goes on, and takes what the old columns held for the new ones",
+    "compares types by position and not names: it continues, and takes what the old columns held for the new ones",
     "fine if the columns were only renamed. If they are others: " + _NEW_CHECKPOINT,
 )
 STATE_STORES = ChangeKind(
@@ -110,7 +110,7 @@ VARIABLE_REMOVED = ChangeKind(
     "VARIABLE-REMOVED",
     Effect.ALLOWED,
     "A state variable of transformWithState is gone.",
-    "drops its state: going back to the old code later begins it empty",
+    "drops its state: a return to the old code later begins it empty",
     "keep a backup from before",
 )
 VARIABLE_TYPE = ChangeKind(
@@ -166,13 +166,13 @@ SOURCE_PATH = ChangeKind(
     "SOURCE-PATH",
     Effect.FORBIDDEN,
     "A file source reads another directory.",
-    "IllegalArgumentException: Wrong basePath … for the root path, when it looks at the last batch again",
+    "IllegalArgumentException: Wrong basePath … for the root path, when it reads the last batch again",
     "put the directory back, or " + _NEW_CHECKPOINT,
 )
 SOURCE_UNKNOWN = ChangeKind(
     "SOURCE-UNKNOWN",
     Effect.UNKNOWN,
-    "What a source reads cannot be told from the offset log.",
+    "What a source reads cannot be determined from the offset log.",
     "depends on the source",
     "rehearse it",
 )
@@ -223,7 +223,8 @@ WRITTEN_BY_NEWER_SPARK = ChangeKind(
     "WRITTEN-BY-NEWER-SPARK",
     Effect.UNKNOWN,
     "A newer Spark than that of the new code has written the checkpoint; its files are of forms that both know.",
-    "does not know the settings that the newer one has pinned, and goes on without them; Spark promises nothing for a downgrade",
+    "does not know the settings that the newer one has pinned, and continues without them; Spark promises nothing for "
+    "a downgrade",
     "rehearse it",
 )
 SPARK_NEWER = ChangeKind(
@@ -237,14 +238,14 @@ DATABRICKS = ChangeKind(
     "DATABRICKS-RUNTIME",
     Effect.UNKNOWN,
     "The new code runs on a Databricks Runtime, which has features of its own and of later Sparks.",
-    "what a Databricks Runtime writes is not told by the version of Spark it names",
+    "what a Databricks Runtime writes does not follow from the version of Spark it names",
     "rehearse on the very runtime that it will run on",
 )
 OUTPUT_MODE = ChangeKind(
     "OUTPUT-MODE",
     Effect.UNNOTICED,
     "The output mode is another than that of the old code.",
-    "does not look: rows that were given out in one way go on in the other",
+    "does not look: rows that were given out in one way continue in the other",
     _REHEARSE,
 )
 PLAN_CHANGED = ChangeKind(

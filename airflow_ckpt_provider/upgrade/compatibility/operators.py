@@ -21,7 +21,7 @@ _LAYOUT = {
     "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled": "false",
     _ENCODING: "unsaferow",
 }
-#: Operators of which Spark keeps keys only, and looks at keys only.
+#: Operators of which Spark keeps keys only, and checks keys only.
 _KEYS_ONLY = ("dedupe",)
 _INTERNAL = "$"
 

@@ -53,7 +53,7 @@ def _of_one(was: SourceShape, now: SourceShape) -> Iterator[Change]:
 
 
 def _same(was: SourceShape, now: SourceShape) -> bool:
-    """Whether two sources of one kind read the same, as far as can be told."""
+    """Whether two sources of one kind read the same, as far as can be determined."""
     if was.kind != "file":
         return was.reads == now.reads
     # What is known is the directory of the files that were read: one below the other may be a part of the same.

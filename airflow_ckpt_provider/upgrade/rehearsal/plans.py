@@ -16,7 +16,7 @@ def keep_plans(reference: Location, target: Location, *, after: int) -> int:
     :param target: where they are kept: a directory that :func:`~.scratch.plan_as` takes as a reference.
     :param after: batches up to this one are not needed any more.
     :return: the newest batch that the run has committed, -1 for none.
-    :raises RefusedError: a plan is gone already, or the run went back behind ``after``.
+    :raises RefusedError: a plan is gone already, or the run was rewound behind ``after``.
     """
     logs = list_logs(reference)
     newest = -1 if logs.latest_committed is None else logs.latest_committed

@@ -139,7 +139,7 @@ def combine(against: str, parts: Mapping[int, RowDifference], no_rows: str) -> R
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How the new code went on beside production.
+    """How the new code continued beside production.
 
     :param first: the first batch that was to be compared.
     :param last: the last that was; one less than ``first`` where none was.
@@ -165,13 +165,15 @@ class Followed:
 
     @property
     def caught_up(self) -> bool:
-        """Whether it was level with production when it ended."""
+        """Whether it had caught up with production when it ended."""
         return self.ended in ("level", "idle")
 
     def __str__(self) -> str:
         batches = f"batches {self.first} to {self.last}" if self.batches else "no batch"
         differing = f", different in {', '.join(map(str, self.differing))}" if self.differing else ""
-        level = f"production is at batch {self.production}, {self.gap} further" if self.gap else "level with production"
+        level = (
+            f"production is at batch {self.production}, {self.gap} further" if self.gap else "caught up with production"
+        )
         return f"{batches} compared in {self.seconds:.0f} s{differing}; {level} (ended: {self.ended})"
 
     def to_json(self) -> dict[str, Any]:
@@ -201,11 +203,11 @@ class Rehearsal:
     :param spark: version of Spark; empty where it did not come to that, or an application ran on a Spark of its own.
     :param batches: what was run.
     :param failure: why it failed; ``None``: it did not.
-    :param state: ``bytes_before``, ``bytes_after``, and ``rows`` where Spark told.
+    :param state: ``bytes_before``, ``bytes_after``, and ``rows`` where Spark reported them.
     :param baseline: pace of production (``seconds_per_batch``), where a checkpoint was given; ``None`` otherwise.
     :param difference: of the rows; ``None``: nothing to compare with was given.
     :param production: places that must not be written, before and after.
-    :param followed: how it went on beside production; ``None``: it did not.
+    :param followed: how it continued beside production; ``None``: it did not.
     """
 
     name: str
@@ -225,14 +227,14 @@ class Rehearsal:
 
     @property
     def starts(self) -> bool | None:
-        """Whether the code goes on from the checkpoint; ``None``: it started and had nothing to read."""
+        """Whether the code continues from the checkpoint; ``None``: it started and had nothing to read."""
         if self.failure is not None and not self.batches:
             return False
         return True if self.batches else None
 
     @property
     def verdict(self) -> Verdict:
-        """``WILL_FAIL`` where it failed; ``UNKNOWN`` where something has to be looked at; else ``SAFE``."""
+        """``WILL_FAIL`` where it failed; ``UNKNOWN`` where somebody has to check something; else ``SAFE``."""
         if self.failure:
             return Verdict.WILL_FAIL
         return Verdict.UNKNOWN if self.reasons else Verdict.SAFE

@@ -133,7 +133,7 @@ def _put(target: Location, path: str, data: bytes) -> None:
 
 def _drop(target: Location, path: str) -> None:
     directory, slash, name = path.rpartition("/")
-    # Hadoop's own checksum of what was there: it would not fit any more, and where there is one the file cannot be made anew.
+    # Hadoop's own checksum of what was there: it would not fit any more, and where there is one the file cannot be written again.
     target.delete(f"{directory}{slash}.{name}.crc")
     target.delete(path)
 

@@ -20,7 +20,7 @@ class Snapshot:
     """A place at one moment, hidden files included.
 
     :param uri: the place.
-    :param files: what tells each file's content apart, by path: size and ETag, or size, inode and time.
+    :param files: what distinguishes the contents of files, by path: size and ETag, or size, inode and time.
     """
 
     uri: str
@@ -34,7 +34,7 @@ class Snapshot:
 
 
 def take_snapshot(location: Location) -> Snapshot:
-    """Look at a place: one listing, nothing is read."""
+    """Read a place: one listing, nothing is read."""
     return Snapshot(location.uri, {path: _identity(file) for path, file in location.walk().items()})
 
 
@@ -85,7 +85,7 @@ class Comparison:
 
 
 def compare_snapshots(before: Snapshot, after: Snapshot) -> Comparison:
-    """Compare two looks at one place."""
+    """Compare two listings of one place."""
     both = set(before.files) & set(after.files)
     new = set(after.files) - both
     return Comparison(

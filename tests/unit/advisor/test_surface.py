@@ -31,7 +31,7 @@ from airflow_ckpt_provider.checkpoint.findings import FindingKind
         ("name it: --sink TABLE", "name it: sink=TABLE"),
         ("plans it, --apply carries it out", 'plans it, mode="apply" carries it out'),
         ("use --to-batch", 'use to="to_batch"'),
-        ("`airflow-ckpt undo /ck --plan 12` takes it back", "`airflow-ckpt undo /ck --plan 12` takes it back"),
+        ("`airflow-ckpt undo /ck --plan 12` undoes it", "`airflow-ckpt undo /ck --plan 12` undoes it"),
         (
             "run: airflow-ckpt key import R --file E; then --repair",
             "run: airflow-ckpt key import R --file E; then repair=True",

@@ -73,7 +73,7 @@ def problems(fleet: Fleet, name: str = "orders") -> tuple[str, ...]:
 
 
 class Told:
-    """A guard that says what it was told to."""
+    """A guard that says what it was asked to."""
 
     kind = "file"
 

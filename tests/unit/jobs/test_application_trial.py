@@ -14,7 +14,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, TrialBatch
 from tests.one_checkpoint import NEWEST, unpack
 
-#: Stands in for a stream: it commits a batch more, by the checkpoint it is given, and goes on until it is told to stop.
+#: Stands in for a stream: it commits a batch more, by the checkpoint it is given, and continues until it is asked to stop.
 COMMITS = """
 import pathlib, sys, time
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))

@@ -46,7 +46,7 @@ def test_what_cannot_be_read_is_begun_anew(tmp_path: Path, caplog: pytest.LogCap
     file.mkdir()
     lines = ProgressLines(str(file))
     lines.onQueryStarted(started("a"))
-    assert "earlier progress could not be read, going on without" in caplog.text
+    assert "earlier progress could not be read, continuing without" in caplog.text
     assert "progress could not be written" in caplog.text
     file.rmdir()
     lines.onQueryTerminated(ended("a"))
@@ -63,6 +63,6 @@ def test_a_process_that_ends_waits_for_the_end_of_its_query(tmp_path: Path, monk
     assert time.monotonic() - began < 4
     assert "no such customer" in (tmp_path / "orders.jsonl").read_text()
     lines.onQueryStarted(started("b"))
-    monkeypatch.setattr(module, "_END_WITHIN", 0.05)  # a query that goes on, or whose end is never told
+    monkeypatch.setattr(module, "_END_WITHIN", 0.05)  # a query that continues, or whose end is never told
     lines._see_ends()
     lines.onQueryTerminated(ended("b"))

@@ -139,7 +139,7 @@ def test_a_stream_that_has_stopped(follow: Follow):
 def test_time_is_over(follow: Follow, monkeypatch: pytest.MonkeyPatch):
     ran: list[int] = []
     with monkeypatch.context() as patch:
-        # Time stands still until all there is has been run.
+        # Time is suspended until all there is has been run.
         patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 4.0 if len(ran) == 3 else 0.0))
         found, followed = follow(lambda batch, trial: ran.append(batch), batches=9, timeout=3)
     assert (followed.ended, followed.gap, followed.caught_up) == ("timeout", 0, False)
@@ -163,7 +163,7 @@ def test_differences(follow: Follow):
     found, followed = follow(parts=parts)
     assert (followed.ended, followed.differing, followed.caught_up) == ("level", (4,), True)
     assert (found.only_old, found.only_new, found.batches, found.examples) == (2, 1, (3, 4, 5), ("- batch 4: {}",))
-    assert "different in 4; level" in str(followed)
+    assert "different in 4; caught up" in str(followed)
     found, followed = follow(parts=parts, stop_at_difference=True)
     assert (followed.ended, followed.last, followed.gap) == ("difference", 4, 1)
     assert rehearsal(difference=found, followed=followed).verdict is Verdict.UNKNOWN

@@ -265,7 +265,7 @@ class TestTheFence:
     ) -> None:
         upgrade = released(orders, kept)
         taken_back(orders, kept, table)
-        with pytest.raises(RefusedError, match="was taken back"):
+        with pytest.raises(RefusedError, match="was rolled back"):
             release(
                 Checkpoint.at(orders),
                 kept,
@@ -360,7 +360,7 @@ class TestTheWayBack:
         released(orders, kept)
         new_code_runs(orders, table)
         taken_back(orders, kept, table)
-        plant(orders, stream(DRAINED + 1))  # the old code goes on
+        plant(orders, stream(DRAINED + 1))  # the old code continues
         after = contents(orders)
         assert way_back(orders, kept, table).restored
         assert contents(orders) == after
@@ -368,7 +368,7 @@ class TestTheWayBack:
     def test_the_seal_of_the_way_forward_was_never_lifted(
         self, orders: Location, kept: Repository, table: Location
     ) -> None:
-        """Killed between the note and the lifting; and once more after the way back, before that could be noted."""
+        """Killed between the note and the lifting; and again after the way back, before that could be noted."""
         released(orders, kept, lift=False)
         append(table.uri, DRAINED + 1)
         noted, _ = watched(kept.location, _dies_noting_the_way_back)
