@@ -120,11 +120,11 @@ def carry_out(
         out.flush()
         return Exit.FINDINGS if answer.findings else Exit.FINE
     except BrokenPipeError:
-        # Whoever read our output, `head` for example, has had enough. Python would complain once more at its end.
+        # Whoever read our output, `head` for example, has had enough. Python would complain again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return Exit.FINE
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command again goes on from here", file=sys.stderr)
+        print("\ninterrupted; the same command again continues from here", file=sys.stderr)
         return Exit.INTERRUPTED
     except Exception as e:
         return _complain(e, args, out)

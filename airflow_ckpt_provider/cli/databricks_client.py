@@ -94,7 +94,7 @@ class DatabricksClient:
         return given
 
     def get_table(self, name: str) -> dict[str, Any] | None:
-        """Return a table of Unity Catalog; ``None`` where it is not there or may not be seen."""
+        """Return a table of Unity Catalog; ``None`` if it does not exist or may not be seen."""
         try:
             return self.find_table(name)
         except (NoSuchPipelineError, WorkspaceForbiddenError, RefusedError):
@@ -103,7 +103,7 @@ class DatabricksClient:
     def find_table(self, name: str) -> dict[str, Any]:
         """Return a table of Unity Catalog.
 
-        :raises CkptError: it is not there, or may not be seen.
+        :raises CkptError: it does not exist, or may not be seen.
         """
         return self._read(f"{_TABLES}/{quote(name, safe='')}", {}, f"table {name}")
 

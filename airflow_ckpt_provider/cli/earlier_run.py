@@ -1,4 +1,4 @@
-"""An earlier run of a ``pipelines`` command that was cut off: what it was approved with, and whether it may go on."""
+"""An earlier run of a ``pipelines`` command that was cut off: what it was approved with, and whether it may continue."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EarlierRun:
         accept: Verdict | None,
         fingerprint: str | None,
     ) -> None:
-        """See that the run may go on, by what was approved then and by the plan of now.
+        """See that the run may continue, by what was approved then and by the plan of now.
 
         :param steps: all steps of the command.
         :param accept: the verdict that is accepted now.
@@ -70,7 +70,7 @@ class EarlierRun:
         if fingerprint not in (None, approval.get("fingerprint")):
             raise RefusedError(
                 f"{about} has begun, and the plan that was shown is another one ({fingerprint})",
-                hint=f"give the fingerprint of the one that has begun to go on with it; when it is over, {FORGET}",
+                hint=f"give the fingerprint of the one that was begun to resume it; when it is over, {FORGET}",
             )
         if not all(self.updates.get(step) for step in steps):
             # An approval of then is none for what is sent now.

@@ -1,4 +1,4 @@
-"""Offsets of sources as people read them. ``--json`` has them to the letter."""
+"""Offsets of sources as people read them. ``--json`` has them byte for byte."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ STOPPED = (
     Option(("--query-is-stopped",), "you say that the query is stopped; the audit record names you", FLAG),
     Option(
         ("--progress-log",),
-        "the driver's progress lines, a probe: a change goes on only where they tell the end of the query",
+        "the driver's progress lines, a probe: a change proceeds only if they show the end of the query",
         {"type": filled, "metavar": "URI"},
     ),
     Option(
@@ -284,7 +284,7 @@ STOPPED = (
 )
 CONTINUE_NUMBERS = Option(
     ("--continue-numbers",),
-    "the new checkpoint goes on with the old batch numbers, which file sinks want; for queries without state",
+    "the new checkpoint continues with the old batch numbers, which file sinks want; for queries without state",
     FLAG,
 )
 REASON = Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"})
@@ -296,7 +296,7 @@ BACKUP_ID = Option(("--backup-id",), "id of the backup (default: latest)", {"typ
 OLD_BACKUP = deprecated("--backup", "--backup-id", sets="backup_id")
 RESTORABLE_BATCH = Option(
     ("--batch",),
-    "batch to go back to, one of the backup's restorable ones (default: its newest)",
+    "batch to rewind to, one of the backup's restorable ones (default: its newest)",
     {"type": number_from(0), "metavar": "N"},
 )
 PARTITIONS = Option(
@@ -343,7 +343,7 @@ MIRROR = (
     ),
     Option(
         ("--timestamp-margin",),
-        "how much earlier than the last record read a partition starts where no sync tells (default: %(default)s)",
+        "how much earlier than the last record read a partition starts where no sync shows (default: %(default)s)",
         {"type": length_of_time, "default": "10min", "metavar": "TIME"},
     ),
 )

@@ -73,7 +73,7 @@ class FileMemos:
         return dict(self._read().get(_APPROVED) or {})
 
     def load(self) -> dict[str, Any]:
-        """The notes of all steps; nothing where there is no file.
+        """The notes of all steps; nothing if there is no file.
 
         :raises StorageError: the file cannot be read.
         """
@@ -87,7 +87,7 @@ class FileMemos:
         except (OSError, ValueError) as e:
             raise StorageError(
                 f"{self.path} cannot be read: {e}",
-                hint="it tells which update an earlier run has started; look at the pipeline's updates before removing it",
+                hint="it shows which update an earlier run has started; check the pipeline's updates before you remove it",
             ) from e
         return dict(found)
 

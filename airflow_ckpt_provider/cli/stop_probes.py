@@ -45,7 +45,7 @@ class CommandProbe:
                 f"the command {self.command!r} cannot be read: {e}", hint="close the quotation mark"
             ) from e
         if not words:
-            raise RefusedError("the command that tells whether the query has ended is empty", hint="give a command")
+            raise RefusedError("the command that shows whether the query has ended is empty", hint="give a command")
 
     def ended(self) -> str | None:
         """Run it.

@@ -143,7 +143,7 @@ def progress_bar(doing: str) -> Iterator[OnProgress | None]:
 
 @contextmanager
 def counting_bar(doing: str, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on standard error while things are looked at; nothing where that is no terminal.
+    """Show a bar on standard error while something is read; nothing where that is no terminal.
 
     :param what: the things, in the plural.
     """

@@ -17,12 +17,12 @@ from airflow_ckpt_provider.cli.verb import Verb
 _LOOKING = (
     Option(
         ("--depth",),
-        "how many levels below each ROOT are looked at (default: %(default)s)",
+        "how many levels below each ROOT are listed (default: %(default)s)",
         {"type": number_from(0), "default": 8, "metavar": "N"},
     ),
     Option(
         ("--workers",),
-        "directories and streams looked at at the same time (default: %(default)s)",
+        "directories and streams read at the same time (default: %(default)s)",
         {"type": number_from(1), "default": 16, "metavar": "N"},
     ),
 )
@@ -107,7 +107,7 @@ VERBS = (
             REPOSITORY,
             Option(
                 ("--html",),
-                "directory for the pages; it is made where it is not there. With `--streams FILE` they show whether `rpo` and "
+                "directory for the pages; it is made if it does not exist. With `--streams FILE` they show whether `rpo` and "
                 "`rto` are met",
                 {"type": filled, "metavar": "DIR", "required": True},
             ),

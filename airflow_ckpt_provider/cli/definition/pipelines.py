@@ -111,7 +111,7 @@ VERBS = (
             ),
             Option(
                 ("--poll",),
-                "time between two looks (default: %(default)s)",
+                "time between two polls (default: %(default)s)",
                 {"type": length_of_time, "default": 10.0, "metavar": "SECONDS"},
             ),
             Option(

@@ -1,4 +1,4 @@
-"""Verbs that look at a checkpoint, and change nothing but with ``doctor --repair --apply``."""
+"""Verbs that read a checkpoint, and change nothing but with ``doctor --repair --apply``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERBS = (
             CHECKPOINT,
             Option(
                 ("--kafka-config",),
-                "a client's configuration for the Kafka brokers, to be told how far behind them the next start is",
+                "a client's configuration for the Kafka brokers, to show how far behind them the next start is",
                 {"type": filled, "metavar": "FILE"},
             ),
         ),
@@ -92,7 +92,7 @@ VERBS = (
     ),
     Verb(
         "compatible",
-        "Can new code go on from a checkpoint: what Spark allows, ignores, refuses and does not notice",
+        "Can new code continue from a checkpoint: what Spark allows, ignores, refuses and does not notice",
         (
             CHECKPOINT,
             Option(
@@ -122,7 +122,7 @@ VERBS = (
             KAFKA_CONFIG,
             Option(
                 ("--max-downtime",),
-                "how long the stream will stand still from now on, such as 24h",
+                "how long the stream will be down from now on, such as 24h",
                 {"type": length_of_time, "metavar": "TIME"},
             ),
             Option(

@@ -43,7 +43,7 @@ WHERE_TO = (
         {"type": filled, "metavar": "DURATION"},
     ),
     Option(("--shift-by",), "by so many batches, such as --shift-by=-3", {"type": int, "metavar": "N"}),
-    Option(("--to-earliest",), "to the oldest batch that can be gone back to", FLAG),
+    Option(("--to-earliest",), "to the oldest batch that can be rewound to", FLAG),
     Option(("--to-latest",), "to the newest committed batch: drops what was logged and not committed", FLAG),
     Option(("--to-current",), "nowhere: checks checkpoint and sink as they are", FLAG),
     Option(
@@ -81,18 +81,18 @@ def _old_flag(flag: str, words: tuple[str, ...]) -> Option:
 VERBS = (
     Verb(
         "rewind",
-        "Go back to a batch or a time, with state and sink: shows the plan, and carries it out with --apply",
+        "Rewind to a batch or a time, with state and sink: shows the plan, and carries it out with --apply",
         (
             CHECKPOINT,
             *WHERE_TO,
-            Option(("--list",), "show every batch that can be gone back to", FLAG),
+            Option(("--list",), "show every batch that can be rewound to", FLAG),
             *SINK,
             *BY_SPARK,
             Option(
                 ("--sink-policy",),
-                "what is done about rows that the sink has beyond that batch: rollback (the sink goes back too), forward (the "
-                "checkpoint goes to where the sink is), keep (nothing; --accept has to name what happens then); of several sinks "
-                "one for all, or one for each in their order",
+                "what is done about rows that the sink has beyond that batch: rollback (the sink is rolled back too), forward "
+                "(the checkpoint goes to where the sink is), keep (nothing; --accept has to name what happens then); of several "
+                "sinks one for all, or one for each in their order",
                 {"choices": ["rollback", "forward", "keep"], "action": "append", "default": []},
             ),
             Option(
@@ -108,17 +108,17 @@ VERBS = (
             ),
             Option(
                 ("--exact-replay",),
-                "run the next batch again over exactly the same data, or with --no-exact-replay plan it anew",
+                "run the next batch again over exactly the same data, or with --no-exact-replay plan it again",
                 {"action": argparse.BooleanOptionalAction, "default": True},
             ),
             Option(
                 ("--downstream",),
-                "checkpoint of a stream that reads the sink, or a folder of such, to be told what happens to it; repeatable",
+                "checkpoint of a stream that reads the sink, or a folder of such, to show what happens to it; repeatable",
                 {"type": filled, "action": "append", "default": [], "metavar": "PLACE"},
             ),
             Option(
                 ("--kafka-config",),
-                "a client's configuration for the Kafka brokers, to be told whether they still have the data",
+                "a client's configuration for the Kafka brokers, to check whether they still have the data",
                 {"type": filled, "metavar": "FILE"},
             ),
             STOP_RUNNING,
@@ -162,7 +162,7 @@ VERBS = (
     ),
     Verb(
         "chain",
-        "Rewind several streams together, such as bronze, silver and gold, or take that back: one plan, one approval, one undo",
+        "Rewind several streams together, such as bronze, silver and gold, or undo that: one plan, one approval, one undo",
         (
             Option(("ACTION",), "what to do: rewind or undo", {"choices": ("rewind", "undo")}),
             Option(
@@ -186,8 +186,8 @@ VERBS = (
             ),
             Option(
                 ("--exact-replay",),
-                "run the next batch again over exactly the same data, where nothing that a stream reads goes back, or with "
-                "--no-exact-replay plan it anew",
+                "run the next batch again over exactly the same data, where nothing that a stream reads is rolled back, or with "
+                "--no-exact-replay plan it again",
                 {"action": argparse.BooleanOptionalAction, "default": True},
             ),
             Option(
@@ -198,7 +198,7 @@ VERBS = (
             ),
             Option(
                 ("--kafka-config",),
-                "a client's configuration for the Kafka brokers, to be told whether they still have the data",
+                "a client's configuration for the Kafka brokers, to check whether they still have the data",
                 {"type": filled, "metavar": "FILE"},
             ),
             Option(
@@ -242,7 +242,7 @@ VERBS = (
             NAME,
             Option(
                 ("--checkpoint",),
-                "the checkpoint, to be told where it stands",
+                "the checkpoint, to show its progress",
                 {"type": filled, "metavar": "CHECKPOINT"},
             ),
             Option(("--end",), "leave the stream to the next upgrade; changes nothing else", FLAG),
@@ -283,7 +283,7 @@ VERBS = (
             PARTITIONS,
             Option(
                 ("--kafka-config",),
-                "a client's configuration for the Kafka brokers, to be told whether they still have the kept position",
+                "a client's configuration for the Kafka brokers, to check whether they still have the kept position",
                 {"type": filled, "metavar": "FILE"},
             ),
             Option(
@@ -366,7 +366,7 @@ VERBS = (
     ),
     Verb(
         "unseal",
-        "Lift a seal: the stream can be started and goes on where it was",
+        "Lift a seal: the stream can be started and continues where it was",
         (
             CHECKPOINT,
             Option(

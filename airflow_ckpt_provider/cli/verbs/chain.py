@@ -1,4 +1,4 @@
-"""``chain``: several streams that read each other's tables, or that one application runs, rewound and taken back together."""
+"""``chain``: several streams that read each other's tables, or that one application runs, rewound and undone together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_ckpt_provider.sinks.sink import Sink
 
 
 def chain(call: Call) -> Answer:
-    """Rewind the streams, or take that back."""
+    """Rewind the streams, or undo that."""
     args = call.args
     if not args.stream:
         raise UsageError("no stream is named", hint="name each: --stream NAME=CHECKPOINT,sink=SINK")
@@ -86,7 +86,7 @@ def _rewind(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
     if call.screen and not outcome.already_done:
         call.screen.print(terminal.title(f"Chain {made.plan_id}: the streams stand at one boundary"))
         rows = [(part.name, f"stands at batch {rewind.batch_id}; start it") for part, rewind in made.rewinds]
-        rows.append(("take it back", f"{made.undo_command}, until one of them has run"))
+        rows.append(("undo it", f"{made.undo_command}, until one of them has run"))
         call.screen.print(terminal.facts(rows))
     return Answer(outcome.to_json())
 
@@ -102,7 +102,7 @@ def _undo(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
         reason=args.reason,
     )
     if call.screen:
-        what = "had been taken back before" if outcome.already_done else "is taken back"
+        what = "had been undone before" if outcome.already_done else "is undone"
         call.screen.print(terminal.title(f"Chain {outcome.plan_id} {what}"))
         call.screen.print(terminal.facts([(each["name"], _put_back(each)) for each in outcome.streams]))
     return Answer(outcome.to_json())

@@ -1,4 +1,4 @@
-"""``compatible``: whether new code can go on from a checkpoint."""
+"""``compatible``: whether new code can continue from a checkpoint."""
 
 from __future__ import annotations
 

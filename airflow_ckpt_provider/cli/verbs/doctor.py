@@ -127,6 +127,6 @@ def _show_outcome(outcome: RepairOutcome, screen: Console) -> None:
         ("deleted", terminal.count(outcome.deleted, "file")),
         ("fetched", terminal.count(outcome.fetched, "file")),
         ("kept before", outcome.kept or "nothing had to go"),
-        ("next", f"start the query: it goes on after batch {outcome.batch_id}"),
+        ("next", f"start the query: it continues after batch {outcome.batch_id}"),
     ]
     screen.print(terminal.facts(rows))

@@ -47,7 +47,7 @@ def expire(call: Call) -> Answer:
     document["outcome"] = outcome.to_json()
     document["prune_outcome"] = None
     if pruning:
-        # Once more: a backup that was held meanwhile keeps its objects.
+        # Again: a backup that was held meanwhile keeps its objects.
         pruning = plan_prune(repository, name=args.name, max_unused=limit)
         document["prune_outcome"] = _pruned(call, repository, pruning)
     return Answer(document, findings=findings)

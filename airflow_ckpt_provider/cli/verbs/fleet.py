@@ -27,7 +27,7 @@ from airflow_ckpt_provider.storage.local_store import LocalStore
 
 
 def fleet(call: Call) -> Answer:
-    """Look at all streams; a limit that is broken, or cannot be judged, is a finding."""
+    """Compare all streams with limits; a limit that is broken, or cannot be judged, is a finding."""
     args = call.args
     if not (args.root or args.checkpoints):
         raise UsageError("no streams were given", hint="give ROOT, or --checkpoints FILE")
@@ -90,7 +90,7 @@ def read_list(file: str) -> list[tuple[str, str | None]]:
 
 
 def _settings(call: Call) -> tuple[GuardSettings, dict[str, dict[str, dict[str, Any]]]]:
-    """What guards are told of all streams, and of single ones."""
+    """Settings of guards of all streams, and of single ones."""
     given = [(key.rpartition(":"), value) for key, value in call.args.option]
     common = options_of_guards((key, value) for (stream, _, key), value in given if not stream)
     if call.args.kafka_config:

@@ -62,7 +62,7 @@ def _restore(call: Call, flow: Flow, sink: Sink) -> Answer:
     if call.screen:
         path = flow.path.replace("/", ".")
         call.screen.print(
-            terminal.title(f"The next run of {path} goes on after batch {outcome.batch_id} in {plan.path}")
+            terminal.title(f"The next run of {path} continues after batch {outcome.batch_id} in {plan.path}")
         )
     return Answer({**outcome.to_json(), "flow": flow.path.replace("/", "."), "version": plan.version})
 

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 
 def inspect(call: Call) -> Answer:
-    """Look at a checkpoint."""
+    """Inspect a checkpoint."""
     location = call.places(call.args.checkpoint, role="checkpoint")
     found = Checkpoint.at(location).inspect()
     behind = _behind(location, call.args.kafka_config) if call.args.kafka_config else {}

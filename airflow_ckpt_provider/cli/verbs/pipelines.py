@@ -67,7 +67,7 @@ _TAKES = {
 
 
 def pipelines(call: Call) -> Answer:
-    """List pipelines, or look at or change one."""
+    """List pipelines, or inspect or change one."""
     args = call.args
     for option, actions in _TAKES.items():
         if getattr(args, option) and args.action not in actions:
@@ -338,7 +338,7 @@ def _carried_out(
         if earlier:
             earlier.may_go_on(plan, steps, accept=accept, fingerprint=args.fingerprint)
             if call.screen:
-                call.screen.print("An earlier run of this command has begun; it goes on.")
+                call.screen.print("An earlier run of this command has begun; it continues.")
         else:
             plan.check(accept=accept, fingerprint=args.fingerprint)
             memos.approve(plan.fingerprint)
@@ -384,7 +384,7 @@ def _ended(
     if call.screen:
         call.screen.print(terminal.title(f"An earlier run of this command was cut off: {ended}"))
         notes = [f"{step} was not started" for step in found["not_started"]]
-        call.screen.print(terminal.findings([*notes, "Nothing was started now: look at a new plan to do it again"]))
+        call.screen.print(terminal.findings([*notes, "Nothing was started now: make a new plan to do it again"]))
     # It is not what was asked for now, so it is a finding and no success.
     return Answer(found, findings=True)
 

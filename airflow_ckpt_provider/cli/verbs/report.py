@@ -10,7 +10,7 @@ from airflow_ckpt_provider.errors import StorageError
 
 
 def report(call: Call) -> Answer:
-    """Write the pages; the checkpoints are not looked at."""
+    """Write the pages; the checkpoints are not read."""
     # Not above: templates are slow to load, and no other verb needs them.
     from airflow_ckpt_provider.page.shown import declared_in
     from airflow_ckpt_provider.page.site import write_site

@@ -83,7 +83,7 @@ def _show(call: Call, plan: ResetPlan, outcome: ResetOutcome) -> None:
                 ("went", terminal.count(outcome.deleted, "file")),
                 ("written", terminal.count(outcome.written, "file")),
                 ("kept", str(outcome.kept)),
-                ("take back", plan.take_back),
+                ("undo", plan.take_back),
             ]
         )
     )

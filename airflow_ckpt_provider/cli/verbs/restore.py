@@ -64,5 +64,5 @@ def _show(outcome: RestoreOutcome, screen: Console) -> None:
     rows = [("wrote", wrote)]
     if outcome.kept:
         rows.append(("kept before", outcome.kept))
-    rows.append(("next", f"start the query: it goes on with batch {outcome.batch_id + 1}"))
+    rows.append(("next", f"start the query: it continues with batch {outcome.batch_id + 1}"))
     screen.print(terminal.facts(rows))

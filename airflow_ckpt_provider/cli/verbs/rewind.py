@@ -1,4 +1,4 @@
-"""``rewind``: going back with state and sink."""
+"""``rewind``: rewinding with state and sink."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from airflow_ckpt_provider.units import format_time
 
 
 def rewind(call: Call) -> Answer:
-    """Go back to a batch or a time, or say what that would do."""
+    """Rewind to a batch or a time, or say what that would do."""
     args = call.args
     checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
     place = repository_place(call, checkpoint.location)
@@ -112,7 +112,7 @@ def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:
     targets = reachable(checkpoint, repository, name=call.args.name)
     versions = _table_versions(call, checkpoint, repository)
     if call.screen:
-        call.screen.print(terminal.title(f"Batches that {checkpoint.location} can go back to"))
+        call.screen.print(terminal.title(f"Batches that {checkpoint.location} can be rewound to"))
         call.screen.print(_table(targets, versions))
     listed = [{**target.to_json(), **_versions_json(versions, target.batch_id)} for target in targets]
     return Answer({"checkpoint": checkpoint.location.uri, "targets": listed})
@@ -157,7 +157,7 @@ def _table(targets: list[RewindTarget], versions: dict[str, dict[int, int]]) -> 
         table.add_column(column)
     for target in targets:
         ended = format_time(target.ended) if target.ended else "not known"
-        again = "exact" if target.replays else "anew"
+        again = "exact" if target.replays else "again"
         offsets = "\n".join(in_words(source) for source in target.sources)
         watermark = format_time(datetime.fromtimestamp(target.watermark_ms / 1000, UTC)) if target.watermark_ms else ""
         version = [str(of_table.get(target.batch_id, "")) for of_table in versions.values()]
@@ -178,8 +178,8 @@ def _show(call: Call, outcome: RewindOutcome) -> None:
     rows += [("sink", f"{sink['uri']}: {_back(sink['table_version'])}") for sink in outcome.sinks]
     rows += [
         ("kept", str(outcome.kept)),
-        ("next", f"start the query: it goes on with batch {outcome.batch_id + 1}"),
-        ("take it back", f"airflow-ckpt undo {outcome.checkpoint} --plan {outcome.plan_id}, until the query has run"),
+        ("next", f"start the query: it continues with batch {outcome.batch_id + 1}"),
+        ("undo it", f"airflow-ckpt undo {outcome.checkpoint} --plan {outcome.plan_id}, until the query has run"),
     ]
     call.screen.print(terminal.facts(rows))
 

@@ -1,4 +1,4 @@
-"""``seal`` and ``unseal``: keep every Spark from starting a stream, and let it go on."""
+"""``seal`` and ``unseal``: keep every Spark from starting a stream, and let it continue."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def undo(call: Call) -> Answer:
         **how_to_apply(call, checkpoint),
     )
     if call.screen:
-        what = "had been taken back before" if outcome.already_done else "is taken back"
+        what = "had been undone before" if outcome.already_done else "is undone"
         call.screen.print(terminal.title(f"{outcome.kind.capitalize()} {outcome.plan_id} {what}"))
         rows = [("put back", terminal.count(outcome.put_back, "file"))]
         if outcome.table_version is not None:

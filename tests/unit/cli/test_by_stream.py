@@ -201,5 +201,5 @@ def test_pages_show_what_is_declared_where_the_file_is_given(
     assert answer.code == 0, answer.err
     assert str(here / "site" / "index.html") in answer.document["files"]
     shown = (here / "site" / "stream-orders.html").read_text()
-    met = "met" if reported else "UNKNOWN"  # what no report tells nobody knows
+    met = "met" if reported else "UNKNOWN"  # what no report informs nobody knows
     assert (f"<dt>RPO 2 d</dt><dd>{met}</dd>" in shown) is (named[0] != "backups")

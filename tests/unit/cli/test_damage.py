@@ -15,7 +15,7 @@ from tests.unit.cli.test_json import documented, named_in, one_document
 
 
 def rot(repository: Path, path: str = "offsets/5") -> Path:
-    """Let the object of a file rot, of the newest backup, so that neither size nor time tells."""
+    """Let the object of a file rot, of the newest backup, so that neither size nor time shows."""
     manifest = Repository.open(open_location(str(repository))).manifest(whole=False)
     found = repository / next(entry.object for entry in manifest.files if entry.path == path)
     stat, content = found.stat(), found.read_bytes()

@@ -79,7 +79,7 @@ def test_repaired_from_a_backup(checkpoint: Path, tmp_path: Path) -> None:
     lose_a_changelog(checkpoint)
     finished = run("doctor", checkpoint, "--repair", "--repository", repository, "--apply", *NOW)
     assert finished.code == 0, finished.err
-    assert f"start the query: it goes on after batch {NEWEST}" in " ".join(finished.out.split())
+    assert f"start the query: it continues after batch {NEWEST}" in " ".join(finished.out.split())
     assert run("doctor", checkpoint).code == 0
     assert run("inspect", checkpoint).code == 0
 

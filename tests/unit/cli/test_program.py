@@ -79,7 +79,7 @@ def test_ctrl_c(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("airflow_ckpt_provider.cli.verbs.inspect.inspect", interrupted)
     finished = run("inspect", checkpoint)
-    assert (finished.code, finished.err) == (130, "\ninterrupted; the same command again goes on from here\n")
+    assert (finished.code, finished.err) == (130, "\ninterrupted; the same command again continues from here\n")
 
 
 def test_a_reader_that_has_had_enough_is_no_error(repository: Path):

@@ -34,7 +34,7 @@ def test_plan_apply_undo(checkpoint: Path) -> None:
     assert files(checkpoint) == {"sources/0/0"}
     undone = run("undo", checkpoint, "--plan", done.document["plan_id"], *STOPPED)
     assert undone.code == 0
-    assert f"Reset {done.document['plan_id']} is taken back" in undone.out
+    assert f"Reset {done.document['plan_id']} is undone" in undone.out
     assert files(checkpoint) == before
 
 

@@ -62,7 +62,7 @@ def test_plan_apply_undo(checkpoint: Path, table: Path) -> None:
     assert undone.keys() == documented("undo").keys()
     assert undone["plan_id"] == outcome["plan_id"]
     assert sorted(p.name for p in (checkpoint / "commits").iterdir() if p.name.isdigit()) == before
-    assert "had been taken back before" in run("undo", checkpoint, "--sink", table).out
+    assert "had been undone before" in run("undo", checkpoint, "--sink", table).out
 
 
 def test_everything_from_a_backup(checkpoint: Path, repository: Path) -> None:
@@ -95,4 +95,4 @@ def test_where_to_is_said_exactly_once(checkpoint: Path, options: tuple[str, ...
 def test_a_target_out_of_range(checkpoint: Path) -> None:
     finished = run("rewind", checkpoint, "--to-batch", 99)
     assert finished.code == 1
-    assert "batch 99 cannot be gone back to; reachable: " in finished.err
+    assert "batch 99 cannot be rewound to; reachable: " in finished.err

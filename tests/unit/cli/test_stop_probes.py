@@ -1,4 +1,4 @@
-"""A command tells by its exit code whether the query has ended."""
+"""A command shows by its exit code whether the query has ended."""
 
 from __future__ import annotations
 

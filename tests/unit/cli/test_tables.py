@@ -173,7 +173,7 @@ def test_restore(repository: Path, tmp_path: Path):
     assert planned.code == 0
     shown = lines(planned.out)
     assert re.fullmatch(r"Restore, plan [0-9a-f]{8}", shown[0])
-    assert f"  batch       {NEWEST}; the query goes on with {NEWEST + 1}" in shown
+    assert f"  batch       {NEWEST}; the query continues with {NEWEST + 1}" in shown
     assert f"  target      {target} (empty)" in shown
     assert " 1 read and check every object of the backup" in shown
     assert shown[-1] == "Nothing was changed: this is a plan. --apply carries it out."
@@ -182,7 +182,7 @@ def test_restore(repository: Path, tmp_path: Path):
     applied = lines(run("restore", repository, "latest", target, "--apply").out)
     assert applied[-3] == f"Restored {target} to batch {NEWEST}"
     assert re.fullmatch(r"  wrote  \d+ files, [\d.]+ KiB in \d+\.\d s", applied[-2])
-    assert applied[-1] == f"  next   start the query: it goes on with batch {NEWEST + 1}"
+    assert applied[-1] == f"  next   start the query: it continues with batch {NEWEST + 1}"
 
     again = run("restore", repository, "latest", target, "--apply")
     assert again.code == 0
@@ -213,7 +213,7 @@ def test_unseal_for_a_start(checkpoint: Path, repository: Path):
     run("seal", checkpoint, "--reason", "reset, new query id")
     refused = run("unseal", checkpoint, "--for-start", "--repository", repository)
     assert refused.code == 1
-    assert "it cannot be told whether that plan has begun to change files" in refused.err
+    assert "it is not known whether that plan has begun to change files" in refused.err
     run("unseal", checkpoint, "--force")
     run("seal", checkpoint, "--reason", "stopping the query for a rewind")
     assert run("unseal", checkpoint, "--for-start").code == 1
