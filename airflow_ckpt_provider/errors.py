@@ -56,7 +56,7 @@ class UnreadableLogError(CkptError):
 
 
 class MissingFileError(CkptError):
-    """A file that Spark needs is not there.
+    """A file that Spark needs is missing.
 
     :param path: path of the missing file (or a pattern where several would do), relative to the checkpoint.
     """

@@ -139,7 +139,7 @@ def _open_hdfs(uri: str, conn_id: str | None) -> Location:
 
 
 def _connection(uri: str, conn_id: str) -> Connection:
-    """Find a connection; without one some of Airflow's filesystems quietly go on as nobody."""
+    """Find a connection; without one some of Airflow's filesystems quietly continue as nobody."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:

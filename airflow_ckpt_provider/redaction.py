@@ -6,7 +6,8 @@ a secret (``sig``, ``X-Amz-Signature``, ``AWSAccessKeyId``, ``account_key``, ``-
 ``Authorization:``, and what well-known programs take as a password (``curl -u name:password``). A path is never changed: a
 directory may be called ``token=abc``.
 
-Where it cannot be told how far a password reaches (one with a ``/`` in it that was not encoded), more is hidden rather than less.
+Where it cannot be determined how far a password reaches (one with a ``/`` in it that was not encoded), more is hidden
+rather than less.
 """
 
 from __future__ import annotations

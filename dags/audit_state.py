@@ -1,9 +1,9 @@
-"""Look at the state of a stream every day, while it runs, and speak up when it has grown by more than so many percent.
+"""Audit the state of a stream every day, while it runs, and speak up when it has grown by more than so many percent.
 
 The task `audit` runs `airflow_ckpt_provider/jobs/audit_state.py` by `spark-submit` and keeps its report; the task `judge`
 compares it with the one before. What grew too much fails the task, or gives an asset event that starts other DAGs.
 
-What to look at comes from the form, and where a field of it is left empty from Airflow Variables: `ckpt_checkpoint`, as Spark
+What to read comes from the form, and where a field of it is left empty from Airflow Variables: `ckpt_checkpoint`, as Spark
 names it (`s3a://…`), and `ckpt_audits`, a directory for the reports of this stream; `ckpt_audits_conn_id` to reach it.
 The connection `spark_default` says where Spark runs.
 """

@@ -1,7 +1,7 @@
 """Watch whether Kafka will still have what a stream has to read, and raise the alarm in time.
 
-Every 30 minutes ``guard`` looks at each offset of the resume point. It fails when records are lost already, and when the stream
-could not stand still for ``max_downtime`` (and an hour in hand) without losing some. Then ``watch`` waits, without holding a
+Every 30 minutes ``guard`` checks each offset of the resume point. It fails when records are lost already, and when the stream
+could not be down for ``max_downtime`` (and an hour in hand) without losing some. Then ``watch`` waits, without holding a
 worker, until less than ``threshold`` is left; only then is there an ``alarm``.
 
 What is watched comes from the form, and where a field of it is left empty from Airflow Variables, which are read when a

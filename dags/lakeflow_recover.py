@@ -6,10 +6,10 @@ and is counted too. No answer is a no. Until the approval nothing of production 
 nothing but reads.
 
 The three ways are the reset of the failed flow's checkpoint (its table keeps its rows), the full refresh, and the full
-refresh with a copy of the table before it and a backfill from the copy. `docs/howto/lakeflow-choose.md` tells them apart.
+refresh with a copy of the table before it and a backfill from the copy. `docs/howto/lakeflow-choose.md` distinguishes them.
 
 The fixed code has to be deployed to both pipelines before. Positions are found from the event log, histories, files and Kafka,
-on the test pipeline too, and once more after the approval: the reset is refused if the flow has read on since. `about` names the
+on the test pipeline too, and again after the approval: the reset is refused if the flow has read on since. `about` names the
 keys that the code reads them from (`carried_by`): they are merged into the pipeline's configuration for the update and put back
 afterwards; for a flow with `"language": "sql"` they are parameters of the update, unless `carried_in` says `configuration`.
 Parameters do not reach Python code. With `starting_positions` the form gives the positions, and nothing is found.
@@ -90,7 +90,7 @@ def advise(found: dict[str, Any] | None, params: dict[str, Any] | None = None) -
 def by_way(reset: str, refresh: str, find: str | None = None) -> Any:
     """A branch: the reset, after its positions are found, or the refresh of one kind or the other."""
 
-    # All that is before it has to have succeeded: `advise` alone, which has in every run, is no leave to go on.
+    # All that is before it has to have succeeded: `advise` alone, which has in every run, is no leave to continue.
     @task.branch(task_id=f"which_{reset}")
     def which(way: str, given: dict[str, Any]) -> str:
         if way != Way.RESET.value:
@@ -245,7 +245,7 @@ with DAG(
     # [END howto_lakeflow_refresh]
     next_step = what_next()
 
-    # On the test pipeline first. A retry of any of these finds the update that it has started, and goes on.
+    # On the test pipeline first. A retry of any of these finds the update that it has started, and continues.
     ON_TEST = {"mode": "apply", "pipeline_id": "{{ params.test_pipeline }}", "retries": 2}
     COUNT = {"warehouse_id": "{{ params.warehouse_id }}", "databricks_conn_id": "{{ params.databricks_conn_id }}"}
     is_reproduced = reproduced()
@@ -305,7 +305,7 @@ with DAG(
     )
     refresh = PipelineRefreshOperator(task_id="refresh", **ON_PRODUCTION, **REFRESH, **HOW)
     # [START howto_lakeflow_put_back]
-    # Where the worker of the reset was killed for good: what it has merged into the configuration is put back all the same.
+    # Where the worker of the reset was lost: what it has merged into the configuration is put back all the same.
     put_back = PipelineConfigurationPutBackOperator(
         task_id="put_back",
         pipeline_id="{{ params.pipeline }}",

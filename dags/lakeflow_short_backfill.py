@@ -1,7 +1,7 @@
 """Copy tables, empty and fill them again from their sources, and bring back what only the copies have.
 
-The way "full table refresh with backup and backfill". Rows are told apart by the keys that the form gives; the copies stay. Run
-``lakeflow_recover`` for a test pipeline and an approval.
+The way "full table refresh with backup and backfill". Rows are distinguished by the keys that the form gives; the
+copies stay. Run ``lakeflow_recover`` for a test pipeline and an approval.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The task `drill` runs `airflow_ckpt_provider/jobs/rehearse.py --drill` by `spark
 rows, everything at the scratch place deleted afterwards. What worked is recorded in the repository, beside the manifest; the
 task `proven` returns when that was. A drill that fails says what Spark said and what to do.
 
-What to look at comes from the form, and where a field of it is left empty from Airflow Variables: `ckpt_repository`, `ckpt_name`,
+What to read comes from the form, and where a field of it is left empty from Airflow Variables: `ckpt_repository`, `ckpt_name`,
 `ckpt_scratch` (by a name that Spark and this package both know, `s3a://…`), `ckpt_build` (`package.module:function`, shipped
 with the job), `ckpt_checkpoint` (not written, which the report proves). The connection `spark_default` says where Spark runs.
 """

@@ -1,7 +1,7 @@
 """Rewind a chain of streams: "bronze wrote wrong rows since 14:05, and silver and gold have read them".
 
 Fill in the form, with one stream in each line; read the plan; approve. All streams are stopped, their checkpoints, their
-states and their tables go back together to one boundary, and they are started again. Until the rewind has been applied
+states and their tables are rewound together to one boundary, and they are started again. Until the rewind has been applied
 nothing has been changed. Afterwards `airflow-ckpt chain undo` takes all of it back, as long as none of the streams has run.
 
 How the streams are stopped and started is yours: put the commands into `CKPT_CHAIN_STOP` and `CKPT_CHAIN_START` of the
@@ -73,7 +73,7 @@ with DAG(
             None,
             type=OPTIONAL,
             title="Connection for Kafka",
-            description="to be told whether the brokers still have the data",
+            description="to check whether the brokers still have the data",
         ),
         "accept": Param(
             None,

@@ -1,9 +1,10 @@
-"""Go back and replay: "yesterday's deployment wrote wrong rows since 14:05".
+"""Rewind and replay: "yesterday's deployment wrote wrong rows since 14:05".
 
-Fill in the form; read the plan; approve. The stream is stopped, its checkpoint, its state and its table go back together, it is
-started again, its pace is compared with the one before, and the replay is proven. Whatever fails on the way, the task
-`report` says where the checkpoint stands then, and the command that goes on from there; until the rewind has been
-applied nothing has been changed, and afterwards `airflow-ckpt undo` takes it back as long as the stream has not run.
+Fill in the form; read the plan; approve. The stream is stopped, its checkpoint, its state and its table are rewound
+together, it is started again, its pace is compared with the one before, and the replay is proven. Whatever fails on the
+way, the task `report` says where the checkpoint stands then, and the command that continues from there; until the
+rewind has been applied nothing has been changed, and afterwards `airflow-ckpt undo` undoes it as long as the stream has
+not run.
 
 How the stream is stopped and started is yours: put the commands into `CKPT_STREAM_STOP` and `CKPT_STREAM_START` of the
 environment of Airflow, or replace the two tasks by your own (spark-submit, Kubernetes, Databricks jobs). The fixed code
@@ -41,7 +42,7 @@ def what_next(params: dict[str, object] | None = None) -> str | None:
 
 @task
 def pace_before(params: dict[str, Any], ti: Any) -> dict[str, Any]:
-    """Measure the stream before it goes back; what comes after the batch that is gone back to is compared with it."""
+    """Measure the stream before it is rewound; what comes after the batch that is rewound to is compared with it."""
     plan = ti.xcom_pull(task_ids="plan", key="plan")
     before = stream_baseline(params["checkpoint"], params["checkpoint_conn_id"])
     # Where Spark rolls the table back the query gets a new id.
@@ -84,7 +85,7 @@ with DAG(
             type="string",
             enum=["rollback", "forward", "keep"],
             title="What becomes of the sink",
-            description="rollback: it goes back too; forward: the checkpoint goes to it; keep: it stays, see accepted risks",
+            description="rollback: it is rolled back too; forward: the checkpoint goes to it; keep: it stays, see accepted risks",
         ),
         "repository": Param(
             None, type=OPTIONAL, title="Repository", description="empty: beside the checkpoint, in <checkpoint>.rewinds"
@@ -100,7 +101,7 @@ with DAG(
             None,
             type=OPTIONAL,
             title="Connection for Kafka",
-            description="to be told whether the brokers still have the data",
+            description="to check whether the brokers still have the data",
         ),
         "healthy_batches": Param(
             2, type="integer", minimum=1, title="Batches to compare", description="after the replay's first one"
@@ -130,7 +131,7 @@ with DAG(
         **REPOSITORY,
     }
 
-    # What a start would do as things are: shown, and no reason to stop, for that is why somebody wants to go back.
+    # What a start would do as things are: shown, and no reason to stop, for that is why somebody wants to rewind.
     preflight = RecoveryPreflightOperator(
         task_id="preflight", kafka_config_id="{{ params.kafka_config_id }}", on_finding="warn", **CHECKPOINT
     )

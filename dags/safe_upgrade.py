@@ -1,10 +1,10 @@
 """Upgrade a stateful stream: back it up, compare, ask, stop, deploy, start, watch; and put everything back where it goes wrong.
 
-Fill in the form, read the plan, approve. Until the task `stop` nothing is changed, and `begin` refuses what could not be taken
-back. From there to `start` the checkpoint is sealed: no cluster manager and no colleague starts the stream. Whatever fails or
-is skipped from then on is taken back: the new code is stopped, checkpoint, state and table become what they were, the old
+Fill in the form, read the plan, approve. Until the task `stop` nothing is changed, and `begin` refuses what could not be
+undone. From there to `start` the checkpoint is sealed: no cluster manager and no colleague starts the stream. Whatever fails or
+is skipped from then on is rolled back: the new code is stopped, checkpoint, state and table become what they were, the old
 code runs again, and the run is a failed one whose task `report` says what happened. Every task can be cleared, and the run
-goes on from there.
+continues from there.
 
 What is done to your stream is yours: put the commands into the environment of Airflow, or replace the tasks by your own
 (spark-submit, Kubernetes, Databricks jobs). They find what was entered as the version in `$VERSION`, and may be run again.
@@ -15,7 +15,7 @@ What is done to your stream is yours: put the commands into the environment of A
 | `CKPT_STREAM_DEPLOY` | put the new version in place |
 | `CKPT_STREAM_START` | start what is in place; return once the driver runs |
 | `CKPT_STREAM_ROLL_BACK` | put the version before in place, whether or not the new one was |
-| `CKPT_STREAM_CHECK` | look at the new rows, and fail where they are wrong (left out where it is not set) |
+| `CKPT_STREAM_CHECK` | check the new rows, and fail where they are wrong (left out if it is not set) |
 | `CKPT_STREAM_DESCRIPTION` | URI of the description of the new code, with `{{ params.version }}` in it (likewise) |
 | `CKPT_STREAM_PROGRESS`, `CKPT_STREAM_LOG` | URIs of the progress lines and of the log of the driver (likewise) |
 """
@@ -61,7 +61,7 @@ def roll_back_code(task_id: str) -> BaseOperator:
 
 
 def checks(task_id: str) -> BaseOperator:
-    """Look at the new rows."""
+    """Check the new rows."""
     return _run(task_id, "CKPT_STREAM_CHECK")
 
 

@@ -6,7 +6,7 @@ task runs (each can also be set as ``AIRFLOW_VAR_<NAME>`` in the environment):
 * ``ckpt_checkpoint`` and ``ckpt_repository``: URIs; ``ckpt_checkpoint_conn_id`` and ``ckpt_repository_conn_id``;
 * ``ckpt_name``: name of the stream, by default the one that the checkpoint has in the repository, else an ending of its path.
 
-After a checkpoint was deleted and begun anew, or moved, tick *New life* once.
+After a checkpoint was deleted and started from the beginning, or moved, tick *New life* once.
 
 ``CKPT_BACKUP_EVERY_MINUTES`` in the environment of the DAG processor says how often; by default every 60 minutes.
 """

@@ -85,7 +85,7 @@ class ManualDags(DagsOfStreams):
             "backup_id": f"{{{{ {_PLAN}['backup_id'] }}}}",
             "batch": f"{{{{ {_PLAN}['batch_id'] }}}}",
             "replace": "{{ params.replace }}",
-            # A rewind and a reset have none: their stream goes on until it is stopped, after the approval.
+            # A rewind and a reset have none: their stream continues until it is stopped, after the approval.
             "fingerprint": f"{{{{ {_PLAN}['fingerprint'] }}}}",
         }
         return self._planned(
@@ -137,7 +137,7 @@ class ManualDags(DagsOfStreams):
                     type="string",
                     enum=["rollback", "forward", "keep"],
                     title="What becomes of the sinks",
-                    description="rollback: they go back too; forward: the checkpoint goes to them; keep: they stay",
+                    description="rollback: they are rolled back too; forward: the checkpoint goes to them; keep: they stay",
                 ),
                 "exact_replay": Param(True, type="boolean", title="Only where the replay is exact"),
             },
@@ -198,7 +198,7 @@ class ManualDags(DagsOfStreams):
             )
             approve = self._approve(
                 "undo",
-                "The stream is stopped, and {{ params.plan_id or 'its last change' }} is taken back.",
+                "The stream is stopped, and {{ params.plan_id or 'its last change' }} is undone.",
             )
             ready = self._ready(trigger_rule="none_failed_min_one_success")
             _what_next() >> [approve, ready]
@@ -208,7 +208,7 @@ class ManualDags(DagsOfStreams):
         return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
 
     def upgrade(self, streams: Sequence[Stream]) -> DAG:
-        """Upgrade the code of a stateful stream, and go back by itself where anything fails."""
+        """Upgrade the code of a stateful stream, and roll back by itself where anything fails."""
         params = {
             "stream": self.choice(streams),
             "version": Param(None, type="string", minLength=1, title="Version", examples=["2.7"], description="what is deployed"),

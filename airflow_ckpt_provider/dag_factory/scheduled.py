@@ -128,7 +128,7 @@ class ScheduledDags(DagsOfStreams):
         return self.dag("report", make, streams=list(self.streams.values()), schedule=self.report_every)
 
     def watch(self, streams: Sequence[Stream]) -> DAG:
-        """Every hour, and for that hour: fail as soon as Kafka keeps what is unread for less than the stream may stand still."""
+        """Every hour, and for that hour: fail as soon as Kafka keeps what is unread for less than the stream may be down."""
 
         def make() -> None:
             @task_group(group_id="stream")

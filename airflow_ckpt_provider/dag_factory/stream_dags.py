@@ -48,7 +48,7 @@ def stream_dags(
     Airflow finds the DAGs by itself. Each is about all streams, by tasks that are mapped, and a form where the stream is
     chosen: the number of DAGs does not grow with that of the streams.
 
-    .. seealso:: :doc:`/howto/declare-streams`
+    .. seealso:: :doc:`/howto/declare-streams`, :doc:`/howto/declared-dags`
 
     :param streams: the file, beside the file of DAGs that calls this where it is a relative path; or streams that are declared
         in Python; ``None``: the file of ``streams`` in the section ``[ckpt]``.

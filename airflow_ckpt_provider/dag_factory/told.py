@@ -1,4 +1,4 @@
-"""Telling who is to be told: the notifiers that a stream declares, after the advice of this package."""
+"""Whom to notify: the notifiers that a stream declares, after the advice of this package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class TellOfFailure:
     """Callback of a task that failed: logs the advice, and calls the notifiers of the task's stream.
 
-    A task about no stream, or about all of them, tells nobody by itself: its error names the streams.
+    A task about no stream, or about all of them, notifies nobody by itself: its error names the streams.
 
     :param streams: the streams by name.
     """
@@ -44,7 +44,7 @@ def tell(stream: Stream, context: Context) -> None:
     """Call the notifiers that a stream declares; one that fails keeps no other from being called.
 
     :param stream: the stream.
-    :param context: of the task that they are told about.
+    :param context: of the task that they report.
     """
     for each in stream.notifiers:
         try:

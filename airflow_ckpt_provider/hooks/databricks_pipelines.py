@@ -119,7 +119,7 @@ class DatabricksPipelinesHook(DatabricksHook):
         yield from self._pages(pipeline_id, "events", "events", asked)
 
     def get_table(self, name: str) -> dict[str, Any] | None:
-        """Return a table of Unity Catalog (``TableInfo``); ``None`` where it is not there or may not be seen."""
+        """Return a table of Unity Catalog (``TableInfo``); ``None`` if it does not exist or may not be seen."""
         try:
             return self.find_table(name)
         except (NoSuchPipelineError, WorkspaceForbiddenError, RefusedError) as e:
@@ -129,7 +129,7 @@ class DatabricksPipelinesHook(DatabricksHook):
     def find_table(self, name: str) -> dict[str, Any]:
         """Return a table of Unity Catalog.
 
-        :raises CkptError: it is not there, or may not be seen.
+        :raises CkptError: it does not exist, or may not be seen.
         """
         with _translated(f"table {name}"):
             return _answer(self._do_api_call(("GET", f"{_TABLES}/{quote(name, safe='')}")))

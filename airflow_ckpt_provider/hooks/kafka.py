@@ -18,7 +18,7 @@ class KafkaLogHook(KafkaBaseHook):
     It goes through Airflow's own hook, so that its logins (MSK IAM, Google) and its list of allowed callbacks hold here too.
 
     :param kafka_config_id: id of the connection.
-    :param timeout: seconds for all questions of one look.
+    :param timeout: seconds for all questions of one poll.
     """
 
     def __init__(self, kafka_config_id: str = KafkaBaseHook.default_conn_name, *, timeout: float = TIMEOUT) -> None:

@@ -23,7 +23,7 @@ class PipelineUpdateLink(BaseOperatorLink):
     XCOM_KEY = "pipeline_update_url"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL, or an empty string where there is none; a broken link must not break a task's page."""
+        """Return the URL, or an empty string if there is none; a broken link must not break a task's page."""
         try:
             url: Any = XCom.get_value(key=self.XCOM_KEY, ti_key=ti_key)
         except Exception:

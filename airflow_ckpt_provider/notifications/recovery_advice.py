@@ -48,7 +48,7 @@ class RecoveryAdviceNotifier(BaseNotifier):
     .. seealso:: :doc:`/howto/alerting`
 
     :param notifiers: get the advice, in this order. If one fails, this is logged, and the next gets it.
-    :param log_file: a local file with the driver's log, looked at when the exception alone says nothing. (templated)
+    :param log_file: a local file with the driver's log, read when the exception alone says nothing. (templated)
     :param unknown: say so too, and send it, where the error is not a known one.
     """
 

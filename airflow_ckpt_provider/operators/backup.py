@@ -57,7 +57,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
 
     Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.StreamOperator`.
 
-    .. seealso:: :doc:`/howto/backup`, :doc:`/howto/huge-checkpoints`
+    .. seealso:: :doc:`/howto/backup`, :doc:`/howto/stream-names`, :doc:`/howto/huge-checkpoints`
 
     :param tags: words kept in the manifest, for people and for retention. (templated)
     :param reason: why this backup was taken, kept in the manifest. (templated)
@@ -65,7 +65,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
     :param kafka_config_id: Airflow connection of type ``kafka``, where the stream reads from Kafka: the identity of its
         topics is then recorded, by which a guard notices a topic that was made again. (templated)
     :param current: a backup that an attempt before took counts only while its batch is still the newest committed one. For a
-        task that is cleared after the stream has gone on. (templated)
+        task that is cleared after the stream has continued. (templated)
     :param skip_if_unchanged: take no backup where nothing was committed since the newest one: the result is that one, with
         ``unchanged`` true, and no asset of ours is announced. For schedules that are tighter than the stream. (templated)
     :param immutable_for: lock the backup by S3 Object Lock: nobody can delete it for so long, a ``timedelta`` or text such as
@@ -178,7 +178,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         if manifest is None:
             return None
         if flag(self.current, "current") and checkpoint.progress().latest_committed != manifest.batch_id:
-            self.log.info("Backup %s is of batch %d, and the stream has gone on", manifest.backup_id, manifest.batch_id)
+            self.log.info(
+                "Backup %s is of batch %d, and the stream has continued", manifest.backup_id, manifest.batch_id
+            )
             return None
         self.log.info(
             "An attempt before this one finished backup %s of batch %d: it is returned, and no second one is taken. "
@@ -189,7 +191,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         return self._old(manifest, repository, already_done=True)
 
     def _old(self, manifest: Manifest, repository: Repository, **why: bool) -> dict[str, Any]:
-        """The summary of a backup that was there already, locked anew."""
+        """The summary of a backup that was there already, locked again."""
         immutability = Immutability(repository, self._immutable_for(), self.workers)
         immutability.check()
         immutability.lock_objects(manifest)
@@ -329,7 +331,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             elif isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra
         if not summary["unchanged"]:
-            self.log.info("Downstream DAGs are told through %s", asset.uri)
+            self.log.info("Downstream DAGs are notified through %s", asset.uri)
 
 
 def _summary(

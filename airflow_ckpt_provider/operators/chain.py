@@ -1,4 +1,4 @@
-"""Rewind several streams together, and take that back."""
+"""Rewind several streams together, and undo that."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class ChainRewindOperator(ChangeOperator, ChainOperator):
     :param value: its value, where it has one. (templated)
     :param begins_with: names of the streams that the rewind begins with: a list, or text with commas between them; ``None``:
         those that read no other of the streams. (templated)
-    :param exact_replay: run the next batch again over exactly the same data, where nothing that a stream reads goes back.
+    :param exact_replay: run the next batch again over exactly the same data, where nothing that a stream reads is rolled back.
         (templated)
     :param downstream: folders of checkpoints to look for streams that read one of the tables and are not named, beside the
         folders of those that are. (templated)
@@ -258,7 +258,7 @@ class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
                 made_by=made_by(context),
                 reason=text(self.reason) or "",
             )
-        self.log.info("Chain %s is taken back", outcome.plan_id)
+        self.log.info("Chain %s is undone", outcome.plan_id)
         return outcome.to_json()
 
 

@@ -1,4 +1,4 @@
-"""See before a deployment whether new code can go on from a checkpoint."""
+"""See before a deployment whether new code can continue from a checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CompatibilityOperator(CheckpointOperator):
     :param description_conn_id: Airflow connection to reach the descriptions; ``None``: the environment's own
         credentials. (templated)
     :param fail_on: ``"forbidden"``: the task fails where Spark refuses; ``"unknown"``: also where Spark does not look or it
-        cannot be told; ``None``: never. (templated)
+        cannot be determined; ``None``: never. (templated)
     """
 
     template_fields: Sequence[str] = (

@@ -52,7 +52,7 @@ def options_of(streams: Sequence[Stream]) -> dict[str, dict[str, Any]]:
 def guards_of(settings: GuardSettings, kafka_config_id: str | None) -> tuple[Guard, ...]:
     """The guards; that of Kafka asks the cluster of the stream.
 
-    :param settings: what the guards are told.
+    :param settings: the settings of the guards.
     :param kafka_config_id: the connection for streams that have none.
     """
     return guards_with_kafka(settings, settings.options.get("kafka", {}).get(_CONN_ID) or kafka_config_id)

@@ -70,7 +70,7 @@ class DeltaRetentionGuardOperator(GuardOperator):
         self.if_absent = if_absent
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
+        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = self._reaction()
             query = self._query().of_kind(KIND, text(self.source))

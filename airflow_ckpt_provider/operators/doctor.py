@@ -34,12 +34,12 @@ _FAILS_ON = {
 
 
 class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOperator):
-    """Say what is wrong with a checkpoint, and what Spark will do because of it. Repairs only if told to.
+    """Say what is wrong with a checkpoint, and what Spark will do because of it. Repairs only if asked to.
 
-    The result: ``findings``, ``unknown`` (gaps that are damage or not, which no file tells: the task does not fail for them),
+    The result: ``findings``, ``unknown`` (gaps that are damage or not, which no file shows: the task does not fail for them),
     ``advice`` (what works and will hurt later), and with ``repair`` the ``plan`` (JSON), ``markdown``
     (for an approval form) and ``outcome`` (``None`` when only planned), as a dictionary and key by key. The task fails,
-    without retries, where findings are left that no repair mends; the findings are pushed before (XCom key ``findings``).
+    without retries, where findings are left that no repair fixes; the findings are pushed before (XCom key ``findings``).
 
     The repair is the minimal cut: the newest batch for which everything exists, reached by the fewest removals, or by
     fetching what is missing from a backup, which loses nothing. It is carried out under the seal. Files that it removes or
@@ -50,7 +50,7 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
     removed; ``None``: nothing is fetched, and it is kept in ``<checkpoint>.repairs``) and
     :class:`~.change_operator.StoppingOperator`.
 
-    .. seealso:: :doc:`/howto/doctor`
+    .. seealso:: :doc:`/howto/doctor`, :doc:`/howto/repair`
 
     :param repair: plan a repair too, and carry it out with ``mode="apply"``. (templated)
     :param query_id: id of the query, where the file ``metadata`` is lost. (templated)
@@ -141,7 +141,7 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
                     raise
                 self._fail(context, result, left)  # it cannot be repaired
                 return result
-        self.log.info("%s goes on after batch %d", checkpoint.location, outcome.batch_id)
+        self.log.info("%s continues after batch %d", checkpoint.location, outcome.batch_id)
         return {**result, "outcome": outcome.to_json()}
 
     def _advice(self, checkpoint: Checkpoint) -> tuple[Finding, ...]:

@@ -140,5 +140,5 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
         raise RefusedError(
             f"the plan that was shown ({shown}) is not the one that would be carried out now ({plan.fingerprint}): other "
             "backups would go; nothing was removed",
-            hint="look at a new plan, and apply that",
+            hint="make a new plan, and apply that",
         )

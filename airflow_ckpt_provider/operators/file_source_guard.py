@@ -22,8 +22,8 @@ class FileSourceGuardOperator(CheckpointOperator):
     """See that the files which the next batch of a query will read by name are still there, and as they were listed.
 
     Spark leaves out a file that is gone, silently. What ``cleanSource`` moved into an archive is found there, and a log
-    of files that is not whole is told. The result is the report, as a dictionary and key by key. It is pushed before the task
-    fails, too.
+    of files that is incomplete is reported. The result is the report, as a dictionary and key by key. It is pushed
+    before the task fails, too.
 
     Parameters of the checkpoint: see :class:`~.place_operators.CheckpointOperator`.
 
@@ -67,7 +67,7 @@ class FileSourceGuardOperator(CheckpointOperator):
         self.if_absent = if_absent
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
+        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
             query = from_checkpoint(self._checkpoint_place()).of_kind(KIND, text(self.source))

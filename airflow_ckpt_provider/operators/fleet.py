@@ -52,7 +52,7 @@ class DiscoverCheckpointsOperator(MaskingOperator):
     :param directories: URIs below which checkpoints are looked for, as a list or separated by commas. (templated)
     :param checkpoint_conn_id: Airflow connection to reach them; ``None``: the environment's own credentials. (templated)
     :param depth: how many levels below each of them. (templated)
-    :param workers: directories looked at at the same time.
+    :param workers: directories read at the same time.
     """
 
     template_fields: Sequence[str] = ("directories", "checkpoint_conn_id", "depth")
@@ -122,7 +122,7 @@ class FleetReportOperator(RepositoryOperator):
     :param stream_options: the same for single streams: ``{"orders": {"delta": {"table.0": "s3://lake/t"}}}``. (templated)
     :param sizes: list all files of each checkpoint for its size too, not only of its backup. (templated)
     :param on_finding: ``"fail"`` the task where there are problems, or ``"warn"``. (templated)
-    :param workers: streams looked at at the same time.
+    :param workers: streams read at the same time.
     """
 
     template_fields: Sequence[str] = (
@@ -186,7 +186,7 @@ class FleetReportOperator(RepositoryOperator):
         self.workers = workers
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the report; problems fail the task, unless they are only to be told."""
+        """Return the report; problems fail the task, unless they are only to be reported."""
         with no_retry_when_refused():
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
             limits = self._limits()
@@ -270,7 +270,7 @@ class FleetReportOperator(RepositoryOperator):
         more = [f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         raise RefusedError(
             "\n".join([f"problems with {len(lines)} of {len(fleet.streams)} streams", *lines[:_SHOWN], *more]),
-            hint="the report is in the log and in the XCom `report`; on_finding='warn' only tells",
+            hint="the report is in the log and in the XCom `report`; on_finding='warn' only warns",
         )
 
 

@@ -57,6 +57,6 @@ def conclude(report: GuardReport, reaction: str, context: Context, log: Logger) 
             context["ti"].xcom_push(key="report", value=result)
         raise RefusedError(
             f"{report.verdict.value}: {report.subject}: {'; '.join(report.reasons)}",
-            hint="the report is in the log and in the XCom `report`; on_finding='warn' only tells",
+            hint="the report is in the log and in the XCom `report`; on_finding='warn' only warns",
         )
     return result

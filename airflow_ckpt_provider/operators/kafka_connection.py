@@ -17,7 +17,7 @@ def open_kafka(kafka_config_id: str, *, timeout: float | None = None) -> KafkaCl
     """Make the guards' client from a connection of type ``kafka``. Nothing is connected to yet.
 
     :param kafka_config_id: id of the connection.
-    :param timeout: seconds for all questions of one look; by default 10.
+    :param timeout: seconds for all questions of one poll; by default 10.
     :raises MissingExtraError: Airflow's Kafka provider is not installed.
     :raises RefusedError: there is no such connection, or it is no configuration of a client.
     """
@@ -47,7 +47,7 @@ def open_kafka(kafka_config_id: str, *, timeout: float | None = None) -> KafkaCl
 def guards_with_kafka(settings: GuardSettings, kafka_config_id: str | None) -> tuple[Guard, ...]:
     """All installed guards; that of Kafka asks the cluster behind a connection.
 
-    :param settings: what the guards are told.
+    :param settings: the settings of the guards.
     :param kafka_config_id: id of the connection; ``None``: as the settings say.
     """
     from airflow_ckpt_provider.guards.registry import installed_guards

@@ -96,7 +96,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
         self.timeout = timeout
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
+        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction, settings = self._reaction(), self._settings({"kafka": self._options()})
             offsets = self.offsets if isinstance(self.offsets, Mapping) else text(self.offsets)

@@ -246,7 +246,7 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         time.sleep(pause)
 
     def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
-        """Go on where the trigger has stopped: that of an update, or that of a statement, which is looked at again."""
+        """Continue where the trigger has stopped: that of an update, or that of a statement, which is read again."""
         if "statement_id" in event:
             event = {"status": "done", "message": "", "hint": None}
         return super().execute_complete(context, event, carried)

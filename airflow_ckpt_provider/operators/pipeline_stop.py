@@ -1,4 +1,4 @@
-"""Stop a Lakeflow pipeline, and wait until it stands still."""
+"""Stop a Lakeflow pipeline, and wait until it is idle."""
 
 from __future__ import annotations
 

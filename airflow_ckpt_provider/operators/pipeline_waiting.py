@@ -65,12 +65,12 @@ class PipelineOperator(BaseOperator):
     """Base of the operators on pipelines of Databricks.
 
     ``execute`` runs :meth:`_run` from its beginning, in every attempt and after every deferral: each step of it finds what was
-    done already and goes on. So a deferral, a retry and a crash are one case.
+    done already and continues. So a deferral, a retry and a crash are one case.
 
     :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)
     :param pipeline_name: its name, which only one may have. (templated)
     :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two polls.
     :param timeout: seconds or a timedelta for the waiting.
     :param deferrable: wait in the triggerer, without a worker.
     """
@@ -119,7 +119,7 @@ class PipelineOperator(BaseOperator):
             return self._run(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
-        """Go on where the trigger has stopped."""
+        """Continue where the trigger has stopped."""
         with no_retry_when_refused():
             self._begin(context, carried, carried["end_time"])
             if event["status"] == "timeout":
@@ -204,7 +204,7 @@ class PipelineOperator(BaseOperator):
         make_room(self.workspace, self._pipeline_id(), on_active_update, self._free)
 
     def _free(self, on_active_update: str) -> None:
-        """Wait until no update is active, and stop the one that is if told to."""
+        """Wait until no update is active, and stop the one that is if asked to."""
         if on_active_update == STOP:
             self.workspace.stop_pipeline(self._pipeline_id())
         self._wait(Wait(), None)
@@ -286,9 +286,9 @@ class PipelineOperator(BaseOperator):
                 "\n\n", "\n"
             )
         if "ti" in context:
-            # A task that fails has no result of its own accord, and this one is for whoever is told of the failure.
+            # A task that fails has no result of its own accord, and this one is for whoever is informed of the failure.
             context["ti"].xcom_push(key="return_value", value=self._result())
-        # Not tried again: the workspace has tried again itself, and a second reset would read the same input once more.
+        # Not tried again: the workspace has tried again itself, and a second reset would read the same input again.
         raise AirflowFailException(message)
 
     def _wait(self, wait: Wait, step: str | None) -> Answer:
@@ -344,7 +344,7 @@ class PipelineOperator(BaseOperator):
     def _too_late(self, message: str) -> NoReturn:
         raise AirflowException(
             f"not within {seconds(self.timeout, 'timeout').total_seconds():g} s: {message}\n"
-            "HINT: it goes on in the workspace; the next attempt of this task waits on, or give a longer timeout"
+            "HINT: it continues in the workspace; the next attempt of this task waits on, or give a longer timeout"
         )
 
     def _result(self, *steps: str) -> dict[str, Any]:
@@ -428,7 +428,7 @@ class PipelineChangeOperator(PipelineOperator):
     Parameters of the pipeline: see :class:`~.pipeline_waiting.PipelineOperator`.
 
     :param mode: ``"plan"`` changes nothing, ``"apply"`` does it. (templated)
-    :param accept: the plan's verdict, where it is not ``SAFE`` and is to be carried out all the same. (templated)
+    :param accept: the plan's verdict, if it is not ``SAFE`` and is to be carried out all the same. (templated)
     :param fingerprint: that of the plan that was shown and approved; ``None``: not compared. (templated)
     :param on_active_update: about an update that is active: ``"fail"``, ``"wait"``, or ``"stop"`` it. (templated)
     :param wait_for: state of the update: ``"COMPLETED"``; ``"RUNNING"`` for continuous pipelines, which never complete; ``None``:

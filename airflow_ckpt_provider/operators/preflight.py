@@ -24,7 +24,7 @@ class RecoveryPreflightOperator(GuardOperator):
 
     Parameters of the query: see :class:`~.guard_operator.GuardOperator`.
 
-    .. seealso:: :doc:`/howto/kafka-guard`
+    .. seealso:: :doc:`/howto/preflight`
 
     :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: Kafka sources are ``UNKNOWN``. (templated)
     :param options: what else guards need, by kind of source: ``{"kinesis": {"region": "eu-west-1"}}``. (templated)
@@ -45,7 +45,7 @@ class RecoveryPreflightOperator(GuardOperator):
         self.options = options
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be told."""
+        """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused():
             reaction, settings = self._reaction(), self._settings(self.options or {})
             guards = guards_with_kafka(settings, text(self.kafka_config_id))

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.errors import BackupRunningError, ChangeRunningError,
 
 @contextmanager
 def no_retry_when_refused() -> Iterator[None]:
-    """Fail the task for good when a guardrail said no; the same question would get the same answer.
+    """Fail the task permanently when a guardrail said no; the same question would get the same answer.
 
     All else is raised as it is and retried by the task's own rule: a store that was out of reach, a log file caught
     while it was being written, a lease that was lost. So is the refusal that passes by itself, another backup or change that is

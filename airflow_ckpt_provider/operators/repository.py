@@ -38,7 +38,7 @@ class CheckpointRepositoryCheckOperator(StreamOperator):
 
     Parameters: see :class:`~.place_operators.StreamOperator` (``name``: only this stream).
 
-    .. seealso:: :doc:`/howto/retention`, and :doc:`/howto/signing` for ``trust`` and ``pin``
+    .. seealso:: :doc:`/howto/prune`, and :doc:`/howto/signing` for ``trust`` and ``pin``
 
     :param trust: also report what is signed, and gaps in the audit records and in the numbers of backups. (templated)
     :param pin: what an earlier run has pushed as the XCom ``pin``, as a dictionary or JSON: a newest backup that has disappeared
@@ -68,7 +68,7 @@ class CheckpointRepositoryCheckOperator(StreamOperator):
             self.log.info("All %d backups are whole", sum(s.backups for s in report.streams))
             return result
         if "ti" in context:
-            # A task that fails has no result of its own accord, and this one is for whoever is told of the failure.
+            # A task that fails has no result of its own accord, and this one is for whoever is informed of the failure.
             context["ti"].xcom_push(key="return_value", value=result)
         found = [f"{d.name} {d.backup_id}: {d.problems[0]}" for d in report.damaged]
         lines = [

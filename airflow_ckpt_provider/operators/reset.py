@@ -48,7 +48,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
     :param new_txn_app_id: ``txnAppId`` that the new query will write with. (templated)
     :param sources: source of the old query -> its place or name in the new one, where that changes; an empty text for one that
         is gone. (templated)
-    :param continue_numbers: the new checkpoint goes on with the old batch numbers, which file sinks want; for queries without
+    :param continue_numbers: the new checkpoint continues with the old batch numbers, which file sinks want; for queries without
         state. (templated)
     :param kafka_partitions: topic -> how many partitions it has now. (templated)
     :param tables: source -> URI of the Delta table that it reads, to learn whether it still has the kept position, and to count

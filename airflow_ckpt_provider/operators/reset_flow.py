@@ -44,8 +44,8 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
         it stands; ``"restore"``: a backup is restored into the next version. (templated)
     :param storage_conn_id: Airflow connection to reach the storage; ``None``: the environment's own credentials. (templated)
     :param backup_id: the backup to restore; ``"latest"`` by default. (templated)
-    :param batch: batch of the backup to go back to; ``None``: its newest. (templated)
-    :param continue_numbers: the new checkpoint goes on with the old batch numbers, which tables of Parquet and other file
+    :param batch: batch of the backup to rewind to; ``None``: its newest. (templated)
+    :param continue_numbers: the new checkpoint continues with the old batch numbers, which tables of Parquet and other file
         formats want; for flows without state. (templated)
     """
 

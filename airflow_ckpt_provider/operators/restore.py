@@ -41,7 +41,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
     :param target_conn_id: Airflow connection to reach the target; ``None``: the environment's own credentials. (templated)
     :param backup_id: id of the backup, or ``"latest"``. Where a plan is applied later, give the id that the plan named:
         the latest may be another one by then. (templated)
-    :param batch: batch to go back to, one of the backup's restorable ones; ``None``: its newest. (templated)
+    :param batch: batch to rewind to, one of the backup's restorable ones; ``None``: its newest. (templated)
     :param replace: replace the checkpoint that is at the target; what differs is set aside before. (templated)
     :param target_uri: the target as Spark names it, where that cannot be derived; only for backups that hold absolute
         paths. (templated)
@@ -118,7 +118,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
                 **how,
             )
         self.log.info(
-            "%s holds batch %d of backup %s: %d files, %s, in %.1f s. The stream goes on with batch %d.",
+            "%s holds batch %d of backup %s: %d files, %s, in %.1f s. The stream continues with batch %d.",
             target,
             outcome.batch_id,
             outcome.backup_id,

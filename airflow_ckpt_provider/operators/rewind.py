@@ -1,4 +1,4 @@
-"""Go back to a batch or a time, with state and sink."""
+"""Rewind to a batch or a time, with state and sink."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
     :param to: where to: ``to_batch``, ``to_datetime``, ``by_duration``, ``shift_by``, ``to_earliest``, ``to_latest``,
         ``to_current``, ``from_file`` (its content) or ``to_table_version``. (templated)
     :param value: its value, where it has one. (templated)
-    :param sink_policy: what is done about rows that the sink has beyond the target: ``rollback``: the sink goes back too;
+    :param sink_policy: what is done about rows that the sink has beyond the target: ``rollback``: the sink is rolled back too;
         ``forward``: the checkpoint goes to where the sink is; ``keep`` or ``None``: nothing, and ``accept`` has to name what
         happens then. Of several sinks one for all, or a list with one for each. (templated)
     :param exact_replay: run the next batch again over exactly the same data, where its log entry is there. (templated)
@@ -125,7 +125,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 accept=self._accepted(),
                 **self._how(checkpoint.location, context),
             )
-        self.log.info("%s stands at batch %d; the stream goes on with the next", outcome.checkpoint, outcome.batch_id)
+        self.log.info("%s stands at batch %d; the stream continues with the next", outcome.checkpoint, outcome.batch_id)
         return {**shown, "outcome": outcome.to_json()}
 
     def _plan(self, checkpoint: Checkpoint, place: Location, seal_id: str | None) -> RewindPlan:

@@ -21,7 +21,7 @@ class RewindReportOperator(CheckpointOperator, RepositoryOperator):
 
     Fails where a task has failed; where the checkpoint is sealed half-way; and where it was rewound, a task was skipped, and the
     stream has not run since: nobody may have started it. The report says where the checkpoint stands now (untouched, half-way
-    and sealed, rewound, running again), and the commands that go on from there. The result is ``kind``, ``message``,
+    and sealed, rewound, running again), and the commands that continue from there. The result is ``kind``, ``message``,
     ``commands``, ``plan_id``, ``failed`` and ``skipped`` (ids of tasks) and ``markdown``; it is there as the XCom ``report``
     when the task fails.
 

@@ -63,9 +63,9 @@ class CheckpointSealOperator(CheckpointOperator):
 
 
 class CheckpointUnsealOperator(CheckpointOperator, RepositoryOperator):
-    """Lift the seal of a checkpoint; the stream then goes on with the batch it would have run.
+    """Lift the seal of a checkpoint; the stream then continues with the batch it would have run.
 
-    Fine where there is no seal (any more). Somebody else's seal fails the task, without retries, unless ``force``.
+    Fine if there is no seal (any more). Somebody else's seal fails the task, without retries, unless ``force``.
 
     Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.RepositoryOperator`
     (with ``for_start``: where the change keeps its plan; ``None``: beside the checkpoint).
@@ -75,7 +75,7 @@ class CheckpointUnsealOperator(CheckpointOperator, RepositoryOperator):
     :param plan_id: plan id of the seal, as the seal task returned it. (templated)
     :param force: lift whatever seal there is. (templated)
     :param for_start: lift whatever seal there is, for the next task starts the query. Fails, without retries, where a change has
-        begun to change files and is not finished, or where that cannot be told. (templated)
+        begun to change files and is not finished, or where that cannot be determined. (templated)
     """
 
     template_fields: Sequence[str] = (

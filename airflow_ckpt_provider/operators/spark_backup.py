@@ -28,7 +28,7 @@ def arguments_for(
     immutable_for: timedelta | None = None,
     new_life: bool = False,
 ) -> list[str]:
-    """What the application is to be told."""
+    """What the application is given."""
     about = {
         "--name": name,
         "--reason": reason,
@@ -65,5 +65,5 @@ def backup_by_connection(conn_id: str, arguments: Sequence[str], **settings: Any
     except AirflowException as e:
         raise StorageError(
             f"Spark did not back {arguments[0]} up: {e}",
-            hint="the task's log has what Spark said; the next attempt goes on from what is copied",
+            hint="the task's log has what Spark said; the next attempt continues from what is copied",
         ) from e

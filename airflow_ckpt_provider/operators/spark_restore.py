@@ -43,7 +43,7 @@ def run_by_connection(conn_id: str, **settings: Any) -> RunApplication:
             hook.submit(application)
         except (AirflowException, OSError) as e:
             raise StorageError(
-                f"Spark failed: {e}", hint="the task's log has what Spark said; the next attempt goes on from here"
+                f"Spark failed: {e}", hint="the task's log has what Spark said; the next attempt continues from here"
             ) from e
 
     return run

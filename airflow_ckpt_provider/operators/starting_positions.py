@@ -53,7 +53,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     :param replication_policy: how MirrorMaker 2 names the copies: ``"default"`` (the alias in front) or ``"identity"`` (the same
         name). (templated)
     :param replication_separator: ``replication.policy.separator`` of MirrorMaker 2. (templated)
-    :param timestamp_margin: how much earlier than the last record read a partition starts where no sync tells, such as
+    :param timestamp_margin: how much earlier than the last record read a partition starts where no sync shows, such as
         ``"10min"``. (templated)
     :param new_checkpoint: URI of the new checkpoint, an empty place: where file sources are among the sources, what they have
         read is written there, so that a new query knows it. ``None``: nothing is written. (templated)

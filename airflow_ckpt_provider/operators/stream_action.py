@@ -43,7 +43,7 @@ class StreamActionOperator(DeclaredOperator):
     A DAG is triggered and waited for. An operator is made and executed. A job of Databricks is run or cancelled, an application
     of the Spark operator for Kubernetes created or deleted.
 
-    .. seealso:: :doc:`/howto/declare-streams`
+    .. seealso:: :doc:`/howto/declare-streams`, :doc:`/howto/declared-dags`
 
     :param action: ``"stop"``, ``"start"``, ``"deploy"`` or ``"roll_back"``. (templated)
     :param version: what is deployed, in words. (templated)

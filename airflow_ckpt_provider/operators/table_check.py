@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 class TableCheckOperator(BaseOperator):
     """Count rows, keys that a table has twice, and rows of its source that it lacks; compare with an earlier count.
 
-    Reads only. Before a recovery it gives the counts to compare with (``before``); after it, it tells whether rows were lost
+    Reads only. Before a recovery it gives the counts to compare with (``before``); after it, it shows whether rows were lost
     or doubled. The result: ``tables`` (table -> counts), ``verdict``, ``reasons``, ``markdown``.
 
-    .. seealso:: :doc:`/howto/lakeflow-choose`
+    .. seealso:: :doc:`/howto/lakeflow-choose`, :doc:`/howto/lakeflow-dags`
 
     :param tables: table -> ``{"keys": [columns], "expected": "SELECT <the keys> FROM <the source>"}``; both may be left out,
         and then less can be said. Empty: nothing is counted. (templated)
@@ -38,7 +38,7 @@ class TableCheckOperator(BaseOperator):
     :param before: the XCom of the same operator before the recovery. (templated)
     :param fail_when_worse: fail the task where rows were lost or doubled. (templated)
     :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
-    :param poll_interval: seconds between two looks at a statement.
+    :param poll_interval: seconds between two polls at a statement.
     """
 
     template_fields: Sequence[str] = ("tables", "warehouse_id", "before", "fail_when_worse", "databricks_conn_id")
@@ -94,7 +94,7 @@ class TableCheckOperator(BaseOperator):
         if not queries:
             return {}
         conn_id = required(self.databricks_conn_id, "databricks_conn_id")
-        # Each attempt counts anew.
+        # Each attempt counts again.
         key = f"table_check_{getattr(context.get('ti'), 'try_number', 0)}"
         warehouse = Warehouse(
             open_workspace(conn_id, caller=type(self).__name__),

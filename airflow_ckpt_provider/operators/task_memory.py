@@ -36,7 +36,7 @@ class TaskMemory:
         if not (isinstance(kept, dict) and kept.get("life") == self.life):
             kept = None
         self.data: dict[str, Any] = kept or carried or {"life": self.life}
-        #: Whether an attempt before may have left something that nothing here tells of.
+        #: Whether an attempt before may have left something of which nothing here knows.
         self.blank_retry = self._store is None and not carried and has_been_tried(context)
         began = getattr(context.get("dag_run"), "start_date", None)
         self._began = began if isinstance(began, datetime) else None
@@ -47,7 +47,7 @@ class TaskMemory:
             self._store.set(self._key, self.data)
 
     def forget(self) -> None:
-        """Have the next attempt begin anew."""
+        """Have the next attempt start from the beginning."""
         self.data = {"life": self.life}
         if self._store is not None:
             self._store.delete(self._key)

@@ -113,7 +113,7 @@ class UpgradePlanOperator(UpgradeOperator):
     :param rehearsal_report: URI of the report that ``jobs/rehearse.py`` wrote; ``None``: there is none. (templated)
     :param rehearsal_conn_id: Airflow connection to reach it. (templated)
     :param accept_rehearsal: verdict of the rehearsal that is accepted beside ``SAFE``: ``"UNKNOWN"`` where other rows are the
-        purpose of the upgrade, and the person who approves looks at them. (templated)
+        purpose of the upgrade, and the person who approves reads them. (templated)
     :param steps: what the tasks after the approval do, in words.
     """
 
@@ -177,7 +177,7 @@ class UpgradePlanOperator(UpgradeOperator):
 
 
 class UpgradeKeepOperator(UpgradeOperator):
-    """The new code is well: the upgrade cannot be taken back by this run any more.
+    """The new code is well: the upgrade cannot be rolled back by this run any more.
 
     The result: ``downtime`` (seconds from the last commit of the old code to the first of the new), ``backup_id`` (of the drained
     checkpoint).
@@ -190,7 +190,7 @@ class UpgradeKeepOperator(UpgradeOperator):
             upgrade = self._upgrade(repository, checkpoint, context)
             downtime = downtime_of(upgrade, checkpoint)
             upgrade = note(repository, upgrade, Event.KEPT, downtime=downtime)
-        self.log.info("The upgrade is kept; the stream stood still for %s s", upgrade.fact(Event.KEPT, "downtime"))
+        self.log.info("The upgrade is kept; the stream was down for %s s", upgrade.fact(Event.KEPT, "downtime"))
         return {
             "downtime": upgrade.fact(Event.KEPT, "downtime"),
             "backup_id": upgrade.fact(Event.RELEASED, "backup_id"),
@@ -200,8 +200,8 @@ class UpgradeKeepOperator(UpgradeOperator):
 class UpgradeReportOperator(UpgradeOperator):
     """Say how the upgrade ended, and leave the stream to the next one. Runs whatever happened before.
 
-    Fails where the upgrade was taken back, stands half-way, or a task has failed before anything was changed: the run is then
-    a failed one. A half-way upgrade keeps the stream, so that the run can be cleared and gone on with. The result: ``kind``,
+    Fails where the upgrade was rolled back, stands half-way, or a task has failed before anything was changed: the run is then
+    a failed one. A half-way upgrade keeps the stream, so that the run can be cleared and continued with. The result: ``kind``,
     ``message``, ``commands``, ``downtime``, ``failed`` (ids of tasks), ``markdown``; it is there as the XCom ``report`` when the
     task fails.
 

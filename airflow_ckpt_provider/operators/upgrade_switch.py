@@ -24,7 +24,7 @@ class UpgradeSealOperator(UpgradeOperator):
     """Seal the checkpoint for the upgrade: a stream that still runs stops at its batch boundary, and none starts.
 
     The seal stays until the new code may start, or the old code may again; a retry, and the second seal of an upgrade that is
-    taken back, find the first one. The result: ``plan_id`` (of the seal), ``batch_id``, ``path``.
+    rolled back, find the first one. The result: ``plan_id`` (of the seal), ``batch_id``, ``path``.
 
     :param after: id of a task of the group that has to be successful; else this one is skipped. With
         ``trigger_rule="all_done"`` the seal is put whatever a stop in between did: failed, was skipped, timed out. ``None``:
@@ -94,7 +94,7 @@ class UpgradeGateOperator(UpgradeOperator):
             checkpoint, repository = self._checkpoint(), self._kept()
             found = newest_upgrade(repository, self._name(repository, checkpoint))
         if found is None or found.upgrade_id != upgrade_id(context) or not found.is_open or not is_needed(found):
-            raise AirflowSkipException("nothing was changed: there is nothing to take back")
+            raise AirflowSkipException("nothing was changed: there is nothing to roll back")
         return {"events": [event.value for event in found.events], "new_code_started": found.has(Event.RELEASED)}
 
 
@@ -118,7 +118,7 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
         self.quiet_for = quiet_for
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return how it was taken back."""
+        """Return how it was rolled back."""
         with no_retry_when_refused():
             checkpoint, repository = self._checkpoint(), self._kept()
             upgrade = self._upgrade(repository, checkpoint, context)
@@ -133,7 +133,7 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
                 made_by=made_by(context),
             )
             progress = checkpoint.progress()
-        self.log.info("%s: the old code goes on after batch %s", checkpoint.location, progress.latest_committed)
+        self.log.info("%s: the old code continues after batch %s", checkpoint.location, progress.latest_committed)
         return {**way.to_json(), "baseline": self._baseline(upgrade, progress.latest_committed)}
 
     def _rest(self, context: Context) -> RestRule:

@@ -109,7 +109,7 @@ class CheckpointVerifyOperator(StreamOperator):
         for finding in findings:
             self.log.error("%s", finding)
         if "ti" in context:
-            # A task that fails has no result of its own accord, and this one is for whoever is told of the failure.
+            # A task that fails has no result of its own accord, and this one is for whoever is informed of the failure.
             context["ti"].xcom_push(key="return_value", value=result)
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         more = [f"… and {len(findings) - _SHOWN} more"] if len(findings) > _SHOWN else []

@@ -17,7 +17,7 @@ class Waiting(Protocol):
     """Waits for a statement that is under way, on this worker or not."""
 
     def __call__(self, statement_id: str) -> None:
-        """Return when it is worth to look again."""
+        """Return when it is worth to ask again."""
         ...
 
 

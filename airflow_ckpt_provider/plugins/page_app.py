@@ -103,7 +103,7 @@ def make_app() -> FastAPI:
     app.get("/backup", response_class=HTMLResponse)(_backup)
     app.get("/change", response_class=HTMLResponse)(_change)
     app.get("/static/{name}")(_asset)
-    # An address that does not exist tells nothing either before somebody is let in.
+    # An address that does not exist shows nothing either before somebody is let in.
     app.api_route("/{path:path}", methods=_METHODS)(_nothing)
     return app
 

@@ -36,7 +36,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     could not tell how much time is left, because the broker does not answer or by a verdict ``UNKNOWN``, it fails, with
     ``soft_fail=True`` too.
 
-    .. seealso:: :doc:`/howto/kafka-guard`
+    .. seealso:: :doc:`/howto/kafka-retention`
 
     :param checkpoint: URI of the checkpoint. (templated)
     :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
@@ -45,7 +45,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     :param threshold: fire when less than this is left, such as ``"6h"``. (templated)
     :param if_absent: ``"fail"`` where the query has no Kafka source, or ``"skip"`` the task: for one guard over streams of
         several kinds. A source of unknown kind is no reason to skip. (templated)
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two polls.
     :param deferrable: wait in the triggerer, without a worker.
     """
 

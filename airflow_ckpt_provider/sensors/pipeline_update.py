@@ -47,7 +47,7 @@ _GRACE = 60.0
 class PipelineUpdateSensor(BaseSensorOperator):
     """Wait until an update is complete, or runs; follow the updates that the workspace starts in its place.
 
-    Fails, without retries, when the update has failed for good, with the text of the event log and what to do about it, or was
+    Fails, without retries, when the update has failed permanently, with the text of the event log and what to do about it, or was
     canceled. The result: ``pipeline_id``, ``update_id``, ``update_ids``, ``state``, ``states`` (with times), ``url``.
 
     .. seealso:: :doc:`/howto/lakeflow-reset`
@@ -57,8 +57,8 @@ class PipelineUpdateSensor(BaseSensorOperator):
     :param update_id: the update; ``None``: the newest when the task begins. (templated)
     :param wait_for: ``"COMPLETED"``, or ``"RUNNING"`` for continuous pipelines, which never complete. (templated)
     :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
-    :param poll_interval: seconds between two looks; ``poke_interval`` means the same.
-    :param deferrable: wait in the triggerer, without a worker. Below Airflow 3.3, which keeps nothing between two looks of a
+    :param poll_interval: seconds between two polls; ``poke_interval`` means the same.
+    :param deferrable: wait in the triggerer, without a worker. Below Airflow 3.3, which keeps nothing between two polls of a
         task, the only other way than ``mode="poke"``.
     """
 
@@ -156,7 +156,7 @@ class PipelineUpdateSensor(BaseSensorOperator):
         return PokeReturnValue(result is not None, result)
 
     def _conclude(self, answer: Answer, context: Context) -> dict[str, Any] | None:
-        """Fail, return what the task returns, or return ``None`` to go on: the same for every mode."""
+        """Fail, return what the task returns, or return ``None`` to continue: the same for every mode."""
         if answer.progress is Progress.WAITING:
             return None
         self._kept(context).forget()
@@ -177,7 +177,7 @@ class PipelineUpdateSensor(BaseSensorOperator):
         raise AirflowFailException(f"pipeline {pipeline_id}: {answer.message}\n{why}")
 
     def _recall(self, context: Context) -> None:
-        """Go on where the look before this one has stopped: each is another process while the task is rescheduled."""
+        """Continue where the poll before this one has stopped: each is another process while the task is rescheduled."""
         kept = self._kept(context)
         self._seen = Memory.from_json(kept.data["states"]) if "states" in kept.data else Memory()
         found = kept.data.get("found")
@@ -185,7 +185,7 @@ class PipelineUpdateSensor(BaseSensorOperator):
         if self.reschedule and not self.deferrable and not kept.lasts:
             with no_retry_when_refused():
                 raise RefusedError(
-                    "mode is 'reschedule', and this Airflow keeps nothing between two looks",
+                    "mode is 'reschedule', and this Airflow keeps nothing between two polls",
                     hint="give deferrable=True",
                 )
 

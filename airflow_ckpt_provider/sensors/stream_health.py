@@ -86,10 +86,10 @@ class StreamHealthSensor(StreamSensor):
     """Wait for new batches after a deployment, and compare their pace with the one before.
 
     Passes once ``warm_up`` + ``new_batches`` batches are committed beyond the baseline, and the newest ``new_batches`` of
-    them take as long and bring as much input as before, within the given percentages. Looks again at new batches where
+    them take as long and bring as much input as before, within the given percentages. Reads again at new batches where
     they do not, up to ``give_up_after`` of them, and then fails without retries. Fails early when the stream is stuck and
     when its history was rewritten since the baseline (smaller batch ids, another query id: the deployment lost its
-    checkpoint). With ``progress_log`` or ``error_log`` it fails at the first look after a new run has crashed, also where that
+    checkpoint). With ``progress_log`` or ``error_log`` it fails at the first poll after a new run has crashed, also where that
     began no batch.
     What cannot be known (a source whose offsets cannot be counted, a baseline without input) is said and fails nothing.
 
@@ -97,7 +97,7 @@ class StreamHealthSensor(StreamSensor):
 
     Parameters of the checkpoint and of waiting: see :class:`~.waiting.StreamSensor`.
 
-    .. seealso:: :doc:`/howto/sensor`
+    .. seealso:: :doc:`/howto/health-gate`
 
     :param baseline: what :func:`stream_baseline` returned before the deployment, as a dictionary or as JSON. (templated)
     :param new_batches: how many new batches to compare. (templated)
@@ -105,7 +105,7 @@ class StreamHealthSensor(StreamSensor):
     :param duration_within: percent by which a batch may take longer or shorter; 100 allows twice as long. ``None``: not
         compared.
     :param input_within: percent by which each source may bring more or less. ``None``: not compared.
-    :param catching_up: more input is no fault: the stream reads what arrived while it stood still.
+    :param catching_up: more input is no fault: the stream reads what arrived while it was down.
     :param lag_within: percent by which the lag of the newest compared batch may be above the larger one of the baseline's and
         that of the first new batch; a lag of what one batch reads is none. Needs ``progress_log``. ``None``: not compared.
     :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
@@ -280,4 +280,4 @@ def _parsed(baseline: dict[str, Any] | str) -> Pace:
 class _UnhealthyError(RefusedError):
     def __init__(self, message: str, report: dict[str, Any]) -> None:
         self.report = report
-        super().__init__(message, hint="look at what was deployed; the report is the task's result")
+        super().__init__(message, hint="check what was deployed; the report is the task's result")

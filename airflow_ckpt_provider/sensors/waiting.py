@@ -1,4 +1,4 @@
-"""What the sensors have in common: one look for every mode, one judgement, and a memory that outlives the process."""
+"""What the sensors have in common: one poll for every mode, one judgement, and a memory that outlives the process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
     :param checkpoint: URI of the checkpoint. (templated)
     :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param deferrable: wait in the triggerer instead of on a worker.
-    :param poll_interval: seconds between two looks in every mode; ``poke_interval`` means the same.
+    :param poll_interval: seconds between two polls in every mode; ``poke_interval`` means the same.
     """
 
     template_fields: Sequence[str] = ("checkpoint", "checkpoint_conn_id")
@@ -76,11 +76,11 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         """What is waited for; raises ``RefusedError`` for parameters that make no sense."""
 
     def _log_places(self) -> dict[str, str | None]:
-        """The driver's logs that are looked at: ``progress_log``, ``error_log``, ``logs_conn_id``."""
+        """The driver's logs that are read: ``progress_log``, ``error_log``, ``logs_conn_id``."""
         return {}
 
     def _conclude(self, answer: Answer) -> dict[str, Any] | None:
-        """What the task returns once the condition is met; ``None`` to go on waiting."""
+        """What the task returns once the condition is met; ``None`` to continue waiting."""
         return answer.progress
 
     def execute(self, context: Context) -> Any:
@@ -103,7 +103,7 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         return PokeReturnValue(result is not None, result)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on where the trigger has stopped."""
+        """Continue where the trigger has stopped."""
         status, message = event["status"], event["message"]
         if status == "timeout":
             raise AirflowSensorTimeout(self._too_late(message))
@@ -176,7 +176,7 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         return self._location
 
     def _judge(self, answer: Answer, context: Context) -> dict[str, Any] | None:
-        """Fail, return what the task returns, or return ``None`` to go on: the same for every mode."""
+        """Fail, return what the task returns, or return ``None`` to continue: the same for every mode."""
         self.log.info("%s", answer.message)
         if answer.state is State.WAITING:
             return None
@@ -192,7 +192,7 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
 
     def _push(self, result: dict[str, Any], context: Context) -> None:
         if "ti" in context:
-            # A task that fails has no result of its own accord, and this one is for whoever is told of the failure.
+            # A task that fails has no result of its own accord, and this one is for whoever is informed of the failure.
             context["ti"].xcom_push(key="return_value", value=result)
 
     def _too_late(self, message: str) -> str:

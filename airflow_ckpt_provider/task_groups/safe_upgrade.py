@@ -1,4 +1,4 @@
-"""Upgrade a stateful stream: rehearse, approve, deploy, observe, and go back by itself."""
+"""Upgrade a stateful stream: rehearse, approve, deploy, observe, and roll back by itself."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ def safe_upgrade(
 
     Until the task ``stop`` nothing is changed; before it, the way back is judged by a dry run. From it to ``start`` the
     checkpoint is sealed: no cluster manager, retry or colleague starts either version, and a stream that its own stop did not
-    stop ends at its batch boundary. Whatever fails, is skipped or times out from then on is taken back: the new code is
+    stop ends at its batch boundary. Whatever fails, is skipped or times out from then on is rolled back: the new code is
     stopped, checkpoint, state and sink become what they were, the old code is put in place and started, and the task ``report``
     fails with what happened. Every task can be cleared: the run continues from there. Where ``stop_new`` fails, the way back
     waits for silence that proves the stop; once you know that the new code is stopped, mark that task as successful and clear
     ``restore``.
 
-    .. seealso:: :doc:`/howto/safe-upgrade`
+    .. seealso:: :doc:`/howto/safe-upgrade`, :doc:`/howto/upgrade-dag`
 
     :param group_id: id of the group.
     :param checkpoint: URI of the checkpoint. (templated)
@@ -133,7 +133,7 @@ def safe_upgrade(
     :param roll_back_code: makes the task that puts the old code back in place, whether or not the new one was deployed.
     :param mode: ``"savepoint"``: stop, drain, back up. ``"last-state"``: the job is dead already; from the newest committed
         batch. ``"stateless"``: a new checkpoint at the kept position. ``"shadow"``: as ``savepoint``, after the new code has
-        run beside the old one until it was level with it and gave equal rows.
+        run beside the old one until it had caught up and gave equal rows.
     :param name: name of the stream in the repository; ``None``: the one that the checkpoint has there, else a
         new one. (templated)
     :param version: what is deployed, in words. (templated)
@@ -152,7 +152,7 @@ def safe_upgrade(
     :param accept: words that accept an obstacle on the way back, as ``begin`` prints them: ``"no_way_back"``, ``"foreign_loss"``,
         ``"sink_unknown"``. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: whether Kafka keeps the data is not known. (templated)
-    :param planned_downtime: how long the stream may stand still: less than the sources keep what it has not read. (templated)
+    :param planned_downtime: how long the stream may be down: less than the sources keep what it has not read. (templated)
     :param preflight: ``"fail"`` where the sources would not outlast that, or it is not known; ``"warn"``: only say so on the
         plan; ``None``: not asked.
     :param raise_retention_to_at_most: raise ``retention.ms`` of the topics for the downtime, to no more than this, such as
@@ -301,7 +301,7 @@ def safe_upgrade(
             ),
             ours.keep(UpgradeGoOperator, "go", **sink_and_policy),
         )
-        # From here on whatever does not succeed is taken back.
+        # From here on whatever does not succeed is rolled back.
         switch = _one_after_the_other(
             ours.stopped(before[-1], stop, "stop", "seal"),
             ours.look(
@@ -317,7 +317,7 @@ def safe_upgrade(
                 CheckpointBackupOperator,
                 "final_backup",
                 kafka_config_id=kafka_config_id,
-                # Cleared after the stream has gone on, it takes another one.
+                # Cleared after the stream has continued, it takes another one.
                 current=True,
                 tags={"upgrade": "{{ dag.dag_id }}/{{ run_id }}", "drained": "true"},
                 reason="drained, before an upgrade",
@@ -433,7 +433,7 @@ def _check_skips(group: TaskGroup) -> None:
             raise RefusedError(
                 f"the task {task.task_id} skips all that comes after it, the way back and the report too: the stream would "
                 "stay stopped and sealed",
-                hint="give it ignore_downstream_trigger_rules=False; what is skipped then is taken back",
+                hint="give it ignore_downstream_trigger_rules=False; what is skipped then is rolled back",
             )
 
 

@@ -19,23 +19,23 @@ from airflow_ckpt_provider.places import open_logs, open_place
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
 
-#: Seconds that the last look may take, beyond the deadline.
+#: Seconds that the last poll may take, beyond the deadline.
 _LAST_LOOK = 30.0
 
 
 class CommitGapTrigger(BaseTrigger):
-    """Look at a checkpoint every so often, until the wait is over one way or the other.
+    """Read a checkpoint every so often, until the wait is over one way or the other.
 
     Fires once, with ``status`` (``done``, ``stuck``, ``went_back``, ``crashed``, ``timeout``, ``error``, ``refused``),
-    ``message``, ``hint``, ``progress``, and ``memory`` and ``end_time`` for a wait that goes on.
+    ``message``, ``hint``, ``progress``, and ``memory`` and ``end_time`` for a wait that continues.
 
     :param checkpoint: URI of the checkpoint.
     :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.checkpoint.waiting.Wait.to_json` writes it.
     :param end_time: the deadline, in seconds since the epoch. Its own: not every way of running tasks keeps that of a deferral.
-    :param poll_interval: seconds between two looks.
-    :param memory: what the look before remembered; a restarted triggerer goes on from there.
+    :param poll_interval: seconds between two polls.
+    :param memory: what the look before remembered; a restarted triggerer continues from there.
     :param checkpoint_conn_id: Airflow connection to reach the checkpoint.
-    :param silent_fail: log errors of the store and go on, as sensors do that are told so.
+    :param silent_fail: log errors of the store and continue, as sensors with ``silent_fail`` do.
     :param progress_log: URI of the driver's progress lines, to end the wait when its query has crashed.
     :param error_log: URI of the driver's text log, likewise.
     :param logs_conn_id: Airflow connection to reach both.

@@ -33,7 +33,7 @@ def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, 
 def is_due(report: GuardReport, threshold: float) -> bool:
     """Whether it is time to call somebody.
 
-    :param report: of a look.
+    :param report: of a poll.
     :param threshold: seconds.
     """
     left = report.seconds_left
@@ -62,7 +62,7 @@ class KafkaTimeToLossTrigger(BaseTrigger):
     :param kafka_config_id: Airflow connection of type ``kafka``.
     :param source: position or name of one source; ``None``: all Kafka sources.
     :param threshold: seconds.
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two polls.
     :param end_time: when to give up, seconds since the epoch.
     """
 
@@ -102,7 +102,7 @@ class KafkaTimeToLossTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, wait, look again; one event ends it."""
+        """Poll, wait, poll again; one event ends it."""
         while True:
             unknown: str | None
             try:

@@ -16,18 +16,18 @@ from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 
 
 class PipelineUpdateTrigger(BaseTrigger):
-    """Look at an update every so often, until the wait is over one way or the other.
+    """Poll an update every so often, until the wait is over one way or the other.
 
-    Fires once, with ``status`` (``done``, ``failed``, ``canceled``, ``timeout``, ``error``, ``refused``), ``message``, ``hint``,
-    ``state``, and ``memory`` and ``end_time`` for a wait that goes on. A workspace that is out of order for a while does not end
-    the wait.
+    Fires once, with ``status`` (``done``, ``failed``, ``canceled``, ``timeout``, ``error``, ``refused``), ``message``,
+    ``hint``, ``state``, and ``memory`` and ``end_time`` for a wait that continues. A workspace that is out of order for
+    a while does not end the wait.
 
     :param pipeline_id: the pipeline.
     :param databricks_conn_id: id of the connection.
     :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.lakeflow.following.Wait.to_json` writes it.
     :param end_time: the deadline, in seconds since the epoch. Its own: not every way of running tasks keeps that of a deferral.
-    :param poll_interval: seconds between two looks.
-    :param memory: what the look before remembered; a restarted triggerer goes on from there.
+    :param poll_interval: seconds between two polls.
+    :param memory: what the look before remembered; a restarted triggerer continues from there.
     :param stop_when_killed: stop the update when a user ends the waiting task.
     """
 

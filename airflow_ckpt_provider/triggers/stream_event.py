@@ -17,10 +17,10 @@ from airflow_ckpt_provider.storage.location import Location
 
 
 class StreamEventTrigger(BaseEventTrigger):
-    """Watch a checkpoint for as long as its asset is watched; fire once for each incident, not at every look.
+    """Watch a checkpoint for as long as its asset is watched; fire once for each incident, not at every poll.
 
-    An incident is over when a look no longer shows it; the next one of its kind is announced again. A sealed
-    checkpoint has no incidents: somebody is working on it. An unreachable store is logged and looked at again.
+    An incident is over when a poll no longer shows it; the next one of its kind is announced again. A sealed
+    checkpoint has no incidents: somebody is working on it. An unreachable store is logged and polled again.
 
     The event's payload is ``{"incident", "checkpoint", "message", "hint", "progress", "noticed_at"}``, with ``incident`` one of
 
@@ -30,7 +30,7 @@ class StreamEventTrigger(BaseEventTrigger):
       ask for it only where there is always something to read);
     * ``history_rewritten``: smaller batch ids, commits written again, or another query id.
 
-    .. seealso:: :doc:`/howto/sensor`
+    .. seealso:: :doc:`/howto/stream-events`
 
     :param checkpoint: URI of the checkpoint.
     :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials.
@@ -38,7 +38,7 @@ class StreamEventTrigger(BaseEventTrigger):
     :param behind_after: seconds; ``None``: not announced.
     :param max_gap: logged batches that may be uncommitted; ``None``: not announced.
     :param silent_after: seconds; ``None``: not announced.
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two polls.
     """
 
     def __init__(

@@ -141,11 +141,11 @@ def test_what_is_not_known_is_sent_only_where_that_is_wanted():
 def test_what_this_package_refuses_says_itself_what_to_do():
     sent: list[str] = []
     with pytest.raises(AirflowFailException) as raised, no_retry_when_refused():
-        raise RefusedError("/ck is damaged", hint="`--repair` goes back")
+        raise RefusedError("/ck is damaged", hint="`--repair` is rewound")
     RecoveryAdviceNotifier(Recorded("{{ recovery_advice.text }}|{{ recovery_advice.steps[0].text }}", sent))(
         {"exception": raised.value}
     )
-    assert sent == ["/ck is damaged\nHINT: `repair=True` goes back|`repair=True` goes back"]
+    assert sent == ["/ck is damaged\nHINT: `repair=True` is rewound|`repair=True` is rewound"]
 
 
 def test_nothing_of_an_error_is_markup_in_a_mail_and_no_password_is_sent():
@@ -204,7 +204,7 @@ def mail_server() -> Iterator[tuple[int, list[Message]]]:
             self.wfile.write(b"220 test\r\n")
             while line := self.rfile.readline().strip().upper():
                 if line == b"DATA":
-                    self.wfile.write(b"354 go on\r\n")
+                    self.wfile.write(b"354 continue\r\n")
                     text = b"".join(iter(self.rfile.readline, b".\r\n"))
                     received.append(message_from_bytes(text, policy=policy.default))
                 self.wfile.write(b"221 bye\r\n" if line == b"QUIT" else b"250 ok\r\n")

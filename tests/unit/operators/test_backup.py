@@ -53,7 +53,7 @@ def test_backup(checkpoint: Path, repository: Path, run: Run) -> None:
 def test_a_cleared_task_takes_another_one_where_the_stream_has_gone_on(
     checkpoint: Path, repository: Path, run: Run
 ) -> None:
-    """The task of an upgrade is cleared hours later: what it backed up then is no place to go back to now."""
+    """The task of an upgrade is cleared hours later: what it backed up then is no place to return to now."""
     newest = [*checkpoint.glob(f"*/{NEWEST}"), *checkpoint.glob(f"*/.{NEWEST}.crc")]
     kept = {path: path.read_bytes() for path in newest}
     for path in newest:
@@ -91,13 +91,13 @@ def test_no_backup_where_nothing_was_committed_since(
     checkpoint: Path, repository: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = _operator(checkpoint, repository).execute({**run(), "outlet_events": OutletEventAccessors()})
-    assert "Downstream DAGs are told" in capsys.readouterr().out
+    assert "Downstream DAGs are notified" in capsys.readouterr().out
     context = {**run(run_id="manual__2"), "outlet_events": OutletEventAccessors()}
     second = _operator(checkpoint, repository, skip_if_unchanged="true").execute(context)
     assert second == {**first, "copied_files": 0, "copied_bytes": 0, "seconds": 0.0, "unchanged": True}
     assert json.loads(json.dumps(second)) == second
     assert context["outlet_events"][BACKUPS].asset_alias_events == [], "there is no new backup"
-    assert "Downstream DAGs are told" not in capsys.readouterr().out
+    assert "Downstream DAGs are notified" not in capsys.readouterr().out
     assert context["pushed"] == {}  # no browser opens a file of a worker
     third = _operator(checkpoint, repository, skip_if_unchanged="{{ x }}").execute
     with pytest.raises(AirflowFailException, match="skip_if_unchanged"):

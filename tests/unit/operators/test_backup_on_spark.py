@@ -130,7 +130,7 @@ def test_spark_fails(
     checkpoint: Path, repository: Path, run: Run, noted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILS", "1")
-    with pytest.raises(StorageError, match=f"Spark did not back {checkpoint} up: (?s:.*)the next attempt goes on"):
+    with pytest.raises(StorageError, match=f"Spark did not back {checkpoint} up: (?s:.*)the next attempt continues"):
         _operator(checkpoint, repository, engine="spark").execute(run())
 
 

@@ -1,4 +1,4 @@
-"""CheckpointDoctorOperator: findings as the result, a failure for good where they are bad enough, the repair on demand."""
+"""CheckpointDoctorOperator: findings as the result, a failure permanently where they are bad enough, the repair on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CheckpointRestoreOperator: plans without a change, restores once, goes on after a stop, and never restores twice."""
+"""CheckpointRestoreOperator: plans without a change, restores once, continues after a stop, and never restores twice."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_latest_is_never_a_safety_backup(backup: dict[str, Any], checkpoint: Pat
 def test_retry_of_a_finished_restore_changes_nothing(
     backup: dict[str, Any], target: Path, checkpoint: Path, run: Run
 ) -> None:
-    """The worker was lost when all was done; before the retry the stream has gone on."""
+    """The worker was lost when all was done; before the retry the stream has continued."""
     first = _restore(backup, target, run(), mode="apply", replace=True)
     (target / "offsets" / str(NEWEST + 1)).write_bytes((checkpoint / "offsets" / str(NEWEST)).read_bytes())
     gone_on = _files(target)
@@ -156,7 +156,7 @@ def test_the_plan_that_was_shown_is_the_one_that_is_applied(backup: dict[str, An
     now = _restore(backup, checkpoint, run(), replace=True)["plan"]["fingerprint"]
     assert str(e.value) == (
         f"the plan that was shown ({shown}) is not the one that would be carried out now ({now}): {checkpoint} or "
-        "its sink have changed since; nothing was changed\nHINT: look at a new plan, and apply that"
+        "its sink have changed since; nothing was changed\nHINT: make a new plan, and apply that"
     )
     assert _files(checkpoint) == moved
     _restore(backup, checkpoint, run(), mode="apply", replace=True, fingerprint=now)

@@ -96,7 +96,7 @@ def test_no_reason(checkpoint: Path, run: Run) -> None:
 def test_lifted_for_a_start(checkpoint: Path, run: Run, tmp_path: Path) -> None:
     before = _offsets(checkpoint)
     sealed = _seal(checkpoint, run(), "stopping the query for a rewind")
-    with pytest.raises(AirflowFailException, match="it cannot be told whether that plan has begun to change files"):
+    with pytest.raises(AirflowFailException, match="it is not known whether that plan has begun to change files"):
         _unseal(checkpoint, run("unseal"), for_start="True")
     repository = Repository.open_or_create(open_location(str(tmp_path / "backups")))
     repository.keep_plan("another", {})

@@ -1,4 +1,4 @@
-"""`begin` and `go` of an upgrade refuse what could not be taken back, before anything is stopped."""
+"""`begin` and `go` of an upgrade refuse what could not be undone, before anything is stopped."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TestNothingInTheWay:
         assert "policy `rollback`" in begun["way_back"]["markdown"]
         assert upgrades.go(sink=str(table))["way_back"]["obstacles"] == []
         assert upgrades.record
-        assert is_needed(upgrades.record)  # from here on whatever happens is taken back
+        assert is_needed(upgrades.record)  # from here on whatever happens is undone
 
     def test_a_file_sink(self, upgrades: Upgrades, tmp_path: Path) -> None:
         assert upgrades.begin(sink=str(file_sink(tmp_path / "out", NEWEST)))["way_back"]["obstacles"] == []

@@ -1,4 +1,4 @@
-"""CheckpointVerifyOperator: whole backups pass, damaged ones fail for good, and the report says where."""
+"""CheckpointVerifyOperator: whole backups pass, damaged ones fail permanently, and the report says where."""
 
 from __future__ import annotations
 

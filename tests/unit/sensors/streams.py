@@ -22,7 +22,7 @@ class DiskStream:
     def put(self, path: str, data: bytes, *, age: float = 0.0, now: float | None = None) -> None:
         file = self.place / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        hidden = file.with_name(f".{file.name}.tmp")  # a look in between must see neither a part of it nor another time
+        hidden = file.with_name(f".{file.name}.tmp")  # a poll in between must see neither a part of it nor another time
         hidden.write_bytes(data)
         at = (time.time() if now is None else now) - age
         os.utime(hidden, (at, at))

@@ -41,7 +41,7 @@ def sensor(stream: DiskStream | str, mode: str, **fields: Any) -> CommitGapSenso
 
 
 def run_trigger(deferred: Any) -> dict[str, Any]:
-    """Run a trigger as the triggerer does, made anew from what it was stored as."""
+    """Run a trigger as the triggerer does, made again from what it was stored as."""
     path, arguments = json.loads(json.dumps(deferred.serialize()))
     trigger = type(deferred)(**arguments)
     assert f"{type(trigger).__module__}.{type(trigger).__qualname__}" == path
@@ -57,7 +57,7 @@ def run_trigger(deferred: Any) -> dict[str, Any]:
 def wait(made: BaseSensorOperator, context: dict[str, Any], during: Callable[[], object] | None = None) -> Any:
     """Run a sensor to its end as Airflow does: again when it is rescheduled, by its trigger when it is deferred.
 
-    :param during: called once, after the first look.
+    :param during: called once, after the first poll.
     """
     if made.mode == "poke" and not made.deferrable:  # type: ignore[attr-defined]
         helper = threading.Timer(0.3, during) if during else None
@@ -106,7 +106,7 @@ class TestEveryMode:
             wait(made, context, lambda: stream.rewind(3))
         assert str(e.value) == (
             f"the history of {stream} was rewritten during the wait: its newest committed batch was 5 and is 3\n"
-            "HINT: somebody rewound, restored or reset it: see that this was meant, then start the wait anew"
+            "HINT: somebody rewound, restored or reset it: see that this was meant, then start the wait again"
         )
         assert context["pushed"]["return_value"]["latest_committed"] == 3
         assert context["task_state_store"] == {}
@@ -224,12 +224,12 @@ class TestEveryMode:
 
 @pytest.mark.parametrize("mode", ["poke", "deferrable"])
 class TestAnswersThatDoNotCome:
-    """The store fails after the first look."""
+    """The store fails after the first poll."""
 
     @pytest.fixture
     def broken(self, stream: DiskStream) -> Callable[[], None]:
         def work() -> None:
-            # A look between these steps must find no commit gone that it has seen.
+            # A poll between these steps must find no commit gone that it has seen.
             (stream.place / "offsets").rename(stream.place / "offsets-away")
             os.symlink("offsets", stream.place / "offsets")  # a loop: cannot be listed
             (stream.place / "commits").rename(stream.place / "away")

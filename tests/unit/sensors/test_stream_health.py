@@ -71,8 +71,8 @@ class TestEveryMode:
     def test_a_new_checkpoint_that_is_still_to_come(
         self, before: DiskStream, mode: str, run: Run, tmp_path: Path
     ) -> None:
-        """New code that begins anew, at a place that is empty until it runs."""
-        anew = DiskStream(tmp_path / "anew")
+        """New code that starts from the beginning, at a place that is empty until it runs."""
+        anew = DiskStream(tmp_path / "again")
         baseline = {**stream_baseline(str(before)), "batch_id": -1, "query_id": None}
         after = lambda: ran(anew.start("two"), range(5))  # noqa: E731
         report = wait(gate(anew, baseline, mode, input_within=None), run(), after)
@@ -88,7 +88,7 @@ class TestEveryMode:
         assert str(e.value) == (
             f"{before} does not run as before: batches up to 26\n"
             "seconds_per_batch: 20 instead of 5, +300 % (100 % allowed)\n"
-            "HINT: look at what was deployed; the report is the task's result"
+            "HINT: check what was deployed; the report is the task's result"
         )
         assert context["pushed"]["return_value"]["healthy"] is False
 

@@ -20,7 +20,7 @@ Run = Callable[..., dict[str, Any]]
 
 
 class LoggedStream(DiskStream):
-    """A stream whose driver tells how it goes."""
+    """A stream whose driver shows how it goes."""
 
     @property
     def logs(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class TestEveryMode:
             wait(logged(before, baseline, mode, timeout=600.0), context, before.crash)
         told = str(e.value)
         assert told.startswith(f"{before} has a query that fails: the query was terminated at 20")
-        assert " UTC by USER_RAISED_EXCEPTION: java.lang.X: no such customer\n\tat a\nHINT: mend" in told
+        assert " UTC by USER_RAISED_EXCEPTION: java.lang.X: no such customer\n\tat a\nHINT: fix" in told
         result = context["pushed"]["return_value"]
         assert json.loads(json.dumps(result)) == result
         assert (result["latest_committed"], result["crash"]["run_id"]) == (19, "new")
@@ -115,7 +115,7 @@ def test_a_baseline_of_an_earlier_version(before: LoggedStream, run: Run) -> Non
     assert (baseline["lag"], baseline["driver"]) == (None, None)
     old = {key: value for key, value in baseline.items() if key not in ("time", "lag", "driver")}
     ran(before.crash("older").behind({20: 100, 24: 90}, "new"), range(20, 25))
-    # Nobody knows what came before it: what is there at the first look does not count.
+    # Nobody knows what came before it: what is there at the first poll does not count.
     report = logged(before, old).execute(run())  # type: ignore[arg-type]
     assert (report["healthy"], report["checks"][-1]["ok"], report["baseline"]["time"]) == (True, True, None)
     with pytest.raises(AirflowFailException, match="USER_RAISED_EXCEPTION"):
@@ -133,7 +133,7 @@ def test_logs_that_are_not_there(before: LoggedStream, run: Run) -> None:
 
 def test_the_trigger_reads_on_where_the_worker_has_stopped(before: LoggedStream, run: Run) -> None:
     baseline = stream_baseline(str(before), **before.logs)
-    before.say("INFO goes on")
+    before.say("INFO continues")
     with pytest.raises(TaskDeferred) as e:
         logged(before, baseline, "deferrable").execute(run())  # type: ignore[arg-type]
     arguments = e.value.trigger.serialize()[1]

@@ -55,7 +55,7 @@ def test_every_mode_stops_seals_and_can_go_back(mode: str) -> None:
     assert ("shadow" in tasks) is (mode == "shadow")
     assert ("new_checkpoint" in tasks) is (mode == "stateless")
     assert {t for t in BACK if t not in tasks} == ({"stop_new"} if mode == "last-state" else set())
-    # Whatever does not succeed once the stream may be stopped is taken back: nothing is between two of them that could run.
+    # Whatever does not succeed once the stream may be stopped is undone: nothing is between two of them that could run.
     chain = [t for t in tasks if t in {*FORWARD, "stop", "go", "positions", "new_checkpoint"}]
     assert all(second in follows(tasks, first) for first, second in pairwise(chain) if first != "go")
     assert {t for t in tasks if "take_back" in follows(tasks, t)} == {"keep"}

@@ -37,7 +37,7 @@ def trigger(stream: DiskStream, *, seconds: float = 20.0, **fields: Any) -> Comm
 
 
 def fired(made: Any, within: float = 20.0) -> dict[str, Any]:
-    """The first event; the trigger is made anew from what it was stored as."""
+    """The first event; the trigger is made again from what it was stored as."""
     arguments = json.loads(json.dumps(made.serialize()[1]))
 
     async def first() -> Any:
@@ -80,7 +80,7 @@ class TestCommitGapTrigger:
         assert (event["status"], event["message"]) == ("timeout", f"{stream}: no look was finished in time")
 
     def test_restarted_triggerer_goes_on(self, stream: DiskStream) -> None:
-        """What was lost with the triggerer is looked at again; the beginning of the wait is not."""
+        """What was lost with the triggerer is read again; the beginning of the wait is not."""
         wait = Wait(Condition("progressed_by", 2)).to_json()
         made = trigger(stream, wait=wait, memory={"base": 5, "committed": 5})
 
