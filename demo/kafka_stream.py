@@ -5,7 +5,7 @@
         --stop s3a://ckpt/control/orders.stop --progress s3a://ckpt/progress/orders.jsonl
 
 While the file `--stop` is there it ends after its batch, and does not begin: whatever starts it again and again (Docker,
-Kubernetes, a supervisor) may go on doing so.
+Kubernetes, a supervisor) may continue to do so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def build(spark: SparkSession) -> DataFrame:
 
 # [START howto_stop_a_stream]
 def run(checkpoint: str, table: str, stop: str, progress: str, every: str) -> str:
-    """Run the stream until it is told to stop; return why it was."""
+    """Run the stream until it is asked to stop; return why it was."""
     from pyspark.sql import SparkSession
 
     from airflow_ckpt_provider.spark.progress_lines import ProgressLines

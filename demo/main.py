@@ -169,7 +169,7 @@ class Demo:
         )
         copies = Copies(self.checkpoint, self.control, self.scale.copies)
         copies.start()
-        with self.timeline.waiting("the stream goes on"):
+        with self.timeline.waiting("the stream continues"):
             self._wait_for_batch(self.facts["backup"]["batch_id"] + self.scale.more, stream)
             wait_until(lambda: copies.is_done, at_most=120, what="the copies", process=stream)
         for copy in copies.taken:
@@ -229,7 +229,7 @@ class Demo:
         outcome = run.results["apply"]["outcome"]
         self.timeline.say(
             f"batch {outcome['batch_id']} is back: {outcome['files']} files, {outcome['bytes']:,} bytes, "
-            f"in {outcome['seconds']:.2f} s; Spark goes on with batch {outcome['batch_id'] + 1}"
+            f"in {outcome['seconds']:.2f} s; Spark continues with batch {outcome['batch_id'] + 1}"
         )
         self.facts["restore"] = {key: outcome[key] for key in ("plan_id", "batch_id", "files", "bytes", "seconds")}
 

@@ -16,7 +16,7 @@ CUSTOMERS = 400
 ORDERS_A_FILE = 100
 _SEED = 20261121
 _OPENING = datetime(2026, 11, 21, tzinfo=UTC)
-#: Spark does not look at files whose names begin with an underscore.
+#: Spark does not read files whose names begin with an underscore.
 _COMPLETE = "_COMPLETE"
 
 
@@ -56,7 +56,7 @@ class Arrivals(threading.Thread):
     :param directory: where they arrive.
     :param files: how many files in all.
     :param every: seconds from one file to the next, at first; later more, so that a slow machine does not run out of them.
-    :param again: how many orders of each file come once more in the next one.
+    :param again: how many orders of each file come again in the next one.
     """
 
     directory: Path

@@ -56,7 +56,7 @@ class Airflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(processes.logs / "airflow-tasks"),
-            "AIRFLOW__API_AUTH__JWT_SECRET": "the secret of a database that lives for minutes " + "x" * 64,
+            "AIRFLOW__API_AUTH__JWT_SECRET": "the secret of a database that exists for minutes " + "x" * 64,
             **settings,
         }
         return cls(processes.start("airflow", "demo.dag_runner", env=env, talks=True))

@@ -44,7 +44,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
             self.popen.wait()
-            # Java is no child of ours, so nothing else tells that it is gone too.
+            # Java is no child of ours, so nothing else shows that it is gone too.
             deadline = time.monotonic() + 10
             while time.monotonic() < deadline:
                 os.killpg(self.popen.pid, 0)

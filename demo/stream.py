@@ -51,7 +51,7 @@ CONF = {
     "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
     "spark.sql.adaptive.enabled": "false",
 }
-#: A Spark that lives for seconds: compiling less saves half of its processor time.
+#: A Spark that runs for seconds: compiling less saves half of its processor time.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
 
@@ -67,7 +67,7 @@ def start_spark(more: Mapping[str, str] | None = None) -> SparkSession:
         builder = builder.config(key, value)
     options = JAVA_OPTIONS
     if temporary := os.environ.get("TMPDIR"):
-        # Java does not look at TMPDIR. After kill -9 nobody clears RocksDB's working directories.
+        # Java does not read TMPDIR. After kill -9 nobody clears RocksDB's working directories.
         options += f" -Djava.io.tmpdir={temporary}"
         builder = builder.config("spark.local.dir", temporary)
     return builder.config("spark.driver.extraJavaOptions", options).getOrCreate()
@@ -90,7 +90,7 @@ class TotalsTable:
     path: Path
 
     def create(self) -> None:
-        """Make the table if it is not there."""
+        """Make the table if it does not exist."""
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS delta.`{self.path}` "
             "(customer STRING, orders BIGINT, cents BIGINT, last_order TIMESTAMP, ids BIGINT) USING delta"
@@ -113,7 +113,7 @@ class TotalsTable:
 def start_stream(
     spark: SparkSession, orders: Path, checkpoint: Path, table: Path, *, available_now: bool = False
 ) -> StreamingQuery:
-    """Start the stream, or go on where its checkpoint says.
+    """Start the stream, or continue where its checkpoint says.
 
     :param spark: a Spark from :func:`start_spark`.
     :param orders: directory the orders arrive in.

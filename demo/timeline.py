@@ -1,4 +1,4 @@
-"""What the demo tells on the terminal: one line a step, with the time since the start; plain text where it is piped."""
+"""What the demo prints on the terminal: one line a step, with the time since the start; plain text where it is piped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Timeline:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         if not self.console.is_terminal:
-            # Rich takes 80 columns where there is no terminal.
+            # Rich takes 80 columns if there is no terminal.
             self.console.width = _WIDTH
         self._began = time.monotonic()
         self.steps: list[dict[str, object]] = []

@@ -1,7 +1,7 @@
 """Sample checkpoints at a place of their own, where they were never made, whole and then damaged in every way the doctor knows.
 
-Used by the unit tests (is the damage found?), and by the tests against real Spark (what does Spark do about it, and does it go on
-row-exact after the repair?): one table, so that no pattern is found that Spark was not shown.
+Used by the unit tests (is the damage found?), and by the tests against real Spark (what does Spark do about it, and
+does it continue row-exact after the repair?): one table, so that no pattern is found that Spark was not shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Damage:
     :param kind: kind of the sample.
     :param inflict: does it, to the files of the sample.
     :param error: what Spark says at its start, as a regular expression; ``None``: it starts.
-    :param repaired_to: the batch after which Spark goes on when it is repaired; ``None``: it cannot be repaired by a cut.
+    :param repaired_to: the batch after which Spark continues when it is repaired; ``None``: it cannot be repaired by a cut.
     :param replays: how many batches are run again after the repair that Spark had committed or begun.
     :param first: the first batch that Spark runs where it starts all the same; by default the one after the newest commit.
     :param version: Spark version of the sample.
@@ -272,14 +272,14 @@ def _newest_snapshots(files: Files) -> list[str]:
 
 
 def naively_rewound(files: Files) -> None:
-    """Logs taken back to batch 19 by hand, state left as it was."""
+    """Logs undone to batch 19 by hand, state left as it was."""
     _remove(files, r"(offsets|commits)/2[0-9]")
     _remove(files, r"sources/0/2[0-9]")
     files["offsets/18"] = files["offsets/19"].replace(b'{"logOffset":19}', b'{"logOffset":18}')
 
 
 def logs_of_newest_deleted(files: Files) -> None:
-    """The last two batches taken back by hand, with their log of sources; state left as it was."""
+    """The last two batches undone by hand, with their log of sources; state left as it was."""
     _remove(files, r"(offsets|commits)/2[12]")
     _remove(files, r"sources/0/2[12]")
 
@@ -388,7 +388,7 @@ DAMAGES = (
         2,
     ),
     Damage(5, "BATCHES-SKIPPED", "hdfs_agg", newest_commits_deleted, None, 2, 3, first=5, quick=True),
-    # Of the batches between no commit tells the ids of their state: loud here.
+    # Of the batches between no commit shows the ids of their state: loud here.
     Damage(5, "BATCHES-SKIPPED", "rocks_ckptv2_agg", newest_commits_deleted, _NO_FILE, 2, 3),
     Damage(6, "QUERY-ID-MISSING", "file_to_foreachbatch", no_metadata, None, 5, query_id=True),
     Damage(
@@ -413,7 +413,7 @@ DAMAGES = (
     Damage(10, "SNAPSHOT-DAMAGED", "rocks_changelog_maint", snapshot_cut_off, _BROKEN, 22, quick=True),
     Damage(10, "SNAPSHOT-DAMAGED", "rocks_changelog_maint", snapshot_byte_changed, _BROKEN, 22),
     Damage(10, "SNAPSHOT-DAMAGED", "rocks_changelog_maint", snapshot_without_table_file, _BROKEN, 22),
-    # The lineage of a changelog goes back to the newest snapshot only: without it the state of two batches is gone.
+    # The lineage of a changelog cuts back to the newest snapshot only: without it the state of two batches is gone.
     Damage(8, "STATE-INCOMPLETE", "rocks_ckptv2_maint", snapshot_cut_off, _BROKEN, 20, 2),
     Damage(12, "SOURCE-LOG-INCOMPLETE", "file_to_foreachbatch", source_log_missing, r"batch 5 doesn't exist", None),
     Damage(12, "SOURCE-LOG-INCOMPLETE", "hdfs_agg", source_log_short, r"batch 5 doesn't exist", 3, 2),

@@ -87,7 +87,7 @@ class HdfsCluster:
         self.await_that(lambda: "FSState" in self.state(number), name)
 
     def start_datanode(self, number: int = 0) -> None:
-        """Start one DataNode; it tells the NameNode of itself some time later."""
+        """Start one DataNode; it shows the NameNode of itself some time later."""
         name = f"datanode{number}"
         self._processes[name] = self._java(name, _DATANODE, *self._of_datanode(number))
 
@@ -201,7 +201,7 @@ class HdfsCluster:
 
 
 def _forwarded(port: int, host: str) -> int:
-    """Open a port whose connections go on to another as if they came from ``host``."""
+    """Open a port whose connections continue to another as if they came from ``host``."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pump(source: socket.socket, target: socket.socket) -> None:

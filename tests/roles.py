@@ -110,7 +110,7 @@ def as_words(options: Mapping[str, Any]) -> list[str]:
 
 @dataclass
 class World:
-    """A bucket with a checkpoint, a repository with two backups and notes of every kind; made anew under a prefix for each test.
+    """A bucket with a checkpoint, a repository with two backups and notes of every kind; made again under a prefix for each test.
 
     :param base: the prefix.
     :param made: the files below it, as they were made.

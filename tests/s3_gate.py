@@ -57,7 +57,7 @@ class Request:
 
     @property
     def is_next_page(self) -> bool:
-        """Whether it goes on with a listing that another request began."""
+        """Whether it continues with a listing that another request began."""
         return "continuation-token" in self.query or "start-after" in self.query
 
 

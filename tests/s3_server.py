@@ -184,7 +184,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def _start(directory: Path) -> tuple[subprocess.Popen[bytes], int]:
-    # Between the choice of free ports and their use another process may take one: then once more.
+    # Between the choice of free ports and their use another process may take one: then again.
     for attempt in range(3):
         process, port = _launch(directory / f"data{attempt}")
         try:

@@ -87,7 +87,7 @@ def deploy(place: Place, version: str) -> str:
 def roll_back(place: Place, version: str) -> str:
     """Have the next start run the version before.
 
-    :param version: the one that is taken back; where it is not deployed there is nothing to do.
+    :param version: the one that is undone; if it is not deployed there is nothing to do.
     """
     if place.deployed[-1:] == [version]:
         place.set_deployed(place.deployed[:-1])

@@ -2,8 +2,8 @@
 
     python -m demo.upgrade.main [--bad KIND] [--output DIRECTORY]
 
-Everything in it is real: Spark, Delta, Airflow. Exit code 0 only if the good upgrade is kept, the bad one is refused or taken
-back, and no row is lost, doubled or wrong in the end.
+Everything in it is real: Spark, Delta, Airflow. Exit code 0 only if the good upgrade is kept, the bad one is refused or
+rolled back, and no row is lost, doubled or wrong in the end.
 """
 
 from __future__ import annotations
@@ -213,10 +213,10 @@ class UpgradeDemo:
 
     def _tell(self, found: RowCheck) -> None:
         good, bad = self.facts["good"], self.facts["bad"]
-        stood = "did not stand still" if bad["downtime"] is None else f"stood still for {bad['downtime']:.1f} s"
+        stood = "was not down" if bad["downtime"] is None else f"was down for {bad['downtime']:.1f} s"
         lines = [
             f"rows lost {found.lost}, rows doubled or wrong {found.wrong}, of {found.rows:,}",
-            f"good upgrade 1 -> 2: kept, the stream stood still for {good['downtime']:.1f} s",
+            f"good upgrade 1 -> 2: kept, the stream was down for {good['downtime']:.1f} s",
             f"bad upgrade 2 -> {bad['version']}: {bad['kind'].replace('_', ' ')}, the stream {stood}",
         ]
         self.timeline.verdict(found.is_exact, *lines)

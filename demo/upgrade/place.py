@@ -71,7 +71,7 @@ class Place:
     def _releases(self) -> Path:
         return self.root / "releases"
 
-    # The driver: it holds a lock as long as it lives, which no crash leaves behind.
+    # The driver: it holds a lock as long as it runs, which no crash leaves behind.
 
     @property
     def _lock(self) -> Path:

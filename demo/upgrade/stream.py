@@ -2,7 +2,7 @@
 
     python -m demo.upgrade.stream DIRECTORY VERSION
 
-Runs until the file ``orders.stop`` appears, and tells how it goes in ``orders.jsonl``.
+Runs until the file ``orders.stop`` appears, and reports how it goes in ``orders.jsonl``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def settings(place: Place) -> dict[str, str]:
 def start_stream(
     spark: SparkSession, version: str, checkpoint: Path, table: Path, *, available_now: bool = False
 ) -> StreamingQuery:
-    """Start a version, or go on where the checkpoint says.
+    """Start a version, or continue where the checkpoint says.
 
     :param spark: a Spark with :func:`settings`.
     :param version: one of :data:`~demo.upgrade.versions.VERSIONS`.
@@ -55,7 +55,7 @@ def start_stream(
 
 
 def main(place: Place, version: str) -> int:
-    """Run until told to stop.
+    """Run until asked to stop.
 
     :param place: where all of it is.
     :param version: which.

@@ -168,7 +168,7 @@ def fake_lease(i: Intruder) -> None:
 
 
 def write_over_all(i: Intruder) -> None:
-    """Every file; what is refused is passed over, and the rest tells."""
+    """Every file; what is refused is passed over, and the rest shows."""
     left = None
     for path in contents(i.world.place("repository")):
         try:

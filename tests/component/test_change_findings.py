@@ -1,4 +1,4 @@
-"""Changes of a checkpoint through the command line: paused, killed, refused half-way, and taken back.
+"""Changes of a checkpoint through the command line: paused, killed, refused half-way, and undone.
 
 Nothing here knows how a change is carried out. What counts is what a person sees: the words, and the files that are there.
 """
@@ -79,7 +79,7 @@ class Change:
     :param argv: the command line, given the place.
     :param before: the files of the checkpoint.
     :param backed_up: the files of which the repository holds a backup; none by default.
-    :param state: how state files of version ``n`` are named; the stream goes on with them.
+    :param state: how state files of version ``n`` are named; the stream continues with them.
     :param below: what is compared, in the place.
     :param subject: the checkpoint that an undo is asked for, in the place.
     """
@@ -169,7 +169,7 @@ def state_and_offsets_missing(found: Files) -> None:
 
 # ---- an attempt that wakes up after another one took over ------------------------------------------
 
-#: Whose files are at other places or of other batches once the change is complete, and the stream goes on.
+#: Whose files are at other places or of other batches once the change is complete, and the stream continues.
 STALE = {
     "restore": Change(restore, orders(5), backed_up=orders(2)),
     "rewind": Change(rewind_to(1), orders(4)),
@@ -203,7 +203,7 @@ class Attempt:
         return seen.si_code == os.CLD_STOPPED
 
     def wakes_up(self) -> tuple[int, str]:
-        """Let it go on; its exit code, and what it says."""
+        """Let it continue; its exit code, and what it says."""
         self.process.send_signal(signal.SIGCONT)
         code = self.process.wait(timeout=120)
         return code, self.err.read_text()
@@ -231,7 +231,7 @@ def the_stream_commits_three_batches(checkpoint: Path, state: str) -> None:
         if not (checkpoint / f"offsets/{batch}").exists():
             written[f"offsets/{batch}"] = entry
         written[f"sources/0/{batch}"] = file_source_log(1000 + batch)
-        written[state.format(batch + 1)] = f"state {batch + 1} of the stream that goes on".encode()
+        written[state.format(batch + 1)] = f"state {batch + 1} of the stream that continues".encode()
         written[f"commits/{batch}"] = commit_log(watermark=1)
     write_files(checkpoint, written)
 
@@ -248,7 +248,7 @@ def identities(place: Path) -> dict[str, tuple[bytes, int, int]]:
 def stale_attempt(
     change: Change, place: Path, attempts: list[Attempt], operation: str, number: int, moment: str
 ) -> bool:
-    """One attempt is stopped, another one completes, the stream goes on, the first one wakes up.
+    """One attempt is stopped, another one completes, the stream continues, the first one wakes up.
 
     Its other files stay as they are, and it names who took over unless it was through with its change.
 
@@ -322,7 +322,7 @@ class TestAnAttemptThatWakesUp:
         pytest.fail("it never came to its end")
 
 
-# ---- killed before every write, then taken back ----------------------------------------------------
+# ---- killed before every write, then undone ----------------------------------------------------
 
 KILLED = {
     "rewind": Change(rewind_to(1), orders(2)),
@@ -342,7 +342,7 @@ KILLED = {
     ),
     "reset of a flow": Change(reset_flow, logs(range(2)), below="pipeline", subject=f"pipeline/{FLOW}/0"),
 }
-#: One that goes back in place, one that begins anew, one of a pipeline's flow.
+#: One that is rewound in place, one that starts from the beginning, one of a pipeline's flow.
 KILLED_EVERY_RUN = ("rewind", "reset to a new query id", "repair from a backup")
 NOTHING_DONE = re.compile(r"changed nothing|nothing to undo|knows no |no change", re.IGNORECASE)
 
@@ -399,13 +399,13 @@ class TestKilledBeforeEveryWrite:
         assert not wrong, f"{len(wrong)} of {write + 1}:\n" + "\n".join(wrong)
 
     def test_what_was_written_since_is_not_taken_back(self, name: str, tmp_path: Path) -> None:
-        """The seal was removed by hand and the stream went on with what it found."""
+        """The seal was removed by hand and the stream continued with what it found."""
         change, wrong = KILLED[name], []
         before = files(change.prepare(tmp_path / "before") / change.below)
         for write, place, compared in each_kill(change, tmp_path, step=2):
             lift_seals_by_hand(compared)
             if files(compared) == before:
-                continue  # nothing was changed, and there is nothing to take back
+                continue  # nothing was changed, and there is nothing to undo
             flow = place / "pipeline" / FLOW
             live = max(flow.iterdir(), key=lambda p: int(p.name)) if flow.exists() else place / "orders"
             the_stream_commits_three_batches(live, change.state)
@@ -455,7 +455,7 @@ def test_a_repair_or_restore_of_old_code_can_be_taken_back(name: str, tmp_path: 
         assert undone.code == 0, undone.err
         assert now == left.before
         return
-    # A safety backup of old code holds what the query needs to go on, and no older files.
+    # A safety backup of old code holds what the query needs to continue, and no older files.
     if undone.code:
         assert now == found
         [safety] = (path.stem for path in backups.iterdir())

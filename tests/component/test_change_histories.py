@@ -79,7 +79,7 @@ def goes_on(checkpoint: Location, state: str) -> None:
             entry = offsets_log(compact({"logOffset": batch}), metadata=batch_metadata(batch, watermark=1))
             written[f"offsets/{batch}"] = entry
         written[f"sources/0/{batch}"] = file_source_log(1000 + batch)
-        written[state.format(batch + 1)] = f"state {batch + 1} of the stream that goes on".encode()
+        written[state.format(batch + 1)] = f"state {batch + 1} of the stream that continues".encode()
         written[f"commits/{batch}"] = commit_log(watermark=1)
     for path, data in written.items():
         checkpoint.replace(path, data)
@@ -105,7 +105,7 @@ def carried_out(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def history(argv: list[str], checkpoint: Location, state: str, pause_at: float, *, fence: bool = True) -> Ended:
-    """One attempt is stopped some seconds after its beginning, another completes, the stream goes on, the first wakes up."""
+    """One attempt is stopped some seconds after its beginning, another completes, the stream continues, the first wakes up."""
     first = begin(argv, fence=fence)
     try:
         assert first.stdout is not None

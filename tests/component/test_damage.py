@@ -85,7 +85,7 @@ def removed(path: Path) -> None:
 
 def replaced_by(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
-        """Change a file so that nothing but its content tells: its time stays."""
+        """Change a file so that nothing but its content shows: its time stays."""
         stat = path.stat()
         path.write_bytes(change(path.read_bytes()))
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -181,7 +181,7 @@ def test_every_object_in_turn(how: str, taken: Taken):
         path.write_bytes(content)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         taken.forget()
-    assert run("verify", taken.place, "--read-data").code == 0, "the test mends what it damages"
+    assert run("verify", taken.place, "--read-data").code == 0, "the test fixes what it damages"
 
 
 def replaced_content(how: str, content: bytes) -> bytes:
@@ -299,7 +299,7 @@ def test_damage_between_plan_and_apply(taken: Taken, tmp_path: Path):
 
 
 def test_a_new_backup_does_not_build_on_damage(tmp_path: Path):
-    """An object is not trusted because its name is there: the next backup stores what is damaged once more, or says so."""
+    """An object is not trusted because its name is there: the next backup stores what is damaged again, or says so."""
     checkpoint = sample("4.0.0", "rocks_changelog_agg").unpack(tmp_path / "orders")
     place = new_repository(tmp_path / "backups")
     run("backup", checkpoint, place)

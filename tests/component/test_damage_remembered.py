@@ -68,7 +68,7 @@ class Ground:
         return create_backup(Checkpoint.at(self.place / "orders"), self.repository, **options)
 
     def rot(self, entry: FileEntry) -> None:
-        """Change a bit of an object; neither its size nor what a listing says of it tells."""
+        """Change a bit of an object; neither its size nor what a listing says of it shows."""
         content = self.files.read(entry.object)
         self.files.replace(entry.object, content[:-1] + bytes([content[-1] ^ 1]))
 
@@ -318,7 +318,7 @@ class TestWhatIsKnownStaysKnown:
 
 class TestReplay:
     def test_the_batch_ran_again_and_only_its_state_differs(self, ground: Ground) -> None:
-        """The corrected code: offsets and commit are the same to the letter."""
+        """The corrected code: offsets and commit are the same, byte for byte."""
         first = ground.back_up(stream())
         corrected = {path: data.replace(b"changelog", b"CHANGELOG") for path, data in stream().items() if path == STATE}
         plant(ground.place / "orders", {**corrected, "commits/4": stream()["commits/4"]})

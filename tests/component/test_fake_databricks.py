@@ -202,7 +202,7 @@ def test_pages_and_filters_of_events(workspace: FakeWorkspace, client: Workspace
             events(filter=bad)
 
 
-# Who may, and what is not there
+# Who may, and what is missing
 
 
 def test_authorization(workspace: FakeWorkspace, client: WorkspaceClient) -> None:

@@ -1,4 +1,4 @@
-"""Three hundred streams: how many requests finding them and looking at all of them takes, counted where they leave."""
+"""Three hundred streams: how many requests finding them and reading all of them takes, counted where they leave."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_on_s3(s3_server: S3Server, gate: Gate, tmp_path: Path, count: int) -> N
     assert fleet.problems() == {}
     assert all(s.backup and s.backup.verified for s in fleet.streams)
     assert len(looking) <= OF_REPOSITORY + TO_COMPARE * count
-    # A look at one checkpoint asks for up to three things at once.
+    # A poll at one checkpoint asks for up to three things at once.
     assert max(r.at_once for r in [*finding, *looking]) <= 3 * WORKERS, "the pool is bounded"
     print(f"{count} streams on S3: {len(finding)} requests to find, {len(looking)} to compare")
 

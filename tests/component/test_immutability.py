@@ -162,7 +162,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("length", [timedelta(0), timedelta(days=-1), timedelta(days=3661)])
     def test_no_time_at_all_and_a_mistake(self, vault: Vault, length: timedelta) -> None:
-        with pytest.raises(RefusedError, match="a lock cannot be taken back"):
+        with pytest.raises(RefusedError, match="a lock cannot be removed"):
             vault.back_up(4, length)
 
     def test_without_the_right_there_is_no_backup(self, vault: Vault) -> None:

@@ -21,7 +21,7 @@ def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Plac
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_requests_and_the_longest_chain(operation: Operation, place: Place) -> None:
-    """On a busy machine what goes at once may come late: the best of three runs tells what waits for what."""
+    """On a busy machine what goes at once may come late: the best of three runs shows what waits for what."""
     best: Measured | None = None
     for _ in range(3):
         run = measure(operation, place, _LATENCY)

@@ -248,7 +248,7 @@ def test_a_mirror_that_copied_twice_and_one_whose_syncs_are_gone(tmp_path: Path)
         # Records that came twice look like a topic that was made again, as soon as a sync of the second life is there.
         assert source["verdict"] in ("UNKNOWN", "WILL_DUPLICATE")
         assert (got - unread).total() <= source["repeats"]["records"]
-        # Where the syncs are gone, time tells: the old broker's timestamps rise, and are copied.
+        # Where the syncs are gone, time shows: the old broker's timestamps rise, and are copied.
         old.configure(SYNCS, cleanup_policy="delete")
         old.delete_before(SYNCS, end_of(old, SYNCS))
         by_time = ask({0: 30}, "--timestamp-margin", "3s")

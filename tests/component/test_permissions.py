@@ -69,7 +69,7 @@ class Bucket:
         return open_location(f"s3://{self.name}/{path}", storage_options=self.server.options(ADMIN))
 
     def fresh(self) -> str:
-        """Make all anew, under a prefix of its own."""
+        """Make all again, under a prefix of its own."""
         self.number += 1
         base = f"run{self.number}"
         plant(self.place(f"{base}/checkpoint"), self.checkpoint)

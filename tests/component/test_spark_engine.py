@@ -95,7 +95,7 @@ class Pair:
         return create_backup(Checkpoint.at(self.checkpoint.open()), place, **{"engine": engine, **options})
 
     def compare(self, **options: Any) -> BackupResult:
-        """Take a backup each way, and see that nothing but ids and times tells them apart."""
+        """Take a backup each way, and see that nothing but ids and times distinguishes them."""
         results = {kind: self.back_up(kind, **options) for kind in self.repositories}
         assert same(results["tasks"].manifest) == same(results["threads"].manifest)
         assert self.objects("tasks") == self.objects("threads")
@@ -198,7 +198,7 @@ def test_killed_driver_leaves_what_the_next_one_uses(pair: Pair) -> None:
 
 
 def test_a_stream_that_goes_on_under_its_feet(pair: Pair) -> None:
-    """A file is written again, logs are purged; the next look takes the newer batch, and what is copied already."""
+    """A file is written again, logs are purged; the next poll takes the newer batch, and what is copied already."""
     before, after = stream(4), stream(9)
     place = pair.plant(before)
     purged = [f"{log}/{batch}" for log in ("offsets", "commits") for batch in range(4)]
@@ -218,7 +218,7 @@ def test_a_stream_that_goes_on_under_its_feet(pair: Pair) -> None:
     assert moved
     assert result.batch_id == 9
     assert same(result.manifest) == same(pair.back_up("threads").manifest)
-    assert result.copied_files == result.files, "what the first look copied was copied again, or not counted"
+    assert result.copied_files == result.files, "what the first poll copied was copied again, or not counted"
     assert verify_backup(Repository.open(pair.repositories["tasks"].open()), result.manifest, read_data=ReadData()).ok
 
 

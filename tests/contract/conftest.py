@@ -22,7 +22,7 @@ from tests.fake_databricks import TOKEN, WAREHOUSE, FakeWorkspace
 HOST = os.environ.get("CONTRACT_HOST", "")
 #: Seconds that an update of a real workspace may take.
 PATIENCE = 1800.0
-#: Seconds between two looks at a real workspace.
+#: Seconds between two polls at a real workspace.
 _INTERVAL = float(os.environ.get("CONTRACT_INTERVAL") or 10)
 
 

@@ -21,7 +21,7 @@ _SILENT_FOR = 3600
 
 @dataclass(frozen=True)
 class HalfDone:
-    """A change that somebody has to complete or to take back.
+    """A change that somebody has to complete or to undo.
 
     :param checkpoint: the checkpoint.
     :param repository: the repository that keeps the plan and what was set aside.

@@ -1,4 +1,4 @@
-"""A Spark whose sources let it down: streams on Delta and Kafka that go on after their source was damaged.
+"""A Spark whose sources let it down: streams on Delta and Kafka that continue after their source was damaged.
 
 python -m tests.integration.failing_sources    one JSON request a line: {"do": …, "place": …, "broker": …, "topic": …}
 

@@ -57,7 +57,7 @@ def run(about: dict[str, Any]) -> None:
         query = writer.trigger(availableNow=True).toTable(TABLE)
         query.awaitTermination()
     if "reader" in about:
-        # A second stream, which reads the table and writes each row once more into another one.
+        # A second stream, which reads the table and writes each row again into another one.
         spark.sql(f"CREATE TABLE IF NOT EXISTS {READER} (id long, value long) USING iceberg")
         rows = spark.readStream.format("iceberg").option("streaming-max-files-per-micro-batch", 1).load(TABLE)
         query = rows.writeStream.format("iceberg").option("checkpointLocation", about["reader"])

@@ -1,7 +1,7 @@
 """Streams at full speed, copied while they run; each copy then started and run on to the end of the input.
 
 What the soak and its short version share. A copy is right if the sink of the lost stream up to the copied batch, and the
-sink of the stream that went on from the copy, are together the sink of a stream that never failed, row by row.
+sink of the stream that continued from the copy, are together the sink of a stream that never failed, row by row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Verdict:
     :param newest: newest batch committed in it.
     :param first: the first batch that was run from it, -1 if none was.
     :param error: what Spark said, if it refused or failed.
-    :param difference: rows lost or in excess, if it went on.
+    :param difference: rows lost or in excess, if it continued.
     :param vanished: files that were gone while it was copied.
     """
 
@@ -222,7 +222,7 @@ class LiveCopies:
                 verdict = self._run_on(stream, place, manifest.batch_id)
                 if SPOILED not in (verdict.error or ""):
                     break
-                print(f"{stream.kind}: Spark spoiled the restored state later on (SPARK-52637); restored once more")
+                print(f"{stream.kind}: Spark spoiled the restored state later on (SPARK-52637); restored again")
             assert verdict.error or verdict.first == manifest.batch_id + 1, verdict
             verdicts.append(verdict)
         return verdicts
@@ -260,7 +260,7 @@ def _newest(checkpoint: Path, log: str) -> int:
 def _wait_for(stream: Stream, batch: int) -> None:
     assert stream.run
     while stream.newest() < batch:
-        # A failed stream would be waited for in vain; it is looked at 100 times a second to catch every moment of a batch.
+        # A failed stream would be waited for in vain; it is read 100 times a second to catch every moment of a batch.
         if stream.run.ended.wait(0.01):
             stream.run.finished()
             return

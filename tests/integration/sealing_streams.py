@@ -59,7 +59,7 @@ def seal_at_random_moments(
         stopped = time.monotonic() - sealed_at
 
         newest = mark.batch_id - 1
-        assert run.error, f"{kind} went on under the seal"
+        assert run.error, f"{kind} continued under the seal"
         assert any(text in run.error for text in STOPPED), run.error
         progress = checkpoint.progress()
         assert (progress.latest_logged, progress.latest_committed) == (newest, newest)

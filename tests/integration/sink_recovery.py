@@ -52,7 +52,7 @@ class SinkHistory(Protocol):
     def newest(self) -> int: ...
     @property
     def oldest_told(self) -> int:
-        """The oldest batch of which the table's log still tells anything; 0 while it is whole."""
+        """The oldest batch of which the table's log still shows anything; 0 while it is whole."""
 
     def plan(self, batch: int, policy: SinkPolicy) -> RewindPlan: ...
     def fingerprint(self) -> str: ...
@@ -100,7 +100,7 @@ def run_histories(
 
 
 def recover(history: SinkHistory, count: Counter[str]) -> None:
-    """Go back to a batch, by what the plan says, and replay; compare each step with what Spark does."""
+    """Return to a batch, by what the plan says, and replay; compare each step with what Spark does."""
     chance, newest = history.chance, history.newest
     target = chance.randint(max(0, newest - 4), newest)
     history.told.append(f"recover to {target}")
@@ -194,8 +194,8 @@ def taken_back(history: SinkHistory, plan: RewindPlan, line: Line, target: int) 
     """The undo puts rows and memory back."""
     undo(history.place, history.repository, plan_id=plan.plan_id, sink=history.sink, rest=STOPPED)
     history.sync(line=line)
-    history.told.append("taken back")
-    assert history.held() == rows_after(history.line), "taken back: other rows than before"
+    history.told.append("undone")
+    assert history.held() == rows_after(history.line), "undone: other rows than before"
     report = history.plan(target, SinkPolicy.ACCEPT).sink
     assert report.verdict is plan.sink.verdict, f"{plan.sink.verdict} before, {report.verdict} after the undo"
     expect_foretold(history, report, target)
@@ -208,4 +208,4 @@ def expect_exact(history: SinkHistory, batches: list[int], target: int, *, sure:
     held = Counter(event.batch for event in history.line if event.batch is not None)
     told = range(history.oldest_told, history.newest + 1)
     wrong = [b for b in told if held[b] != 1 and (held[b] or history.rows_of(b))]
-    assert not wrong, f"batches {wrong} are not there once; replayed after {target}: {batches}"
+    assert not wrong, f"batches {wrong} are missing once; replayed after {target}: {batches}"

@@ -1,4 +1,4 @@
-"""The closure of a batch alone, copied elsewhere, starts in the Spark that wrote it and goes on row-exact.
+"""The closure of a batch alone, copied elsewhere, starts in the Spark that wrote it and continues row-exact.
 
 The samples of 4.0.0 are run always, those of the other versions by ``make samples``.
 """
@@ -171,7 +171,7 @@ def assert_rows_go_on(spark: SampleService, moved: Moved) -> None:
     assert sorted(rows) == list(range(moved.batch + 1, moved.batch + 1 + len(rows)))
     assert Counter(row for of_batch in rows.values() for row in of_batch) == moved.sample.rows_after(moved.batch)
     assert (moved.place / "metadata").read_bytes() == query_id
-    assert not Path(HOME).exists(), "Spark went back to where the sample was made"
+    assert not Path(HOME).exists(), "Spark returned to where the sample was made"
 
 
 def assert_offsets_go_on(spark: SampleService, moved: Moved) -> None:
@@ -231,4 +231,4 @@ def test_no_file_of_a_closure_is_too_many(spark: SampleService, kind: str, patte
     moved = Moved(sample(spark.spark_version, kind), tmp_path, leave_out=pattern)
     moved.add_input()
     answer = spark.go_on(kind, moved.place, moved.input)
-    assert "error" in answer, f"Spark went on without {moved.left_out}"
+    assert "error" in answer, f"Spark continued without {moved.left_out}"

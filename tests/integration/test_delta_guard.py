@@ -164,7 +164,7 @@ def test_log_clean_up_takes_a_part_of_a_planned_batch(case: Case) -> None:
 
 @pytest.mark.slow
 def test_log_clean_up_takes_what_was_read(case: Case) -> None:
-    """Nothing is lost, and yet Spark does not start: it asks for the newest batch once more."""
+    """Nothing is lost, and yet Spark does not start: it asks for the newest batch again."""
     case.append(30)
     case.clean_log(below=3)
     report = case.judge()
@@ -253,7 +253,7 @@ def test_a_change_data_feed_that_was_off_in_between(spark_host: SparkHost, tmp_p
     feed, turn = {"readChangeFeed": "true"}, "ALTER TABLE {{t}} SET TBLPROPERTIES ('delta.enableChangeDataFeed'='{}')"
     case = Case(spark_host, tmp_path)
     case.append(0)
-    if changed == "the reader":  # of rows until now; it asks for its newest batch once more
+    if changed == "the reader":  # of rows until now; it asks for its newest batch again
         assert case.runs() == list(range(10))
     else:
         case.sql(turn.format("true"))
@@ -304,7 +304,7 @@ def test_a_table_taken_back(case: Case) -> None:
     (entry.parent / ".1.crc").unlink(missing_ok=True)
     silent = case.judge()
     assert silent.verdict is Verdict.WILL_LOSE
-    assert "taken back and written again" in silent.reasons[0]
+    assert "restored and written again" in silent.reasons[0]
     assert case.runs() == list(range(520, 530))  # of 500 to 519 nothing is said
 
 

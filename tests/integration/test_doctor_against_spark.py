@@ -1,4 +1,4 @@
-"""Each pattern of damage that the doctor knows: what real Spark does about it, and that after the repair it goes on row-exact.
+"""Each pattern of damage that the doctor knows: what real Spark does about it, and that after the repair it continues row-exact.
 
 Every run shows a handful to Spark 4.0.0; ``make doctor`` all of them, ``make samples`` those that only newer Sparks have.
 """
@@ -172,7 +172,7 @@ def totals(place: Placed) -> dict[str, tuple[int, int]]:
 @pytest.mark.spark
 @pytest.mark.parametrize("repaired", [False, True], ids=["as it is", "repaired"])
 def test_stale_snapshots_spoil_the_state_at_the_next_cold_start(sparks: Sparks, repaired: bool, tmp_path: Path) -> None:
-    """Taken back to batch 19 by hand, other data since: version 21 is loaded from the snapshot of the abandoned time line."""
+    """Undone to batch 19 by hand, other data since: version 21 is loaded from the snapshot of the abandoned time line."""
     place = placed("4.0.0", "rocks_changelog_maint", tmp_path, damage=naively_rewound)
     if repaired:
         apply_repair(plan_repair(opened(place)), opened(place), rest=STOPPED, accept=ACCEPTED)
@@ -189,7 +189,7 @@ def test_stale_snapshots_spoil_the_state_at_the_next_cold_start(sparks: Sparks, 
     for file, content, modified in kept:
         file.write_bytes(content)
         os.utime(file, ns=(modified, modified))
-    # A run of its own: it loads the state anew.
+    # A run of its own: it loads the state again.
     rows = rows_of(service.go_on(place.sample.kind, place.checkpoint, place.input))
     ends = {row["k"]: (row["n"], row["s"]) for batch in sorted(rows) for row in map(json.loads, rows[batch])}
     right = {key: total for key, total in totals(place).items() if key in ends}
@@ -219,7 +219,7 @@ def test_replayed_batches_are_the_same_batches(sparks: Sparks, tmp_path: Path) -
     ],
 )
 def test_no_alarm_on_a_running_stream(spark_host: SparkHost, kind: str, files: int, tmp_path: Path) -> None:
-    """Maintenance and purges delete files all the time; looked at as often as it goes, nothing is found."""
+    """Maintenance and purges delete files all the time; read as often as it goes, nothing is found."""
     source, place = tmp_path / "input", tmp_path / "ck"
     put_files(source, files)
     run = spark_host.start(kind, source=source, checkpoint=place, out=tmp_path / "out", available_now=True)

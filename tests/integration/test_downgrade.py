@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 NEEDS, NEWER = "NEEDS-NEWER-SPARK", "WRITTEN-BY-NEWER-SPARK"
 #: kind of the 4.3.0 sample -> the kind as which 4.0.0 runs it, what the comparison says, and
-#: what Spark's error holds (empty: it goes on).
+#: what Spark's error holds (empty: it continues).
 CASES = {
     "file_to_foreachbatch": ("file_to_foreachbatch", NEWER, ""),
     "hdfs_agg": ("hdfs_agg", NEWER, ""),

@@ -1,4 +1,4 @@
-"""Real Kafka and real Delta without what a stream goes on with, under the locked Spark: what it says is recognised."""
+"""Real Kafka and real Delta without what a stream continues with, under the locked Spark: what it says is recognised."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_reset_and_rolled_back(pipeline: Pipeline, tmp_path: Path) -> None:
     assert (live.live, live.progress.query_id, live.progress.latest_committed) == (1, outcome.query_id, 4)
     assert Checkpoint.at(live.version(0)).progress().latest_committed == 3
 
-    # Rolled back: the sink keeps what it has, and the replay goes on after it.
+    # Rolled back: the sink keeps what it has, and the replay continues after it.
     restore = plan_flow_restore(live, repository, backup.manifest, sink=pipeline.sink("second"))
     assert (restore.version, restore.verdict) == (2, Verdict.WILL_SKIP)
     apply_flow_restore(restore, accept=ACCEPTED, rest=STOPPED)

@@ -86,7 +86,7 @@ bad.writeStream.format("noop").option("checkpointLocation", sys.argv[2]).start()
 
 @pytest.mark.slow
 def test_a_driver_that_ends_with_its_query_still_tells(tmp_path: Path):
-    """Spark tells its listeners later than whoever awaits the query; and what it prints is found as well."""
+    """Spark informs its listeners later than whoever awaits the query; and what it prints is found as well."""
     progress, errors = tmp_path / "orders.jsonl", tmp_path / "driver.log"
     (tmp_path / "app.py").write_text(_APPLICATION)
     place = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path.cwd()), "SPARK_LOCAL_IP": "127.0.0.1"}

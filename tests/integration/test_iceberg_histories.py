@@ -52,7 +52,7 @@ def happen(history: IcebergHistory, count: Counter[str]) -> None:
 
 
 def replay_without_the_table(history: IcebergHistory, count: Counter[str]) -> None:
-    """The checkpoint goes back and the table stays: the verdict is what Spark then does."""
+    """The checkpoint is rewound and the table stays: the verdict is what Spark then does."""
     newest = history.newest
     target = history.chance.randint(max(0, newest - 3), newest)
     held = {event.batch for event in history.line}

@@ -54,7 +54,7 @@ def test_a_killed_stream_goes_on_from_its_backup_at_the_same_place(spark_host: S
     written = set(sink.batches(out))
     last = create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, skip_if_unchanged=True)
     again = create_backup(Checkpoint.at(open_location(str(checkpoint))), repository, skip_if_unchanged=True)
-    assert (last.unchanged, again.unchanged) == (False, True), "it has gone on, and now it stands still"
+    assert (last.unchanged, again.unchanged) == (False, True), "it has continued, and now it is suspended"
     assert again.backup_id == last.backup_id
     shutil.rmtree(checkpoint)
 

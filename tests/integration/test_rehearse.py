@@ -1,4 +1,5 @@
-"""Rehearsals on real Spark: what goes on, what does not, whose rows differ, and everything that can be wrong with the request."""
+"""Rehearsals on real Spark: what continues, what does not, whose rows differ, and everything that can be wrong with
+the request."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def test_good_and_bad_code(stream: MakeStream):
     assert (bad["verdict"], bad["starts"], bad["failure"]["code"]) == ("WILL_FAIL", False, "STATE-SCHEMA-CHANGED")
     assert bad["failure"]["advice"]["condition"] == "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
     assert all(untouched(report) for report in (good, bad))
-    # Hidden files and times of modification too, by a look that is not ours.
+    # Hidden files and times of modification too, by a poll that is not ours.
     assert fingerprint(running.place / "production") == before
     assert not list((running.place / "scratch").glob("*"))
 
@@ -233,7 +234,7 @@ def test_good_and_bad_code_beside_production(stream: MakeStream):
         wait_until(lambda: list((place / "scratch").glob("*/new/metadata")), "the second shadow begins")
         before = committed(running.checkpoint)
         running.go_on(1)
-        wait_until(lambda: committed(running.checkpoint) > before, "production goes on beside both")
+        wait_until(lambda: committed(running.checkpoint) > before, "production continues beside both")
         bad = worker.answer()
     finally:
         ended = worker.ask(do="end", checkpoint=str(running.checkpoint))

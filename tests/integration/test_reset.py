@@ -108,7 +108,7 @@ def test_an_operator_added(spark_host: SparkHost, tmp_path: Path, fed: tuple[Sou
 
 @pytest.mark.slow
 def test_a_batch_that_the_table_has_and_the_checkpoint_not(spark_host: SparkHost, tmp_path: Path) -> None:
-    """The query was killed between the table's commit and its own; then the same without looking at the table."""
+    """The query was killed between the table's commit and its own; then the same without reading the table."""
     place = tmp_path / "in"
     old = Stream(spark_host, tmp_path / "s", (files(place, 1),), sink="delta")
     put(place, range(4), seconds=0)
@@ -137,7 +137,7 @@ def test_a_batch_that_the_table_has_and_the_checkpoint_not(spark_host: SparkHost
 @pytest.mark.slow
 @pytest.mark.parametrize("continue_numbers", [True, False])
 def test_a_file_sink(spark_host: SparkHost, tmp_path: Path, continue_numbers: bool) -> None:
-    """Numbered anew, its first batches are skipped silently; with the numbers going on, none is."""
+    """Numbered again, its first batches are skipped silently; with the numbers continuing, none is."""
     place = tmp_path / "in"
     old = Stream(spark_host, tmp_path / "s", (files(place, 1),), sink="files")
     put(place, range(3), seconds=0)

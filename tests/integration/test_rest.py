@@ -151,7 +151,7 @@ class Story:
         wait_until(lambda: newest(self.checkpoints[name]) > before)
 
     def _wait_for_its_end(self, name: str) -> None:
-        wait_until(lambda: self.probe(name).ended() is not None)  # Spark tells its listeners a little later
+        wait_until(lambda: self.probe(name).ended() is not None)  # Spark informs its listeners a little later
 
     def _wait_for_history(self, name: str) -> None:
         """Have more batches until the logs are even enough for the rule; they then stay as they are until the next batch."""
@@ -204,7 +204,7 @@ class Story:
         place = location(self.checkpoints[name])
         self.feed(name)
         before = inspect_target(place).fingerprint
-        time.sleep(0.5)  # what it did: two looks at so many seconds, and nothing else
+        time.sleep(0.5)  # what it did: two reads so many seconds, and nothing else
         again = inspect_target(place).fingerprint
         self.feed(name)
         return before == again != inspect_target(place).fingerprint

@@ -82,7 +82,7 @@ def test_to_a_backup_that_is_older_than_the_checkpoint(story: Story) -> None:
     story.run(2)
     backup = create_backup(story.ckpt, story.repository)
     story.run(8, faulty=True)
-    with pytest.raises(RefusedError, match="cannot be gone back to"):
+    with pytest.raises(RefusedError, match="cannot be rewound to"):
         story.plan("to_batch", backup.batch_id, repository=story.place / "../../empty")
     outcome = story.rewind("to_batch", backup.batch_id)
     assert outcome.written > 0
@@ -191,7 +191,7 @@ def test_what_others_wrote_is_not_taken_away_unasked(story: Story) -> None:
 
 @pytest.mark.slow
 def test_forward_takes_the_checkpoint_to_the_table(story: Story) -> None:
-    """A checkpoint restored to an older batch, while the table went on."""
+    """A checkpoint restored to an older batch, while the table continued."""
     story.run(4)
     from airflow_ckpt_provider.backup.create import create_backup
 

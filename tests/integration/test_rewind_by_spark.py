@@ -70,7 +70,7 @@ def query_id(story: Story) -> str:
 
 
 def test_back_forward_and_back_again_row_exact(story: Story, spark_submit: str) -> None:
-    """By the shell: refused without Spark; back, taken back, back again; the replay is that of a run that never failed."""
+    """By the shell: refused without Spark; back, undone, back again; the replay is that of a run that never failed."""
     back = ["rewind", str(story.checkpoint), "--to-batch", "3", "--sink", str(story.out), "--sink-policy", "rollback"]
     back += ["--query-is-stopped"]
     before, first_id = story.rows(), query_id(story)
@@ -139,7 +139,7 @@ def test_killed_after_spark_has_restored(story: Story, spark_submit: str) -> Non
 
 
 def test_by_an_airflow_connection(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the operator runs it: by Airflow's own hook; a Spark that is not there leaves it sealed."""
+    """As the operator runs it: by Airflow's own hook; a Spark that does not exist leaves it sealed."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_HERE", json.dumps({"conn_type": "spark", "host": "local[2]"}))
     gone = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark3-submit"}}

@@ -141,7 +141,7 @@ def compared(lake: Lake, reference: dict[str, Counter[str]]) -> dict[str, tuple[
 
 
 def test_all_three_are_row_exact(wrong: tuple[Lake, int], reference: dict[str, Counter[str]], tmp_path: Path) -> None:
-    """Back, taken back, back again, and replayed. After the undo the streams go on where they were, too."""
+    """Back, undone, back again, and replayed. After the undo the streams continue where they were, too."""
     lake, right = wrong[0].copy(tmp_path / "lake"), wrong[1]
     assert compared(lake, reference) != EXACT
     before, files = lake.tables(), lake.files()

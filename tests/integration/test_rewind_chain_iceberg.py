@@ -1,4 +1,4 @@
-"""A stream that reads an Iceberg table of another one, on real Spark: both go back to one boundary and are row-exact."""
+"""A stream that reads an Iceberg table of another one, on real Spark: both return to one boundary and are row-exact."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_to_a_backup_of_the_older_id(spark_host: SparkHost, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_control_by_the_newest_id_alone(story: Story) -> None:
-    """Without the records the rewind is refused. What it did before: the table goes back to the newest id's first batch."""
+    """Without the records the rewind is refused. What it did before: the table cuts back to the newest id's first batch."""
     right: int = story.right  # type: ignore[attr-defined]
     empty = Repository.open_or_create(open_location(str(story.root / "empty"))).location
     with pytest.raises(RefusedError, match="no known id of the query explains"):

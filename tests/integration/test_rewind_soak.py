@@ -1,6 +1,7 @@
-"""`make rewind-soak`: random histories of streams that run, break, are rewound, taken back, restored and run on.
+"""`make rewind-soak`: random histories of streams that run, break, are rewound, undone, restored and run on.
 
-``REWIND_HISTORIES`` and ``REWIND_SEED`` change how many and which; ``REWIND_FIRST`` goes on with those of a run that was stopped.
+``REWIND_HISTORIES`` and ``REWIND_SEED`` change how many and which; ``REWIND_FIRST`` continues with those of a run that
+was stopped.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _history(story: Story, chance: random.Random, count: Counter[str]) -> str:
             try:
                 outcome = story.rewind("to_batch", to, exact_replay=exact)
             except MissingFileError:
-                # The oldest batch is there only with the next one's entry: a start that plans anew reads the entry before it.
+                # The oldest batch is there only with the next one's entry: a start that plans again reads the entry before it.
                 assert not exact
                 outcome = story.rewind("to_batch", to)
             if what == "undo" and not outcome.already_done:
@@ -105,7 +106,7 @@ def _history(story: Story, chance: random.Random, count: Counter[str]) -> str:
         wait_until_quiet(story.place, quiet_for=1.0, at_most=60)
         reached = [t.batch_id for t in reachable(story.ckpt, story.repository) if t.batch_id <= right]
         if not reached:  # purged, and never backed up: refused, and nothing is changed
-            with pytest.raises(RefusedError, match="cannot be gone back to"):
+            with pytest.raises(RefusedError, match="cannot be rewound to"):
                 story.rewind("to_batch", right)
             return ", ".join([*told, f"batch {right} is out of reach: refused"])
         story.rewind("to_batch", max(reached))

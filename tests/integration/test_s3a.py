@@ -55,7 +55,7 @@ def test_a_stream_on_s3a_is_backed_up_live_and_restored_beside_it(
     run.finished()
     wanted = sink.batches(out)
     assert [rows for rows in wanted.values() if not rows] == []
-    # Gone for good: a restored stream that still reads it (schema files of transformWithState) fails.
+    # Gone permanently: a restored stream that still reads it (schema files of transformWithState) fails.
     s3_server.filesystem().rm(place, recursive=True)
 
     for number, manifest in enumerate(manifests):

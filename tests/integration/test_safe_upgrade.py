@@ -108,7 +108,7 @@ def taken_back(found: Upgrade, tell: Tell) -> None:
     first = min(c.stat().st_mtime for c in (stream.checkpoint / "commits").glob("[0-9]*") if c.stat().st_mtime > again)
     assert stream.finish() == (0, 0)
     tell(
-        f"taken back after {', '.join(t for t in found.failed if t != 'report')}; time to recover {first - noticed:.1f} s "
+        f"undone after {', '.join(t for t in found.failed if t != 'report')}; time to recover {first - noticed:.1f} s "
         f"from the failure to the first commit, without a commit for {found.report['downtime'] or 0:.1f} s"
     )
 
@@ -298,7 +298,7 @@ def test_the_stop_fails(make_stream: MakeStream, upgrade: Run, tell: Tell) -> No
 
 
 def test_the_stop_never_stops(make_stream: MakeStream, upgrade: Run, tell: Tell) -> None:
-    """A driver that does not look at its stop marker, and a task that waits for it."""
+    """A driver that does not read its stop marker, and a task that waits for it."""
     stream = make_stream(begin=False)
     stream.deaf = True
     stream.begin()
@@ -366,7 +366,7 @@ def test_sealed_by_somebody_else(make_stream: MakeStream, upgrade: Run, tell: Te
 
 
 def test_the_place_of_the_way_back_is_busy(make_stream: MakeStream, upgrade: Run, tell: Tell) -> None:
-    """A colleague has sealed it as well; once he is done the task is cleared, and the run goes on from there."""
+    """A colleague has sealed it as well; once he is done the task is cleared, and the run continues from there."""
     stream = make_stream()
     marks = []
 
@@ -411,7 +411,7 @@ def test_a_worker_is_lost_on_the_way(
     tell: Tell,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Airflow tries the task again, and the upgrade goes on."""
+    """Airflow tries the task again, and the upgrade continues."""
     stream = make_stream()
     died = worker_dies(monkeypatch, task_id, after=after)
     found = upgrade(stream, "refactored", retries=1)
@@ -442,7 +442,7 @@ def test_a_worker_is_lost_on_the_way_back(
 def test_a_worker_is_lost_and_nobody_tries_again(
     make_stream: MakeStream, upgrade: Run, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that failed for good is a failed upgrade, whatever it failed of."""
+    """A task that failed permanently is a failed upgrade, whatever it failed of."""
     stream = make_stream()
     died = worker_dies(monkeypatch, "final_backup", after=1)
     found = upgrade(stream, "refactored")

@@ -1,4 +1,4 @@
-"""The seal against running streams: they stop at a clean batch boundary, stay stopped, and go on as if nothing had been."""
+"""The seal against running streams: they stop at a clean batch boundary, stay stopped, and continue as if nothing had been."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_sealed_at_many_moments(spark_host: SparkHost, tmp_path: Path, kind: str
     done = _seal(spark_host, kind, tmp_path, times=13, seed=int(os.environ.get("SOAK_SEED", "1")))
     seconds = sorted(sealed.stopped for sealed in done)
     print(
-        f"\nseal: {kind:12} {len(done)} of 13 stopped clean, refused to start, went on row-exact; "
+        f"\nseal: {kind:12} {len(done)} of 13 stopped clean, refused to start, continued row-exact; "
         f"stopped within {statistics.median(seconds):.2f} s (median), {seconds[-1]:.2f} s (worst)"
     )
 

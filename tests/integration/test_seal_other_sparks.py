@@ -253,7 +253,7 @@ def test_a_restore_waits_for_proof_that_the_query_is_stopped(
     stream.wait_for_batch(before + 1)  # nothing has disturbed it
 
     stream.stop()
-    wait_until(lambda: probe.ended() is not None)  # Spark tells its listeners a little later
+    wait_until(lambda: probe.ended() is not None)  # Spark informs its listeners a little later
     found = prove_rest(stream.location, replace(QUICK, history=86400, probes=(probe,)))
     assert found.how is RestEvidence.PROBE
     plan = plan_restore(repository, manifest, stream.location, replace=True)

@@ -99,7 +99,7 @@ def test_a_table_whose_log_can_be_read_is_rolled_back_there(host: SparkHost, tmp
 
 
 def test_a_table_whose_log_cannot_be_read_is_restored_by_spark(host: SparkHost, tmp_path: Path) -> None:
-    """Back, taken back, back again: row-exact. The control keeps the old query id, and its replay is skipped."""
+    """Back, undone, back again: row-exact. The control keeps the old query id, and its replay is skipped."""
     named = Named(host, tmp_path)
     story, first_id, before = named.story, named.query_id, named.story.rows()
     sink = named.sink()

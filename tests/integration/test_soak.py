@@ -63,7 +63,7 @@ def _round(root: Path, group: list[str], seed: int) -> list[Verdict]:
         except AssertionError as e:
             if SPOILED not in str(e):
                 raise
-            print(f"Spark spoiled a live stream's own state (SPARK-52637); once more: {', '.join(group)}", flush=True)
+            print(f"Spark spoiled a live stream's own state (SPARK-52637); again: {', '.join(group)}", flush=True)
         finally:
             host.kill()
             shutil.rmtree(place, ignore_errors=True)

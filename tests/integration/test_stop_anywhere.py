@@ -1,6 +1,6 @@
 """Stopped anywhere, a backup or a restore leaves nothing that Spark would start from wrongly, and the same command completes it.
 
-After every single write Spark itself is asked: it refuses, or goes on as before, or as after. `make soak` asks it after
+After every single write Spark itself is asked: it refuses, or continues as before, or as after. `make soak` asks it after
 every step of a replacing restore too; the normal run after some of them.
 """
 
@@ -194,7 +194,7 @@ def _judge_then_complete(
 ) -> str:
     """Ask Spark, then run the same command again on whatever it left behind, and see the restore complete."""
     verdict = "not asked"
-    if ask:  # of a copy: where Spark goes on, it may still be tidying up there while the restore runs
+    if ask:  # of a copy: where Spark continues, it may still be tidying up there while the restore runs
         aside = target.with_name(f"{target.name}-aside")
         shutil.copytree(target, aside)
         verdict = stream.start_from(aside)

@@ -40,7 +40,7 @@ class Sample:
         return write_files(place, self.files)
 
     def rows_after(self, batch: int) -> Counter[str]:
-        """What the query must give when it goes on after ``batch`` until all files are read."""
+        """What the query must give when it continues after ``batch`` until all files are read."""
         left = Counter(row for rows in self.rows["never_stopped"].values() for row in rows)
         left.subtract(row for b, rows in self.rows["sample"].items() if int(b) <= batch for row in rows)
         assert min(left.values()) >= 0, f"{self.kind}: the sample gave rows that the run without a stop did not"

@@ -1,4 +1,4 @@
-"""Checkpoints that no Spark goes on from: samples, each damaged in one way, and the Spark that says so."""
+"""Checkpoints that no Spark continues from: samples, each damaged in one way, and the Spark that says so."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python failures.py serve     one JSON request a line, one JSON answer a line
 
 A request is ``{"kind": …, "checkpoint": …, "input": …, "do": …}``: the query of a kind of ``kinds.py`` is started from a
-checkpoint; ``do`` names another way to look at it (:data:`WAYS`). The answer holds ``message``, as Python's
+checkpoint; ``do`` names another way to read it (:data:`WAYS`). The answer holds ``message``, as Python's
 ``str(exception)`` has it, and ``trace``, Java's own stack trace of all causes as a driver log shows it; both are empty
 where nothing failed.
 """

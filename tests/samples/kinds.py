@@ -10,7 +10,7 @@ Runs under the plain Python of any Spark from 3.5 to 4.3 and imports nothing of 
 
 A sample can be judged without running its first half again: ``rows.json`` holds the rows that each batch of the sample
 gave, and those of a run over all files (``files`` and ``further_files``) that never stopped. What a query gives when it
-goes on from batch N must then be the second less the rows of the first up to N.
+continues from batch N must then be the second less the rows of the first up to N.
 
 Content of the input files depends on their number only, and one file is one batch, so rows do not differ between runs.
 Neighbouring files share rows, and all keys come back in every file: a query that lost its state gives other rows.
@@ -68,7 +68,7 @@ class Kind:
     :param settings: of the session, beside :data:`COMMON`.
     :param since: the Spark version that brought the feature.
     :param files: number of input files of the sample, in ``in/`` and ``in2/``.
-    :param further_files: how many more the query reads when it goes on.
+    :param further_files: how many more the query reads when it continues.
     :param mode: output mode.
     :param sink: where the sample's rows go: ``rows`` (collected), ``parquet`` (a file sink, next to the checkpoint) or
         ``noop``.

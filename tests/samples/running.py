@@ -1,4 +1,4 @@
-"""Runs queries until they are told to stop, under the plain Python of any Spark from 3.5 to 4.3.
+"""Runs queries until they are asked to stop, under the plain Python of any Spark from 3.5 to 4.3.
 
     python running.py serve     one JSON request a line, one JSON answer a line
 

@@ -1,4 +1,4 @@
-"""A Spark that goes on from checkpoints on request: ``kinds.py serve`` in a process of its own."""
+"""A Spark that continues from checkpoints on request: ``kinds.py serve`` in a process of its own."""
 
 from __future__ import annotations
 

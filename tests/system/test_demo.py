@@ -47,12 +47,12 @@ def test_demo(tmp_path: Path) -> None:
     assert "\nrows lost 0, rows doubled 0\n" in said
     assert "Spark: [CANNOT_LOAD_STATE_STORE" in said
     assert "recursive copies failed" in said
-    assert "\x1b" not in said, "no colours where there is no terminal"
+    assert "\x1b" not in said, "no colours if there is no terminal"
     report = json.loads((output / "report.json").read_text())
     assert report["result"]["is_exact"] is True
     assert report["result"]["orders"] == 160 * 100
     assert len(report["control"]) == 1
-    assert report["killed"]["committed"] > report["backup"]["batch_id"], "the restore has to go back"
+    assert report["killed"]["committed"] > report["backup"]["batch_id"], "the restore has to reach back"
     assert report["restore"]["batch_id"] == report["backup"]["batch_id"]
     assert sum(DeltaTable(str(output / "table")).to_pyarrow_table()["orders"].to_pylist()) == 16_000
     kept = Repository.open(open_location(str(output / "repository"))).backups()

@@ -75,7 +75,7 @@ def test_backup_whose_worker_was_lost_after_the_manifest(run_dag: RunDag, checkp
 def test_restore_whose_worker_was_lost_at_its_end(
     run_dag: RunDag, checkpoint: Path, repository: Path, tmp_path: Path
 ) -> None:
-    """The stream went on in the meantime: restoring again would throw its batches away."""
+    """The stream continued in the meantime: restoring again would throw its batches away."""
     target = tmp_path / "restored"
 
     class StreamGoesOn(_LostRestore):

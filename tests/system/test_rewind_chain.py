@@ -31,7 +31,7 @@ def rewind(example_dags: dict[str, DAG], run_dag: RunDag, chained: Chained) -> C
         dag.get_task("start_streams").bash_command = "true"
         dag.get_task("rewind").quiet_for = 0.1
         where = {"streams": "\n".join(s.argument for s in chained.streams()), "to": "to_batch", "value": "4"}
-        # Bronze's input files are not there: what they held is lost to a replay.
+        # Bronze's input files are missing: what they held is lost to a replay.
         return run_dag(dag, run_conf={**where, "accept": "source_loss", "query_is_stopped": True, **form})
 
     return run

@@ -70,7 +70,7 @@ def test_plan_is_the_default_and_changes_nothing(rewind: Callable[..., Any], sto
     }
     assert result(run, "report")["kind"] == "untouched"
     markdown = result(run, "plan")["markdown"]
-    assert "| verdict | **SAFE** |" in markdown  # the input files are there, and the table goes back too
+    assert "| verdict | **SAFE** |" in markdown  # the input files are there, and the table is rolled back too
     assert "roll the table back to version" in markdown
     assert story.rows() == before
 
@@ -112,4 +112,4 @@ def test_a_start_that_fails_is_reported_with_the_way_on(
     assert program == "airflow-ckpt"
     subprocess.run([sys.executable, "-m", "airflow_ckpt_provider.cli.main", *arguments], check=True)
     assert story.rows() == before
-    story.run(0)  # and Spark goes on with what was there
+    story.run(0)  # and Spark continues with what was there

@@ -24,7 +24,7 @@ from demo.upgrade.versions import BAD
 from tests.system.left_running import still_running
 
 CHECKOUT = Path(__file__).parents[2]
-#: Which kind of bad version is refused before anything has changed; the others are taken back.
+#: Which kind of bad version is refused before anything has changed; the others are undone.
 REFUSED = {"operator-changed"}
 
 

@@ -87,7 +87,7 @@ class Tried(UpgradeRun):
         return self
 
     def go_on(self, task_id: str) -> None:
-        """Clear a task and what comes after it, and let the run go on."""
+        """Clear a task and what comes after it, and let the run continue."""
         self.did.clear()
         super().go_on(task_id)
 
@@ -205,7 +205,7 @@ class TestSkipped:
 
     @pytest.mark.slow
     def test_the_stop(self, tried: Tried) -> None:
-        """The seal stops the stream, and the upgrade goes on."""
+        """The seal stops the stream, and the upgrade continues."""
         tried.upgrade(stop=skip, start=tried.commit_a_batch, **KEEP)
         assert (tried.report["kind"], tried.run.state, tried.sealed) == ("kept", "success", False)
 

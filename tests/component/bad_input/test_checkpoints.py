@@ -36,7 +36,7 @@ def test_a_checkpoint_without_commits(checkpoint: Path, tmp_path: Path):
     with unchanged(tmp_path):
         refused(
             run("backup", checkpoint, repository),
-            f"{checkpoint} has no committed batch yet: there is nothing to go back to",
+            f"{checkpoint} has no committed batch yet: there is nothing to restore",
             "wait until the stream has committed its first batch",
         )
         looked_at = run("inspect", checkpoint, "--json").document

@@ -156,7 +156,7 @@ def test_a_target_in_use_whatever_is_said(checkpoint: Path, repository: Path):
     error = finished.document["error"]
     assert error["type"] in ("QueryNotStoppedError", "RefusedError")
     assert finished.err == f"error: {error['message']}\nHINT: {error['hint']}\n"
-    # Which of two looks at a moving place notices first is a matter of moments.
+    # Which of two reads a moving place notices first is a matter of moments.
     assert "is in use: offsets/" in error["message"] or "is not any more what plan" in error["message"]
     assert "stop the query" in error["hint"]
     after = fingerprint(checkpoint)

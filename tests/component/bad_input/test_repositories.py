@@ -243,7 +243,7 @@ create_backup(
 
 @pytest.fixture
 def first(checkpoint: Path, repository: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process in the middle of a backup; goes on when it reads a line."""
+    """Another process in the middle of a backup; continues when it reads a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SLOW_BACKUP, checkpoint, repository],
         stdin=subprocess.PIPE,
@@ -267,7 +267,7 @@ def test_two_backups_of_one_stream_at_once(first: subprocess.Popen[str], checkpo
             code=1,
         )
     assert run("backup", checkpoint, repository, "--name", "another-stream").code == 0
-    first.communicate("go on\n", timeout=60)
+    first.communicate("continue\n", timeout=60)
     assert first.returncode == 0
     assert run("backup", checkpoint, repository).code == 0
     assert len(run("backups", repository, "--name", "orders", "--json").document["backups"]) == 3

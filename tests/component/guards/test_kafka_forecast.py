@@ -1,4 +1,4 @@
-"""Time to loss, foretold and then measured: the broker really deletes, and somebody looks at the clock."""
+"""Time to loss, foretold and then measured: the broker really deletes, and somebody reads the clock."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_a_broker_that_hangs_and_one_that_dies(tmp_path: Path, ask: Ask) -> None
         topic = broker.create()
         broker.put(topic, [10])
         assert ask(topic, {0: 5}, config=broker.config).verdict is Verdict.SAFE
-        for delay in (0.0, 0.01, 0.02, 0.04, 0.08):  # at several moments of a look
+        for delay in (0.0, 0.01, 0.02, 0.04, 0.08):  # at several moments of a poll
             with contextlib.ExitStack() as hanging:
                 timer = threading.Timer(delay, lambda: hanging.enter_context(broker.frozen()))
                 timer.start()

@@ -47,7 +47,7 @@ def test_expired(kafka_broker: KafkaBroker, ask: Ask, ignore: bool, verdict: Ver
     assert report.facts["lost_exact"] is True
     assert part(report, 0)["lost"] == earliest - 3
     assert part(report, 1)["finding"] == "fine"
-    what = "goes on and only logs a warning" if ignore else "stops (failOnDataLoss=true)"
+    what = "continues and only logs a warning" if ignore else "stops (failOnDataLoss=true)"
     assert report.reasons == (
         f"topic {topic}: {earliest - 3} records are gone already (by partition 0: {earliest - 3}); Spark {what}",
     )
@@ -170,7 +170,7 @@ def test_compacted(kafka_broker: KafkaBroker, ask: Ask) -> None:
 
 
 def test_transactions(kafka_broker: KafkaBroker, ask: Ask) -> None:
-    """Markers and aborted records take up offsets; they are no loss, but cannot be told from records once deleted."""
+    """Markers and aborted records take up offsets; they are no loss, but cannot be determined from records once deleted."""
     topic = kafka_broker.create(partitions=2)
     kafka_broker.transact(topic, {0: 10, 1: 3}, commit=True)
     kafka_broker.transact(topic, {0: 5}, commit=False)

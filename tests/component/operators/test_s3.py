@@ -89,6 +89,6 @@ def test_rights_that_are_missing_are_left_to_the_retries(bucket: str, fields: di
 
 
 def test_connection_that_is_not_there_is_not_retried(bucket: str) -> None:
-    """Airflow's S3 filesystem would quietly go on as nobody."""
+    """Airflow's S3 filesystem would quietly continue as nobody."""
     with pytest.raises(AirflowFailException, match="there is no Airflow connection 'typo'"):
         _back_up(bucket, checkpoint_conn_id="typo")

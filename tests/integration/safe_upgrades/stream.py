@@ -83,7 +83,7 @@ class Stream:
     runs: list[tuple[str, Run]] = field(default_factory=list)
     #: Settings of one version.
     version_conf: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: Does not look at the stop marker.
+    #: Does not read the stop marker.
     deaf: bool = False
 
     def __post_init__(self) -> None:
@@ -219,7 +219,7 @@ class Stream:
         return str(to)
 
     def shadow(self, version: str, to: Path) -> None:
-        """Run a version beside the one that runs, until it is level with it; the report into a file."""
+        """Run a version beside the one that runs, until it has caught up with it; the report into a file."""
         run = self.host.rehearse(
             to,
             repository=str(self.root / "backups"),
@@ -258,7 +258,7 @@ class Stream:
             BROKERS: self.broker.address,
             TOPIC: self.topic,
             STARTING: "",
-            # Some batches for what has arrived while the stream stood still.
+            # Some batches for what has arrived while the stream was down.
             PER_BATCH: "300",
             FAULT_FROM: str(self.events.made + _UNTIL_FAULT),
             "spark.sql.streaming.minBatchesToRetain": "100",

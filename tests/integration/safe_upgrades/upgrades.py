@@ -1,4 +1,4 @@
-"""Upgrades of a test stream by a real Airflow: the DAG, its run, and a run that is gone on with after tasks were cleared."""
+"""Upgrades of a test stream by a real Airflow: the DAG, its run, and a run that is continued with after tasks were cleared."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class UpgradeRun:
         return found
 
     def go_on(self, task_id: str) -> None:
-        """Clear a task and all that comes after it, as a person does in the web interface, and let the run go on."""
+        """Clear a task and all that comes after it, as a person does in the web interface, and let the run continue."""
         from airflow.models.dagrun import DagRun
         from airflow.models.taskinstance import clear_task_instances
         from airflow.sdk.definitions.dag import _run_task

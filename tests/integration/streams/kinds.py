@@ -25,7 +25,7 @@ _FORMAT_2 = {**_CHANGELOG, f"{_STATE}checkpointFormatVersion": "2"}
 # Spark 4.0.0 spoils its own snapshots now and then when RocksDB compacts in the background (SPARK-52637, seen in 2 of 5 runs of
 # 100 batches); compacting at each commit leaves nothing to do in the background.
 _NO_BACKGROUND_COMPACTION = {f"{_STATE}rocksdb.compactOnCommit": "true"}
-# So that there is something to go back to, and an end to it.
+# So that there is something to return to, and an end to it.
 _SOME_BATCHES = {f"{_P}minBatchesToRetain": "6"}
 # The default: logs are long, so a copy spends more time on them and meets more batches on the way.
 _SPARKS_OWN_RETENTION = {f"{_P}minBatchesToRetain": "100"}

@@ -109,7 +109,7 @@ def difference(wanted: dict[int, list[str]], found: dict[int, list[str]]) -> Dif
 
 
 def joined(original: dict[int, list[str]], restored: dict[int, list[str]], newest: int) -> dict[int, list[str]]:
-    """The sink of a stream that was lost after batch ``newest`` and went on from its restored checkpoint."""
+    """The sink of a stream that was lost after batch ``newest`` and continued from its restored checkpoint."""
     return {batch: rows for batch, rows in original.items() if batch <= newest} | restored
 
 

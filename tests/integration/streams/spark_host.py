@@ -153,7 +153,7 @@ class SparkHost:
         return run
 
     def sql(self, *statements: str, timeout: float = 120.0) -> list[list[Any]]:
-        """Run statements one after the other and return the rows of the last; also tells Delta to forget what it knows."""
+        """Run statements one after the other and return the rows of the last; also shows Delta to forget what it knows."""
         run = Run(self, uuid.uuid4().hex, "sql", Path(), "", Path())
         self._runs[run.name] = run
         self.tell(do="sql", run=run.name, statements=list(statements))

@@ -356,6 +356,6 @@ NOT_WRITTEN = (
     (
         "an older Spark (4.3.0 to 4.0.0 was run)",
         "offset log v2, commit log v3, row checksums, join format 4: refused, and caught by comparison as `NEEDS-NEWER-SPARK`; "
-        "four kinds with none of these went on row-exact, comparison says `WRITTEN-BY-NEWER-SPARK`",
+        "four kinds with none of these continued row-exact, comparison says `WRITTEN-BY-NEWER-SPARK`",
     ),
 )

@@ -40,7 +40,7 @@ def stream(
         return {"stopped": request and request.reason, "active": query.isActive}
     finally:
         query.stop()
-        # Spark tells its listeners a little later.
+        # Spark informs its listeners a little later.
         deadline = time.monotonic() + 30
         while _ends(progress) == ends and time.monotonic() < deadline:
             time.sleep(0.05)
