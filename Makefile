@@ -33,9 +33,10 @@ test-fast: venv ## Run the tests of the core that need no Java, in a minute
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
-lint: venv ## Check style and types
+lint: venv ## Check style, types and language
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@$(PY) dev/check_prose.py
 	@$(PY) -m mypy
 
 lint-workflows: ## Check .github/workflows with actionlint (fetched on first use, needs Go)
@@ -75,7 +76,7 @@ soak: java venv jars ## At least 100 backups of live streams, each restored and 
 seal-soak: java venv jars jars-s3a ## Seal running streams at 50 random moments
 	@$(PY) -m pytest -m seal_soak -s $(ARGS)
 
-rewind-soak: java venv jars ## 100 random histories of streams that are rewound, taken back and run on
+rewind-soak: java venv jars ## 100 random histories of streams that are rewound, undone and run on
 	@$(PY) -m pytest -m rewind_soak -s $(ARGS)
 
 change-soak: venv ## 300 random histories of changes that are paused, taken over, and wake up: local disk and S3
