@@ -263,7 +263,8 @@ def _changes(
         closure = resolve_closure(tree, target.batch_id, replays_next=replays)
         following = tree.get(f"{OFFSETS}/{target.batch_id + 1}") if replays else None
         end = parse_offsets(tree.read(following), batch_id=target.batch_id + 1) if following else closure.entry
-        return files_beyond(tree, closure, end), ()
+        # The seal that has stopped the query lies beyond the batch too, and is no file of the query.
+        return tuple(path for path in files_beyond(tree, closure, end) if path in before.visible), ()
     entries = target.backup.files_of(target.batch_id)
     _check_backup(repository, entries, before.location)
     deletes = tuple(sorted(set(before.visible) - {entry.path for entry in entries}))
