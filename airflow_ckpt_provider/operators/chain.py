@@ -1,32 +1,41 @@
-"""Rewind several streams together, and undo that."""
+"""Several streams together: back them up and restore them as one set, rewind them, and take that back."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.sets import LATEST_SET, SET, create_set
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fleet.application import application_streams
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, ChangeOperator, StoppedQueryOperator
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, texts, words
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, texts, whole_number, words
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
-from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
+from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.rewind import BARE
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
 from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.chains.apply import apply_chain, carried_out_by
+from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.naming import stream_of
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
+from airflow_ckpt_provider.recovery.chains.set_plan import SetRestorePlan
+from airflow_ckpt_provider.recovery.chains.set_restore import plan_set_restore, restore_set
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
+from airflow_ckpt_provider.recovery.chains.together import carried_out_by
 from airflow_ckpt_provider.recovery.chains.undo import RISK, undo_chain
 from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.streams.streams import common
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
 CHAIN_KINDS = tuple(kind for kind in KINDS if kind != "to_current")
 
 
-class ChainOperator(RepositoryOperator, MaskingOperator):
+class ChainOperator(RepositoryOperator):
     """Base of the operators on several streams.
 
     Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`. It keeps what is removed of all streams;
@@ -43,6 +52,8 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
 
     :param streams: the streams, each as ``NAME=CHECKPOINT,sink=SINK``, with more ``sink=`` where it writes to several, each
         followed by its ``txn-app-id=`` and ``policy=keep`` where it has them: a list, or text with one in each line. (templated)
+    :param application: in place of ``streams``: all streams that are declared with this application, with their connections.
+        (templated)
     :param checkpoint_conn_id: Airflow connection to reach all checkpoints; ``None``: the environment's own credentials.
         (templated)
     :param sink_conn_id: Airflow connection to read the logs of all sinks; ``None``: the environment's own credentials.
@@ -57,6 +68,7 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
     template_fields: Sequence[str] = (
         *RepositoryOperator.template_fields,
         "streams",
+        "application",
         "checkpoint_conn_id",
         "sink_conn_id",
         "sink_options",
@@ -67,7 +79,8 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
     def __init__(
         self,
         *,
-        streams: Sequence[str] | str,
+        streams: Sequence[str] | str = (),
+        application: str | None = None,
         repository: str | None = None,
         checkpoint_conn_id: str | None = None,
         sink_conn_id: str | None = None,
@@ -80,40 +93,223 @@ class ChainOperator(RepositoryOperator, MaskingOperator):
         self.spark_conn_id = spark_conn_id
         self.spark_settings = spark_settings
         self.streams = streams
+        self.application = application
         self.checkpoint_conn_id = checkpoint_conn_id
         self.sink_conn_id = sink_conn_id
         self.sink_options = sink_options
 
     def _streams(self) -> tuple[ChainStream, ...]:
-        place = self._repository_place() if text(self.repository) else None
-
-        spark = text(self.spark_conn_id)
-        by_spark = restore_by_connection(spark, **(self.spark_settings or {})) if spark else None
-
-        def sink(name: str, app_id: str | None) -> Sink:
-            opened, options = partial(_open, conn_id=text(self.sink_conn_id)), self.sink_options or {}
-            return Sink.named(name, opened, app_id=app_id, storage_options=options, by_spark=by_spark)
-
-        lines = [line for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()]
-        found = [
-            stream_of(
-                line.strip(),
-                open_checkpoint=partial(_open, conn_id=text(self.checkpoint_conn_id)),
-                named_sink=sink,
+        """The streams that are given, or declared."""
+        place = self._repository_place() if self._repository_uri() else None
+        lines = [
+            line.strip() for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()
+        ]
+        if (application := text(self.application)) is not None:
+            if lines:
+                raise RefusedError("streams and application are both given", hint="give one of them")
+            found = application_streams(
+                self.declared_streams().of_application(application),
+                open_checkpoint=lambda uri, conn_id: open_place(uri, text(self.checkpoint_conn_id) or conn_id),
+                open_repository=lambda uri, conn_id: open_place(uri, text(self.repository_conn_id) or conn_id),
+                named_sink=lambda stream, sink, conn_id: self._sink(
+                    sink.sink, sink.txn_app_id, conn_id, options=sink.options, spark_conn_id=stream.spark_conn_id
+                ),
                 repository=place,
             )
-            for line in lines
-        ]
-        return named_streams(tuple(found))
+            return named_streams(found)
+        return named_streams(
+            tuple(
+                stream_of(
+                    line,
+                    open_checkpoint=lambda uri: open_place(uri, text(self.checkpoint_conn_id)),
+                    named_sink=self._sink,
+                    repository=place,
+                )
+                for line in lines
+            )
+        )
+
+    def _sink(
+        self,
+        name: str,
+        app_id: str | None,
+        conn_id: str | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
+        spark_conn_id: str | None = None,
+    ) -> Sink:
+        spark = text(self.spark_conn_id) or spark_conn_id
+        return Sink.named(
+            name,
+            lambda uri: open_place(uri, text(self.sink_conn_id) or conn_id),
+            app_id=app_id,
+            storage_options={**(options or {}), **(self.sink_options or {})},
+            by_spark=restore_by_connection(spark, **(self.spark_settings or {})) if spark else None,
+        )
+
+    def _set_repository(self) -> Repository:
+        """The repository of a set: the one that is given, else the one that all streams of the application declare."""
+        application = text(self.application)
+        if self._repository_uri() or application is None:
+            return self._open_repository()
+        declared = self.declared_streams().of_application(application)
+        uri = required(common(declared, "repository"), "repository")
+        conn_id = common(declared, "repository_conn_id") or common(declared, "storage_conn_id")
+        return Repository.open(open_place(uri, text(self.repository_conn_id) or conn_id))
 
 
-class ChainRewindOperator(ChangeOperator, ChainOperator):
+class ChainBackupOperator(ChainOperator):
+    """Back up several checkpoints as one set, which is restored as a whole. The streams may run.
+
+    Each backup is one like those of :class:`~.backup.CheckpointBackupOperator`, at a batch of its own. A retry takes those that
+    are missing. The result: ``set_id``, ``streams``, ``backups``, ``whole``, ``problems``.
+
+    Parameters of streams: see :class:`~.chain.ChainOperator`. Sinks are not needed.
+
+    .. seealso:: :doc:`/howto/application`
+
+    :param tags: words kept in the manifests. (templated)
+    :param reason: why, kept in the manifests. (templated)
+    :param restorable_batches: how many of the newest batches can be restored from each backup. (templated)
+    """
+
+    template_fields: Sequence[str] = (*ChainOperator.template_fields, "tags", "reason", "restorable_batches")
+    ui_color = "#d5e8d4"
+
+    def __init__(
+        self,
+        *,
+        tags: dict[str, str] | None = None,
+        reason: str | None = None,
+        restorable_batches: int | str = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tags = tags
+        self.reason = reason
+        self.restorable_batches = restorable_batches
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the set."""
+        with no_retry_when_refused():
+            streams, repository, by = self._streams(), self._set_repository(), made_by(context)
+            first = min(stream.name for stream in streams)
+            before = repository.made_by(first, by) if has_been_tried(context) else None
+            made = create_set(
+                {stream.name: Checkpoint.at(stream.checkpoint) for stream in streams},
+                repository,
+                set_id=before.tags.get(SET) if before else None,
+                tags={str(key): str(value) for key, value in (self.tags or {}).items()},
+                reason=text(self.reason) or "",
+                made_by=by,
+                restorable_batches=whole_number(self.restorable_batches, "restorable_batches", least=1) or 1,
+                on_progress=ProgressLog(self.log, "Stored"),
+            )
+            made.check_whole()
+        for name, manifest in made.backups.items():
+            self.log.info("Set %s: backup %s of %s, batch %d", made.set_id, manifest.backup_id, name, manifest.batch_id)
+        return made.to_json()
+
+
+class JointOperator(ChangeOperator, ChainOperator):
+    """Base of the operators that plan a change of several streams and carry it out.
+
+    Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.ChangeOperator`.
+
+    :param stop_running: stop queries that still run: all checkpoints are sealed, and each query ends at its batch boundary.
+        (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *ChainOperator.template_fields,
+        *ChangeOperator.template_fields,
+        "stop_running",
+    )
+
+    def __init__(self, *, stop_running: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stop_running = stop_running
+
+    def _together(self, context: Context, shown: dict[str, Any]) -> dict[str, Any]:
+        """What carrying a plan over several streams out takes.
+
+        :param shown: gets what the task says of the plan.
+        """
+        return {
+            "accept": self._accepted(),
+            "fingerprint": text(self.fingerprint),
+            "rest": lambda checkpoint: self._rest(checkpoint, context),
+            "stop_running": flag(self.stop_running, "stop_running"),
+            "made_by": made_by(context),
+            "reason": text(self.reason) or "",
+            "on_plan": lambda made: shown.update(self._shown(made)),
+        }
+
+    def _carried_out(self, streams: Sequence[ChainStream], context: Context, kind: str) -> dict[str, Any] | None:
+        """What the attempt before this one returned that has carried it out."""
+        done = carried_out_by(streams, made_by(context), kind=kind) if has_been_tried(context) else None
+        if done is None:
+            return None
+        self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
+        outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
+        return {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}
+
+
+class ChainRestoreOperator(JointOperator):
+    """Restore a set of backups: every stream of it, or none. Plans only, unless ``mode="apply"``.
+
+    All checkpoints are sealed, and every backup is read and found whole, before the first checkpoint is changed. A retry resumes;
+    :class:`~.chain.ChainUndoOperator` takes it back.
+
+    Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.chain.JointOperator`. Sinks are asked, and
+    stay as they are; :class:`~.chain.ChainRewindOperator` takes the sinks back too.
+
+    .. seealso:: :doc:`/howto/application`
+
+    :param set_id: id of the set, or ``"latest"``: the newest one of these streams that is whole. Where a plan is applied later,
+        give the id that the plan named. (templated)
+    :param replace: replace the checkpoints that are there; what differs is set aside before. (templated)
+    """
+
+    template_fields: Sequence[str] = (*JointOperator.template_fields, "set_id", "replace")
+
+    def __init__(self, *, set_id: str = LATEST_SET, replace: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.set_id = set_id
+        self.replace = replace
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the plan and, where it was carried out, the outcome."""
+        with no_retry_when_refused():
+            mode, streams, repository = self._mode(), self._streams(), self._set_repository()
+            asked: dict[str, Any] = {
+                "set_id": required(self.set_id, "set_id"),
+                "replace_there": flag(self.replace, "replace"),
+            }
+            if mode == PLAN:
+                return self._shown(plan_set_restore(streams, repository, **asked))
+            held = [replace(stream, repository=repository.location) for stream in streams]
+            if done := self._carried_out(held, context, SetRestorePlan.kind):
+                return done
+            shown: dict[str, Any] = {}
+            how = self._together(context, shown)
+            if how["stop_running"]:
+                how["fingerprint"] = (
+                    None  # the queries that are stopped have moved the targets since the plan was shown
+                )
+            made, outcome = restore_set(streams, repository, **asked, **how)
+        for part in made.parts:
+            self.log.info("%s holds batch %d of backup %s", part.target, part.batch_id, part.backup_id)
+        return {**shown, "outcome": outcome.to_json()}
+
+
+class ChainRewindOperator(JointOperator):
     """Rewind several streams together. Plans only, unless ``mode="apply"``.
 
     They are those that read each other's tables, or that one application runs. All go to one boundary, or none does. A retry
     resumes where the attempt before was stopped.
 
-    Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.ChangeOperator`.
+    Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.chain.JointOperator`.
 
     .. seealso:: :doc:`/howto/rewind-chain`
 
@@ -126,8 +322,6 @@ class ChainRewindOperator(ChangeOperator, ChainOperator):
         (templated)
     :param downstream: folders of checkpoints to look for streams that read one of the tables and are not named, beside the
         folders of those that are. (templated)
-    :param stop_running: stop queries that still run: all checkpoints are sealed, and each query ends at its batch boundary.
-        (templated)
     :param kafka_config_id: Airflow connection of the Kafka brokers, to learn whether they still have the data; ``None``: not
         asked. (templated)
     :param batches: the batches of a plan that was shown (``plan.output["plan"]["batches"]``): go to exactly these, also where the
@@ -135,14 +329,12 @@ class ChainRewindOperator(ChangeOperator, ChainOperator):
     """
 
     template_fields: Sequence[str] = (
-        *ChainOperator.template_fields,
-        *ChangeOperator.template_fields,
+        *JointOperator.template_fields,
         "to",
         "value",
         "begins_with",
         "exact_replay",
         "downstream",
-        "stop_running",
         "kafka_config_id",
         "batches",
     )
@@ -155,7 +347,6 @@ class ChainRewindOperator(ChangeOperator, ChainOperator):
         begins_with: Sequence[str] | str | None = None,
         exact_replay: bool | str = True,
         downstream: Sequence[str] | None = None,
-        stop_running: bool | str = False,
         kafka_config_id: str | None = None,
         batches: dict[str, int] | str | None = None,
         **kwargs: Any,
@@ -167,7 +358,6 @@ class ChainRewindOperator(ChangeOperator, ChainOperator):
         self.begins_with = begins_with
         self.exact_replay = exact_replay
         self.downstream = downstream
-        self.stop_running = stop_running
         self.kafka_config_id = kafka_config_id
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -176,23 +366,10 @@ class ChainRewindOperator(ChangeOperator, ChainOperator):
             mode, streams = self._mode(), self._streams()
             if mode == PLAN:
                 return self._shown(self._plan(streams, None))
-            done = carried_out_by(streams, made_by(context)) if has_been_tried(context) else None
-            if done is not None:
-                self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
-                outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
-                return {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}
+            if done := self._carried_out(streams, context, ChainPlan.kind):
+                return done
             shown: dict[str, Any] = {}
-            plan, outcome_of = apply_chain(
-                streams,
-                partial(self._plan, streams),
-                accept=self._accepted(),
-                fingerprint=text(self.fingerprint),
-                rest=lambda checkpoint: self._rest(checkpoint, context),
-                stop_running=flag(self.stop_running, "stop_running"),
-                made_by=made_by(context),
-                reason=text(self.reason) or "",
-                on_plan=lambda made: shown.update(self._shown(made)),
-            )
+            plan, outcome_of = apply_chain(streams, partial(self._plan, streams), **self._together(context, shown))
         for part, rewind in plan.rewinds:
             self.log.info("%s stands at batch %d", part.name, rewind.batch_id)
         return {**shown, "outcome": outcome_of.to_json()}
@@ -214,13 +391,13 @@ class ChainRewindOperator(ChangeOperator, ChainOperator):
 
 
 class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
-    """Take a rewind of several streams back, as long as none of them was started since. A retry resumes.
+    """Take a rewind or a restore of several streams back, as long as none of them was started since. A retry resumes.
 
     Parameters of streams and proof: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.StoppedQueryOperator`.
 
     .. seealso:: :doc:`/howto/rewind-chain`
 
-    :param plan_id: id of the chain; ``None``: the one that is half-way, else the newest one. (templated)
+    :param plan_id: id of the rewind or restore; ``None``: the one that is half-way, else the newest one. (templated)
     :param accept: ``source_failure``, where the plan said that a stream would stop at the rollback of a table. (templated)
     :param reason: why, for the audit records. (templated)
     """
@@ -271,7 +448,3 @@ def _batches(value: Any) -> dict[str, int] | None:
             raise RefusedError(f"batches is {value!r}", hint="give the batches of a plan: plan['batches']") from e
     found = mapping(value, "batches")
     return {name: int(batch) for name, batch in found.items()} or None
-
-
-def _open(uri: str, *, conn_id: str | None) -> Any:
-    return open_place(uri, conn_id)

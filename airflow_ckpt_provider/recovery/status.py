@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.recovery.restore.plan import chain_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.sinks.named_tables import UNITY
 from airflow_ckpt_provider.sinks.report import SinkPolicy
@@ -171,6 +172,9 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         by_spark = ""
         doing = f"changed by {what}"
         commands = (*_same_command(place, repository, document), _undo(place, plan_id, ()))
+        if chain := document.get("chain"):
+            doing += f", with the streams of chain {chain['plan_id']}"
+            commands = tuple(f"airflow-ckpt {chain_command(action, chain)}" for action in ("restore", "undo"))
     if seal.plan_id != plan_id:
         return RewindStatus(
             UNDER_WAY,

@@ -209,6 +209,8 @@ class Stream(Declared):
     :param checkpoint: the `checkpointLocation` of the query.
     :param repository: the place of its backups.
     :param name_in_repository: its name there; the default is its name here.
+    :param application: name of the application that runs the query, where it runs several: its streams are stopped and started
+        together.
     :param storage_conn_id: Airflow connection to reach its stores, where no other one is given.
     :param checkpoint_conn_id: Airflow connection to reach the checkpoint.
     :param repository_conn_id: Airflow connection to reach the repository.
@@ -240,6 +242,7 @@ class Stream(Declared):
     checkpoint: Place
     repository: Place | None = None
     name_in_repository: Annotated[str, NameOfStream()] | None = None
+    application: Annotated[str, NameOfStream()] | None = None
     storage_conn_id: ConnId | None = None
     checkpoint_conn_id: ConnId | None = None
     repository_conn_id: ConnId | None = None

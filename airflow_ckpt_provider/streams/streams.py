@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.problems import DeclarationError, Problem, did_you_mean
@@ -56,6 +56,36 @@ class Streams(Mapping[str, Stream]):
             where = f"{self.source} declares" if self.source else "there is"
             raise UnknownStreamError(f"{where} no stream {name!r}", hint=did_you_mean(name, self._streams))
         return self._streams[name]
+
+    def of_application(self, name: str) -> tuple[Stream, ...]:
+        """Return the streams of an application, in the order of the file.
+
+        :param name: the application.
+        :raises UnknownStreamError: none declares it; the hint names the nearest.
+        """
+        found = tuple(stream for stream in self.values() if stream.application == name)
+        if not found:
+            known = {stream.application: stream for stream in self.values() if stream.application}
+            where = f"{self.source} declares" if self.source else "there is"
+            raise UnknownStreamError(f"{where} no stream with application: {name}", hint=did_you_mean(name, known))
+        return found
+
+
+def common(streams: Sequence[Stream], field: str) -> Any:
+    """Return what all streams of an application declare alike.
+
+    :param streams: the streams.
+    :param field: the field; ``None``: none of them declares it.
+    :raises RefusedError: they declare several.
+    """
+    values = [getattr(stream, field) for stream in streams]
+    if any(value != values[0] for value in values):
+        other = next(stream for stream in streams if getattr(stream, field) != values[0])
+        raise RefusedError(
+            f"{streams[0]} and {other} are of one application and declare another {field}",
+            hint=f"give both the same {field}, or other values of application",
+        )
+    return values[0]
 
 
 def _shared(streams: Iterable[Stream]) -> Iterator[Problem]:

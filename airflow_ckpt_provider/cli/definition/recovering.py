@@ -162,14 +162,30 @@ VERBS = (
     ),
     Verb(
         "chain",
-        "Rewind several streams together, such as bronze, silver and gold, or undo that: one plan, one approval, one undo",
+        "Back up, restore or rewind several streams together, such as bronze, silver and gold, or the queries of one "
+        "application, or take that back",
         (
-            Option(("ACTION",), "what to do: rewind or undo", {"choices": ("rewind", "undo")}),
+            Option(
+                ("ACTION",),
+                "what to do: rewind or undo; backup or restore, of a set of backups",
+                {"choices": ("rewind", "undo", "backup", "restore")},
+            ),
             Option(
                 ("--stream",),
                 "a stream: its name, its checkpoint, and sink=SINK for all that it writes to, each followed by its txn-app-id=ID "
                 "and policy=keep where it has them; repeatable, once for each stream",
                 {"type": filled, "action": "append", "default": [], "metavar": "NAME=CHECKPOINT,sink=SINK"},
+            ),
+            Option(
+                ("--application",),
+                "in place of --stream: all streams that are declared with this application",
+                {"type": filled, "metavar": "NAME"},
+            ),
+            Option(
+                ("--streams",),
+                "the file that declares them (default: AIRFLOW_CKPT_STREAMS of the environment, else ./streams.yaml; in Airflow "
+                "`streams` in the section [ckpt])",
+                {"type": filled, "metavar": "FILE"},
             ),
             *(option for option in WHERE_TO if option.flags != ("--to-current",)),
             Option(
@@ -181,8 +197,25 @@ VERBS = (
             BY_SPARK[0],
             Option(
                 ("--repository",),
-                "where removed files of all streams are kept (default: CHECKPOINT.rewinds of each)",
+                "where removed files of all streams are kept (default: CHECKPOINT.rewinds of each, or what is declared); with "
+                "backup and restore the one that holds the set",
                 {"type": filled, "metavar": "REPOSITORY"},
+            ),
+            Option(
+                ("--set",),
+                "with restore: id of the set (default: the newest one of these streams that is whole); with backup: a set that "
+                "was begun, to resume it",
+                {"type": filled, "metavar": "ID"},
+            ),
+            Option(
+                ("--replace",),
+                "with restore: replace the checkpoints that are there; what differs is set aside before",
+                FLAG,
+            ),
+            Option(
+                ("--tag",),
+                "with backup: word to find the backups by; repeatable",
+                {"type": pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
             ),
             Option(
                 ("--exact-replay",),
@@ -203,7 +236,7 @@ VERBS = (
             ),
             Option(
                 ("--plan",),
-                "with undo: id of the chain (default: the one that is half-way, else the newest)",
+                "with undo: id of the rewind or restore (default: the one that is half-way, else the newest)",
                 {"type": filled, "metavar": "ID"},
             ),
             Option(

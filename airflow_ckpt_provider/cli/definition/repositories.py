@@ -88,7 +88,12 @@ VERBS = (
     Verb(
         "backups",
         "List the backups in a repository",
-        (REPOSITORY, NAME, KAFKA_CONFIG),
+        (
+            REPOSITORY,
+            NAME,
+            KAFKA_CONFIG,
+            Option(("--sets",), "list the sets instead: backups of several streams that are restored together", FLAG),
+        ),
         ("repository",),
         "backups",
     ),

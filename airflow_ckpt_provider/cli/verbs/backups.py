@@ -11,6 +11,7 @@ from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
+from airflow_ckpt_provider.backup.sets import all_sets
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.kafka_config import judged_backups
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 def backups(call: Call) -> Answer:
     """List backups, oldest first; one that cannot be read is a finding and does not hide the others; so is damage."""
     repository = Repository.open(call.places(call.args.repository, role="repository"))
+    if call.args.sets:
+        return _sets(call, repository)
     names = repository.names() if call.args.name is None else (call.args.name,)
     found: dict[str, list[Manifest]] = {}
     damaged: list[str] = []
@@ -44,6 +47,24 @@ def backups(call: Call) -> Answer:
         ],
         "findings": damaged,
     }
+    return Answer(document, findings=bool(damaged))
+
+
+def _sets(call: Call, repository: Repository) -> Answer:
+    found = [each for each in all_sets(repository) if call.args.name in (None, *each.names)]
+    damaged = [f"set {each.set_id}: {problem}" for each in found for problem in each.problems]
+    if call.screen:
+        shown = terminal.table("set!", "taken!", "batches", "whole")
+        for each in found:
+            manifests = each.backups.values()
+            batches = ", ".join(f"{m.name} {m.batch_id}" for m in manifests)
+            newest = max(m.created for m in manifests)
+            shown.add_row(each.set_id, terminal.ago(newest), Text(batches), "yes" if each.is_whole else "no")
+        call.screen.print(shown if found else f"{repository.location} holds no set", markup=False)
+        if damaged:
+            call.screen.print(terminal.title("Findings"))
+            call.screen.print(terminal.findings(damaged))
+    document = {"repository": repository.location.uri, "sets": [each.to_json() for each in found], "findings": damaged}
     return Answer(document, findings=bool(damaged))
 
 

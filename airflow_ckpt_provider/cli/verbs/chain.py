@@ -1,55 +1,146 @@
-"""``chain``: several streams that read each other's tables, or that one application runs, rewound and undone together."""
+"""``chain``: several streams that read each other's tables, or that one application runs, changed and taken back together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.sets import LATEST_SET, create_set
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import rest_rule, show_plan
+from airflow_ckpt_provider.cli.kafka_config import observing
 from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.cli.verbs.rewind import guards_of, specifier_of
+from airflow_ckpt_provider.fleet.application import application_streams
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.naming import stream_of
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
+from airflow_ckpt_provider.recovery.chains.set_restore import plan_set_restore, restore_set
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.recovery.chains.undo import undo_chain
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import common
 
 
 def chain(call: Call) -> Answer:
-    """Rewind the streams, or undo that."""
+    """Do what the action says to the streams."""
     args = call.args
-    if not args.stream:
-        raise UsageError("no stream is named", hint="name each: --stream NAME=CHECKPOINT,sink=SINK")
-    streams = _streams(call)
+    if bool(args.stream) == bool(args.application):
+        raise UsageError(
+            "both streams and an application are given" if args.stream else "no stream is named",
+            hint="name each: --stream NAME=CHECKPOINT,sink=SINK; or all that are declared: --application NAME",
+        )
+    given = call.places(args.repository, role="repository") if args.repository else None
+    declared = call.streams(args.streams).of_application(args.application) if args.application else ()
+    streams = _streams(call, given) if args.stream else _of_application(call, declared, given)
+    if args.action in ("backup", "restore"):
+        return _OF_SETS[args.action](call, streams, _repository(call, declared, given))
     return _undo(call, streams) if args.action == "undo" else _rewind(call, streams)
 
 
-def _streams(call: Call) -> tuple[ChainStream, ...]:
-    args = call.args
-    repository = call.places(args.repository, role="repository") if args.repository else None
-
-    def sink(name: str, app_id: str | None) -> Sink:
-        return Sink.named(
-            name,
-            lambda uri: call.places(uri, role="sink"),
-            app_id=app_id,
-            storage_options=dict(args.sink_option),
-            by_spark=restore_by_command(args.spark_submit, uri=None) if args.spark_submit else None,
-        )
-
+def _streams(call: Call, repository: Location | None) -> tuple[ChainStream, ...]:
     return tuple(
         stream_of(
             text,
             open_checkpoint=lambda uri: call.places(uri, role="checkpoint"),
-            named_sink=sink,
+            named_sink=lambda name, app_id: _sink(call, name, app_id, None, {}),
             repository=repository,
         )
-        for text in args.stream
+        for text in call.args.stream
     )
+
+
+def _of_application(call: Call, declared: Sequence[Stream], repository: Location | None) -> tuple[ChainStream, ...]:
+    return application_streams(
+        declared,
+        open_checkpoint=lambda uri, conn_id: call.places(uri, role="checkpoint", conn_id=conn_id),
+        open_repository=lambda uri, conn_id: call.places(uri, role="repository", conn_id=conn_id),
+        named_sink=lambda _, sink, conn_id: _sink(call, sink.sink, sink.txn_app_id, conn_id, sink.options),
+        repository=repository,
+    )
+
+
+def _sink(call: Call, name: str, app_id: str | None, conn_id: str | None, options: Mapping[str, str]) -> Sink:
+    args = call.args
+    return Sink.named(
+        name,
+        lambda uri: call.places(uri, role="sink", conn_id=conn_id),
+        app_id=app_id,
+        storage_options={**options, **dict(args.sink_option)},
+        by_spark=restore_by_command(args.spark_submit, uri=None) if args.spark_submit else None,
+    )
+
+
+def _repository(call: Call, declared: Sequence[Stream], given: Location | None) -> Repository:
+    """The repository of a set: the one that is given, else the one that all streams declare."""
+    if given is None:
+        uri = common(declared, "repository") if declared else None
+        if uri is None:
+            raise UsageError("no repository is named", hint="name the one that holds the set: --repository")
+        conn_id = common(declared, "repository_conn_id") or common(declared, "storage_conn_id")
+        given = call.places(uri, role="repository", conn_id=conn_id)
+    return Repository.open(given)
+
+
+def _backup(call: Call, streams: Sequence[ChainStream], repository: Repository) -> Answer:
+    args = call.args
+    set_id = args.set or new_plan_id()
+    if call.screen:  # a run that is killed is resumed by it
+        call.screen.print(terminal.title(f"Set {set_id} of {terminal.count(len(streams), 'stream')}"))
+    with terminal.progress_bar("Backing up") as on_progress:
+        made = create_set(
+            {stream.name: Checkpoint.at(stream.checkpoint) for stream in streams},
+            repository,
+            set_id=set_id,
+            tags=dict(args.tag),
+            reason=args.reason,
+            made_by=call.made_by,
+            on_progress=on_progress,
+            observe=observing(args.kafka_config),
+        )
+    if call.screen:
+        rows = [(name, f"{m.backup_id}, batch {m.batch_id}") for name, m in made.backups.items()]
+        call.screen.print(terminal.facts(rows))
+    return Answer(made.to_json(), findings=not made.is_whole)
+
+
+def _restore(call: Call, streams: Sequence[ChainStream], repository: Repository) -> Answer:
+    args = call.args
+    asked = {"set_id": args.set or LATEST_SET, "replace_there": args.replace}
+    if not args.apply:
+        made = plan_set_restore(streams, repository, **asked)
+        show_plan(call, made.to_markdown(), done=made.already_done)
+        return Answer(made.to_json())
+    made, outcome = restore_set(streams, repository, **asked, **_how(call))
+    if call.screen and not outcome.already_done:
+        call.screen.print(terminal.title(f"Set {made.set_id} is restored"))
+        rows = [(part.name, f"stands at batch {part.batch_id}; start it") for part in made.parts]
+        rows.append(("take it back", f"{made.undo_command}, until one of them has run"))
+        call.screen.print(terminal.facts(rows))
+    return Answer(outcome.to_json())
+
+
+_OF_SETS = {"backup": _backup, "restore": _restore}
+
+
+def _how(call: Call) -> dict[str, Any]:
+    """What carrying a plan over several streams out takes."""
+    args = call.args
+    return {
+        "accept": args.accept,
+        "fingerprint": args.fingerprint,
+        "rest": lambda checkpoint: rest_rule(call, checkpoint),
+        "stop_running": args.stop_running,
+        "made_by": call.made_by,
+        "reason": args.reason,
+        "on_plan": lambda made: show_plan(call, made.to_markdown(), done=made.already_done),
+    }
 
 
 def _rewind(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
@@ -72,17 +163,7 @@ def _rewind(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
         made = plan(None)
         show_plan(call, made.to_markdown(), done=made.already_done)
         return Answer(made.to_json())
-    made, outcome = apply_chain(
-        streams,
-        plan,
-        accept=args.accept,
-        fingerprint=args.fingerprint,
-        rest=lambda checkpoint: rest_rule(call, checkpoint),
-        stop_running=args.stop_running,
-        made_by=call.made_by,
-        reason=args.reason,
-        on_plan=lambda made: show_plan(call, made.to_markdown(), done=made.already_done),
-    )
+    made, outcome = apply_chain(streams, plan, **_how(call))
     if call.screen and not outcome.already_done:
         call.screen.print(terminal.title(f"Chain {made.plan_id}: the streams stand at one boundary"))
         rows = [(part.name, f"stands at batch {rewind.batch_id}; start it") for part, rewind in made.rewinds]

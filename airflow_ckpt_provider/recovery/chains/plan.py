@@ -1,16 +1,97 @@
-"""The plan of a chain: one rewind for each stream that is rewound, with one verdict, one fingerprint and one id."""
+"""Plans over several streams, with one verdict, one fingerprint and one id; and that of a chain, a rewind of each stream."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow_ckpt_provider.change.plan import Plan, Risk, accept_block, plan_page, reads_document
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.verdict import Verdict
+
+
+class JointPart(Protocol):
+    """One stream in a plan over several."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def argument(self) -> str:
+        """The stream as ``--stream`` names it."""
+
+    @property
+    def undo_needs(self) -> str:
+        """Why its undo would not be row-exact, in words; empty where it is."""
+
+    @property
+    def stream_name(self) -> str:
+        """Name of the stream in the repository; empty where nothing is done to it."""
+
+
+class JointPlan(Plan):
+    """Base of the plans over several streams."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def parts(self) -> Sequence[JointPart]:
+            """All streams that were named."""
+
+        @property
+        def changes(self) -> Sequence[tuple[str, Plan]]:
+            """Stream and plan of each part that has to be carried out, in order."""
+
+        @property
+        def change_ids(self) -> Sequence[tuple[str, str]]:
+            """Stream and plan id of each part that is changed, in order; also of those that were carried out before."""
+
+        @property
+        def title(self) -> str:
+            """What it does, in a few words."""
+
+        @property
+        def command(self) -> str:
+            """The command that resumes it."""
+
+    @property
+    def name(self) -> str:
+        """The streams, in words."""
+        return ", ".join(part.name for part in self.parts)
+
+    @property
+    def checkpoint(self) -> str:
+        """The streams, for messages."""
+        return f"the streams {self.name}"
+
+    @property
+    def already_done(self) -> bool:
+        """Whether everything is as the plan wants it."""
+        return not self.continued and all(change.already_done for _, change in self.changes)
+
+    @property
+    def arguments(self) -> str:
+        """The streams as a command names them."""
+        return " ".join(f"--stream {part.argument}" for part in self.parts)
+
+    @property
+    def undo_command(self) -> str:
+        """The command that takes it back."""
+        return f"airflow-ckpt chain undo {self.arguments} --plan {self.plan_id}"
+
+    def risks_of_parts(self) -> dict[str, list[str]]:
+        """Word of a risk -> why, for each part."""
+        found: dict[str, list[str]] = {}
+        for name, change in self.changes:
+            for risk in change.risks:
+                found.setdefault(risk.word, []).append(f"{name}: {risk.why}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +115,11 @@ class ChainPart:
     rewind: RewindPlan | None = None
     undo_needs: str = ""
 
+    @property
+    def stream_name(self) -> str:
+        """Name of the stream in the repository; empty where it stays."""
+        return self.rewind.name if self.rewind else ""
+
     def to_json(self) -> dict[str, Any]:
         """The part as plain JSON."""
         return {
@@ -48,7 +134,7 @@ class ChainPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainPlan(Plan):
+class ChainPlan(JointPlan):
     """What a rewind of several streams would do.
 
     :param plan_id: its id. Those of its parts begin with it.
@@ -71,14 +157,24 @@ class ChainPlan(Plan):
     kind: ClassVar[str] = "chain"
 
     @property
-    def name(self) -> str:
-        """The streams, in words."""
-        return ", ".join(part.name for part in self.parts)
+    def title(self) -> str:
+        """What it does, in a few words."""
+        return f"rewind ({self.target})"
 
     @property
-    def checkpoint(self) -> str:
-        """The streams, for messages."""
-        return f"the streams {self.name}"
+    def command(self) -> str:
+        """The command that resumes it."""
+        return f"airflow-ckpt chain rewind {self.arguments} … --apply"
+
+    @property
+    def changes(self) -> tuple[tuple[str, RewindPlan], ...]:
+        """Stream and rewind of each part that goes back, in order."""
+        return tuple((part.name, rewind) for part, rewind in self.rewinds)
+
+    @property
+    def change_ids(self) -> tuple[tuple[str, str], ...]:
+        """Stream and plan id of each part that goes back, in order."""
+        return tuple((part.name, rewind.plan_id) for part, rewind in self.rewinds)
 
     @property
     def rewinds(self) -> tuple[tuple[ChainPart, RewindPlan], ...]:
@@ -88,11 +184,6 @@ class ChainPlan(Plan):
         before one.
         """
         return tuple((part, part.rewind) for part in reversed(self.parts) if part.rewind)
-
-    @property
-    def already_done(self) -> bool:
-        """Whether everything is as the plan wants it."""
-        return not self.continued and all(rewind.already_done for _, rewind in self.rewinds)
 
     @property
     def verdict(self) -> Verdict:
@@ -119,10 +210,7 @@ class ChainPlan(Plan):
     @property
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted, each word once."""
-        found: dict[str, list[str]] = {}
-        for part in self.parts:
-            for risk in part.rewind.risks if part.rewind else ():
-                found.setdefault(risk.word, []).append(f"{part.name}: {risk.why}")
+        found = self.risks_of_parts()
         if self.others:
             found.setdefault("source_failure", []).extend(self.others)
         return tuple(Risk(word, "; ".join(whys)) for word, whys in found.items())
@@ -145,16 +233,6 @@ class ChainPlan(Plan):
         """Changes with the request, any checkpoint or any sink: what an approval is given for."""
         parts = {part.name: part.rewind.plan_fingerprint if part.rewind else "" for part in self.parts}
         return fingerprint_of({"target": self.target, "parts": parts})
-
-    @property
-    def arguments(self) -> str:
-        """The streams as a command names them."""
-        return " ".join(f"--stream {part.argument}" for part in self.parts)
-
-    @property
-    def undo_command(self) -> str:
-        """The command that undoes it."""
-        return f"airflow-ckpt chain undo {self.arguments} --plan {self.plan_id}"
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.recovery.chains.boundary import Chain, Choice, find_b
 from airflow_ckpt_provider.recovery.chains.edges import find_edges, in_order
 from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL, moved_entries
+from airflow_ckpt_provider.recovery.chains.sealed import part_ids
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, ReadStream, named_streams, read_stream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import batch_of_version
 from airflow_ckpt_provider.recovery.rewind.downstream import readers_among, streams_in
@@ -28,16 +29,6 @@ from airflow_ckpt_provider.verdict import Verdict
 
 #: Specifiers that mean something else for each stream, so that they are for one stream alone.
 _OF_ONE = ("to_batch", "from_file", "to_table_version")
-
-
-def part_ids(chain_id: str, streams: Sequence[ChainStream]) -> dict[str, str]:
-    """Stream -> the id of its plan, which its seal carries; the same in whatever order the streams are named.
-
-    :param chain_id: the chain's plan.
-    :param streams: all of its streams.
-    """
-    names = sorted(stream.name for stream in streams)
-    return {name: f"{chain_id}-s{number}" for number, name in enumerate(names, 1)}
 
 
 def plan_chain(

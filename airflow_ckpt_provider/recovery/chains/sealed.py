@@ -20,13 +20,26 @@ from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
+from airflow_ckpt_provider.recovery.chains.plan import ChainPlan, JointPlan
+from airflow_ckpt_provider.recovery.chains.set_plan import SetRestorePlan
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.storage.location import Location
 
+#: Kind of a plan over several streams -> its class.
+KINDS: dict[str, type[ChainPlan] | type[SetRestorePlan]] = {each.kind: each for each in (ChainPlan, SetRestorePlan)}
 #: Says of a checkpoint how its query is known to be stopped.
 RestOf = Callable[[Location], RestRule]
 _PART = re.compile(r"(?P<chain>[0-9a-f]+)-s\d+")
+
+
+def part_ids(chain_id: str, streams: Sequence[ChainStream]) -> dict[str, str]:
+    """Stream -> the id of its plan, which its seal carries; the same in whatever order the streams are named.
+
+    :param chain_id: the plan of all.
+    :param streams: all of its streams.
+    """
+    names = sorted(stream.name for stream in streams)
+    return {name: f"{chain_id}-s{number}" for number, name in enumerate(names, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,7 @@ class Begun:
     """
 
     chain_id: str
-    plan: ChainPlan | None
+    plan: JointPlan | None
     seals: Mapping[str, Seal]
 
     @property
@@ -74,13 +87,14 @@ def find_begun(streams: Sequence[ChainStream]) -> Begun | None:
     return Begun(chain_id, kept_chain(streams, chain_id), marks)
 
 
-def kept_chain(streams: Sequence[ChainStream], chain_id: str) -> ChainPlan | None:
-    """The plan of a chain, from whichever repository of the streams keeps it."""
+def kept_chain(streams: Sequence[ChainStream], chain_id: str) -> JointPlan | None:
+    """The plan of several streams, from whichever of their repositories keeps it."""
     for stream in streams:
         held = stream.held
         document = held.kept_plan(chain_id) if held else None
-        if document is not None and document.get("kind") == ChainPlan.kind:
-            return ChainPlan.of_document(document)
+        kind = document.get("kind") if document else None
+        if document is not None and kind in KINDS:
+            return KINDS[kind].of_document(document)
     return None
 
 
@@ -109,8 +123,9 @@ def seal_all(
     proofs, placed = {}, []
     try:
         if stop_running:
-            for stream in streams:  # all of them are asked to stop before the first one is waited for
-                if inspect_target(stream.checkpoint).seal is None:
+            for stream in streams:  # all of them are told to stop before the first one is waited for
+                there = inspect_target(stream.checkpoint)
+                if there.seal is None and not there.is_empty:
                     seal(Checkpoint.at(stream.checkpoint), reason=what, made_by=made_by, plan_id=ids[stream.name])
         for stream in streams:
             place, plan_id, rule = stream.checkpoint, ids[stream.name], rest(stream.checkpoint)

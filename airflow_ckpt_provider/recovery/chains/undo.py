@@ -1,4 +1,4 @@
-"""Taking a chain back: each stream by its own undo, writers before their readers.
+"""Taking a rewind or a restore of several streams back: each by its own undo; of a chain, writers before their readers.
 
 Undoing the rollback of a table adds one more commit to it. A Delta reader that is put back byte for byte stands before both, and
 stops at the first. So its position moves behind the second one; everything else in its checkpoint is what it was. That is
@@ -21,12 +21,11 @@ from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, NoSuchBackupError, RefusedError
-from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, alone, keeper
-from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
+from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan, JointPart, JointPlan
 from airflow_ckpt_provider.recovery.chains.positions import moved_entries
-from airflow_ckpt_provider.recovery.chains.sealed import RestOf, find_begun, kept_chain, lift_all, seal_all
+from airflow_ckpt_provider.recovery.chains.sealed import KINDS, RestOf, find_begun, kept_chain, lift_all, seal_all
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
-from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.chains.together import ChainOutcome, alone, keeper
 from airflow_ckpt_provider.recovery.undo import undo, undoing
 from airflow_ckpt_provider.sinks.delta_rollback import committed_by
 from airflow_ckpt_provider.sinks.sink import named_sinks
@@ -46,11 +45,11 @@ def undo_chain(
     made_by: str = "",
     reason: str = "",
     workers: int = WORKERS,
-    on_plan: Callable[[ChainPlan], None] | None = None,
+    on_plan: Callable[[JointPlan], None] | None = None,
 ) -> ChainOutcome:
-    """Take a chain back, from wherever it was stopped, or resume that.
+    """Take a rewind of a chain, or a restore of a set, back, from wherever it was stopped; or resume that.
 
-    :param streams: the streams, as for the rewind.
+    :param streams: the streams, as for the rewind or the restore.
     :param plan_id: the chain; by default the one that is half-way, else the newest.
     :param accept: ``source_failure`` where a stream is known to stop at the rollback of a table afterwards.
     :param rest: says of a checkpoint how its query is known to be stopped.
@@ -77,28 +76,29 @@ def _undo_chain(
     made_by: str,
     reason: str,
     workers: int,
-    on_plan: Callable[[ChainPlan], None] | None,
+    on_plan: Callable[[JointPlan], None] | None,
     fence: Fence,
-) -> tuple[ChainPlan, list[dict[str, Any]] | None]:
+) -> tuple[JointPlan, list[dict[str, Any]] | None]:
     plan = _plan(streams, plan_id)
     if on_plan:
         on_plan(plan)
     by_name = {stream.name: stream for stream in streams}
-    missing = [part.name for part, _ in plan.rewinds if part.name not in by_name]
+    missing = [name for name, _ in plan.change_ids if name not in by_name]
     if missing:
-        raise RefusedError(f"chain {plan.plan_id} rewound {missing[0]} too", hint=f"name it: `{plan.undo_command}`")
-    parts = [(part, rewind, by_name[part.name]) for part, rewind in reversed(plan.rewinds)]
-    touched = [each for each in parts if _is_touched(each[1], each[2])]
+        raise RefusedError(f"chain {plan.plan_id} changed {missing[0]} too", hint=f"name it: `{plan.undo_command}`")
+    named = {part.name: part for part in plan.parts}
+    parts = [(named[name], plan_id, by_name[name]) for name, plan_id in reversed(plan.change_ids)]
+    touched = [each for each in parts if _is_touched(*each)]
     record = _ended(streams, plan)
     if record:
         fence.check()
         lift_all([stream for _, _, stream in parts], plan.plan_id)
         return plan, None
     _check_exact(plan, touched, accept)
-    for part, rewind, stream in touched:
-        if _held(stream).audit_of(undo_of(rewind.plan_id)) is None:
-            _check(part, rewind, stream, plan)
-    ids = {part.name: undo_of(rewind.plan_id) for part, rewind, _ in parts}
+    for part, part_id, stream in touched:
+        if _held(stream).audit_of(undo_of(part_id)) is None:
+            _check(part, part_id, stream, plan)
+    ids = {part.name: undo_of(part_id) for part, part_id, _ in parts}
     was_sealed = find_begun(streams) is not None
     seal_all(
         [stream for _, _, stream in parts],
@@ -110,14 +110,14 @@ def _undo_chain(
     )
     outcomes = []
     try:
-        for part, rewind, stream in touched:
-            if _held(stream).audit_of(undo_of(rewind.plan_id)) is not None:
+        for part, part_id, stream in touched:
+            if _held(stream).audit_of(undo_of(part_id)) is not None:
                 continue  # by a run that was killed
             fence.check()
             outcome = undo(
                 stream.checkpoint,
                 _held(stream),
-                plan_id=rewind.plan_id,
+                plan_id=part_id,
                 sink=named_sinks(stream.sinks),
                 rest=rest(stream.checkpoint),
                 made_by=made_by,
@@ -146,8 +146,8 @@ def _undo_chain(
     return plan, outcomes
 
 
-def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
-    """The plan that is undone.
+def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> JointPlan:
+    """The plan that is taken back.
 
     :raises NoSuchBackupError: there is none.
     """
@@ -156,8 +156,9 @@ def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> ChainPlan:
     found = kept_chain(streams, wanted) if wanted else None
     if found is None:
         raise NoSuchBackupError(
-            f"the repositories of these streams keep {f'no chain {wanted}' if wanted else 'no rewind of a chain'}",
-            hint="name the streams as for the rewind, with its repository; where nothing but seals was written, "
+            "the repositories of these streams keep "
+            f"{f'no chain {wanted}' if wanted else 'no rewind of a chain and no restore of a set'}",
+            hint="name the streams as for the rewind or the restore, with its repository; where nothing but seals was written, "
             "`airflow-ckpt unseal CHECKPOINT --for-start` lifts them",
         )
     return found
@@ -173,9 +174,9 @@ def _newest(streams: Sequence[ChainStream]) -> str | None:
     for place in {plain_uri(stream.place.uri): stream for stream in streams}.values():
         held = place.held
         for record in held.records() if held else ():
-            if record.get("kind") == ChainPlan.kind:
-                parts = record["plan"]["parts"]
-                if checkpoints & {plain_uri(str(part["checkpoint"])) for part in parts if part["rewind"]}:
+            if record.get("kind") in KINDS:
+                changed = (p.get("target") or (p["checkpoint"] if p["rewind"] else "") for p in record["plan"]["parts"])
+                if checkpoints & {plain_uri(str(uri)) for uri in changed}:
                     newest[str(record["plan_id"])] = str(record["at"])
     return max(newest, key=lambda plan_id: newest[plan_id]) if newest else None
 
@@ -187,24 +188,24 @@ def _held(stream: ChainStream) -> Repository:
     return held
 
 
-def _ended(streams: Sequence[ChainStream], plan: ChainPlan) -> bool:
+def _ended(streams: Sequence[ChainStream], plan: JointPlan) -> bool:
     return keeper(streams).audit_of(undo_of(plan.plan_id)) is not None
 
 
-def _is_touched(rewind: RewindPlan, stream: ChainStream) -> bool:
-    """Whether the rewind of a stream was begun: it took the seal over before it changed anything."""
+def _is_touched(part: JointPart, part_id: str, stream: ChainStream) -> bool:
+    """Whether the change of a stream was begun: it took the seal over before it changed anything."""
     held = stream.held
     if held is None:
         return False
     mark = inspect_target(stream.checkpoint).seal
     if mark and mark.attempt is not None:
         return True
-    aside = SetAside(held, rewind.name, rewind.plan_id, "checkpoint")
-    return aside.sizes is not None or held.audit_of(rewind.plan_id) is not None
+    aside = SetAside(held, part.stream_name, part_id, "checkpoint")
+    return aside.sizes is not None or held.audit_of(part_id) is not None
 
 
 def _check_exact(
-    plan: ChainPlan, touched: Sequence[tuple[ChainPart, RewindPlan, ChainStream]], accept: Collection[str]
+    plan: JointPlan, touched: Sequence[tuple[JointPart, str, ChainStream]], accept: Collection[str]
 ) -> None:
     inexact = [part for part, _, _ in touched if part.undo_needs]
     if inexact and RISK not in accept:
@@ -214,13 +215,13 @@ def _check_exact(
         )
 
 
-def _check(part: ChainPart, rewind: RewindPlan, stream: ChainStream, plan: ChainPlan) -> None:
-    """See that a part can be undone, before any of them is."""
+def _check(part: JointPart, part_id: str, stream: ChainStream, plan: JointPlan) -> None:
+    """See that a part can be taken back, before any of them is."""
     try:
         change = undoing(
             stream.checkpoint,
             _held(stream),
-            plan_id=rewind.plan_id,
+            plan_id=part_id,
             sink=named_sinks(stream.sinks),
             of_chain=plan.plan_id,
         )
@@ -231,9 +232,11 @@ def _check(part: ChainPart, rewind: RewindPlan, stream: ChainStream, plan: Chain
 
 
 def _moved(
-    undone: UndoPlan, part: ChainPart, stream: ChainStream, plan: ChainPlan, by_name: Mapping[str, ChainStream]
+    undone: UndoPlan, part: JointPart, stream: ChainStream, plan: JointPlan, by_name: Mapping[str, ChainStream]
 ) -> Mapping[str, str]:
     """The newest log entries of before, with the positions behind the commits that brought the tables forward again."""
+    if not (isinstance(plan, ChainPlan) and isinstance(part, ChainPart)):
+        return {}  # a restore changes no table
     behind = _brought_forward(part, plan, by_name)
     if not behind or part.undo_needs:
         return {}

@@ -48,6 +48,7 @@ def apply_restore(
     reason: str = "",
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
+    lifts_seal: bool = True,
 ) -> RestoreOutcome:
     """Carry a restore out, or resume it.
 
@@ -63,6 +64,7 @@ def apply_restore(
     :param reason: why, for the audit record.
     :param workers: requests under way at once.
     :param on_progress: called after each file that was written.
+    :param lifts_seal: the seal is lifted at the end; ``False`` where several are restored together.
     :raises DamagedBackupError: an object is not what was backed up; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
@@ -81,6 +83,7 @@ def apply_restore(
         on_progress=on_progress,
         files=len(plan.entries),
         size=plan.bytes,
+        lifts_seal=lifts_seal,
     )
     done = change.apply(accept=accept, fingerprint=fingerprint)
     return RestoreOutcome(

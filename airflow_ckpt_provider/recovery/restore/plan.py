@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Any, ClassVar, NamedTuple
@@ -109,7 +109,10 @@ class RestorePlan(Plan):
     :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
-    :param other_query: id of the query whose checkpoint is replaced, if it is not known to be the backup's query; else empty.
+    :param other_query: id of the query whose checkpoint is replaced, where it is not known to be the backup's query; else empty.
+    :param chain: the restore of several streams that it is a part of: its ``plan_id``, and the ``arguments`` that name its
+        streams in a command; ``None``: it is a restore of its own.
+    :param is_prepared: the backup was found whole already, and is kept from being pruned.
     """
 
     plan_id: str
@@ -128,6 +131,8 @@ class RestorePlan(Plan):
     continued: bool = False
     observed: str = ""
     other_query: str = ""
+    chain: Mapping[str, str] | None = None
+    is_prepared: bool = False
 
     kind: ClassVar[str] = "restore"
 
@@ -194,6 +199,8 @@ class RestorePlan(Plan):
         Objects that the store copies itself are compared by the checksum that it vouches for; what comes out of the copy is
         compared again. All others are read, and so is what was found damaged before. What is found is noted.
         """
+        if self.is_prepared:
+            return
         name = self.manifest.name
         found, known = side_by_side(
             lambda: check_structure(self.repository, self.manifest, self.entries),
@@ -311,7 +318,15 @@ class RestorePlan(Plan):
     def seal_reason(self) -> str:
         """What the seal says; a run that was killed finds its own seal by it, and whether it has to keep anything."""
         into = _REPLACING if self.replacing else _INTO_EMPTY
-        return f"restore of {self.manifest.backup_id} batch {self.batch_id} {into}"
+        together = f"in chain {self.chain['plan_id']} " if self.chain else ""
+        return f"restore of {self.manifest.backup_id} batch {self.batch_id} {together}{into}"
+
+    @property
+    def undo_command(self) -> str:
+        """The command that takes it back; a part of several only with the others."""
+        if self.chain is None:
+            return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
+        return f"airflow-ckpt {chain_command('undo', self.chain)}"
 
     @property
     def verdict(self) -> Verdict:
@@ -387,6 +402,7 @@ class RestorePlan(Plan):
             "accept": [risk.word for risk in self.risks],
             "fingerprint": self.plan_fingerprint,
             "already_done": self.already_done,
+            **({"chain": dict(self.chain)} if self.chain else {}),
         }
 
     def to_markdown(self) -> str:
@@ -434,6 +450,7 @@ def plan_restore(
     sink: SinkAnswer | None = None,
     strict: bool = False,
     seal_id: str | None = None,
+    chain: Mapping[str, str] | None = None,
 ) -> RestorePlan:
     """Plan a restore; reads only.
 
@@ -446,6 +463,7 @@ def plan_restore(
     :param sink: what the sink says to a start after the batch, and why (``recovery`` knows how to ask it).
     :param strict: an unknown sink has to be accepted, too.
     :param seal_id: id under which the target was sealed already, to stop its query; the plan takes it.
+    :param chain: the restore of several streams that this is a part of, see :class:`RestorePlan`.
     :raises RefusedError: the batch is not in the backup; the target is in the wrong place, or not empty.
     :raises SealedError: the target is sealed by something else.
     :raises DamagedBackupError: objects of the backup are missing or of the wrong size.
@@ -469,6 +487,7 @@ def plan_restore(
         already_done=False,
         sink=sink,
         strict=strict,
+        chain=chain,
     )
     if there.seal and (there.seal.plan_id != seal_id or _is_of_restore(there.seal)):
         return _continued(plan, there.seal)
@@ -536,6 +555,17 @@ def _rewritten(
     return rewritten
 
 
+def chain_command(action: str, chain: Mapping[str, str]) -> str:
+    """The command on a restore of several streams, without the program.
+
+    :param action: ``restore``: resume it; ``undo``: take it back.
+    :param chain: as a part of it names it.
+    """
+    if action == "undo":
+        return f"chain undo {chain['arguments']} --plan {chain['plan_id']}"
+    return f"chain restore {chain['arguments']} … --apply"
+
+
 def _is_of_restore(seal: Seal) -> bool:
     """Whether a restore has sealed a place and begun; before that it may have been sealed to stop its query."""
     return seal.reason.endswith((_INTO_EMPTY, _REPLACING))
@@ -544,6 +574,13 @@ def _is_of_restore(seal: Seal) -> bool:
 def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
     """Continue with a restore that was killed: its seal says which one it was."""
     place = plan.target.location
+    chain = (plan.repository.kept_plan(seal.plan_id) or {}).get("chain") if plan.chain is None else None
+    if chain:
+        raise SealedError(
+            f"{place} is sealed by plan {seal.plan_id}, its part of chain {chain['plan_id']}, which was not ended",
+            hint=f"run that one again: `airflow-ckpt {chain_command('restore', chain)}`, or take it back: "
+            f"`airflow-ckpt {chain_command('undo', chain)}`",
+        )
     wanted = plan.seal_reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
     replacing = seal.reason == wanted + _REPLACING
     if not replacing and seal.reason != wanted + _INTO_EMPTY:

@@ -16,11 +16,12 @@ from airflow_ckpt_provider.change.sealing import unseal
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import ChangeRunningError, NoSuchBackupError, RefusedError, SealedError
-from airflow_ckpt_provider.recovery.chains.apply import ChainOutcome, apply_chain
+from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.naming import stream_of
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
+from airflow_ckpt_provider.recovery.chains.together import ChainOutcome
 from airflow_ckpt_provider.recovery.chains.undo import undo_chain
 from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
@@ -460,7 +461,7 @@ class TestTogether:
     @pytest.mark.slow
     def test_the_undo_needs_all_of_them(self, chained: Chained) -> None:
         carry_out(chained.streams())
-        with pytest.raises(RefusedError, match="rewound gold too"):
+        with pytest.raises(RefusedError, match="changed gold too"):
             take_back(chained.streams("bronze", "silver"))
         with pytest.raises(NoSuchBackupError):
             take_back(chained.streams("gold"), plan_id="0badc0de")
@@ -631,14 +632,14 @@ class TestStoppedAnywhere:
 
     def test_only_seals_are_left(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
         """Killed between two seals that it lifts: the same command lifts the others, and changes nothing."""
-        from airflow_ckpt_provider.recovery.chains import apply
+        from airflow_ckpt_provider.recovery.chains import together
 
         def stop(streams: Sequence[ChainStream], _: str) -> None:
             if streams:
                 raise Killed("seals")
 
         with monkeypatch.context() as patched:
-            patched.setattr(apply, "lift_all", stop)
+            patched.setattr(together, "lift_all", stop)
             with pytest.raises(Killed):
                 carry_out(chained.streams())
         unseal(Checkpoint.at(chained.checkpoint("silver")), force=True)

@@ -1,0 +1,106 @@
+"""``chain backup`` and ``chain restore``: a set of backups from a shell; and streams by their declared application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.command_line import run
+from tests.unit.cli.test_json import documented
+from tests.unit.recovery.several import IDS, NEWEST, Application
+
+STOPPED = ("--query-is-stopped", "--quiet-for", 0)
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Application:
+    return Application.planted(open_location(str(tmp_path)))
+
+
+@pytest.fixture
+def declared(application: Application) -> Path:
+    place = Path(application.root.root) / "streams.yaml"
+    lines = ["defaults:", f"  repository: {application.root.root}/backups", "streams:"]
+    for name in IDS:
+        lines += [f"  {name}:", f"    checkpoint: {application.root.root}/{name}", "    application: shop"]
+    lines += ["  alone:", f"    checkpoint: {application.root.root}/alone"]
+    place.write_text("\n".join(lines) + "\n")
+    return place
+
+
+def named(application: Application) -> list[object]:
+    places = [word for name in IDS for word in ("--stream", f"{name}={application.root.root}/{name}")]
+    return [*places, "--repository", f"{application.root.root}/backups"]
+
+
+def newest(application: Application) -> dict[str, int | None]:
+    return {name: Checkpoint.at(application.root / name).progress().latest_committed for name in IDS}
+
+
+def test_there_and_back(application: Application) -> None:
+    made = run("chain", "backup", *named(application), "--tag", "env=prod", "--json").document
+    assert made.keys() == documented("chain", 2).keys()
+    application.go_on()
+    plan = run("chain", "restore", *named(application), "--replace", "--json").document
+    assert plan.keys() == documented("chain", 3).keys()
+    assert plan["set_id"] == made["set_id"]
+    how = ("--set", made["set_id"], "--replace", "--fingerprint", plan["fingerprint"], *STOPPED, "--apply")
+    done = run("chain", "restore", *named(application), *how)
+    assert done.code == 0, done.err
+    assert f"Set {made['set_id']} is restored" in done.out
+    assert newest(application) == NEWEST
+    back = run("chain", "undo", *named(application), *STOPPED)
+    assert back.code == 0, back.err
+    assert newest(application) == {name: batch + 2 for name, batch in NEWEST.items()}
+
+
+def test_by_the_application(application: Application, declared: Path) -> None:
+    """Of the three streams that are declared, two are of it."""
+    of = ("--application", "shop", "--streams", declared)
+    made = run("chain", "backup", *of)
+    assert made.code == 0, made.err
+    application.go_on()
+    done = run("chain", "restore", *of, "--replace", *STOPPED, "--apply")
+    assert done.code == 0, done.err
+    assert newest(application) == NEWEST
+    assert run("chain", "undo", *of, *STOPPED).code == 0
+    plan = run("chain", "rewind", *of, "--shift-by=-1", "--json").document
+    assert plan["batches"] == {name: batch + 1 for name, batch in NEWEST.items()}
+
+
+def test_the_list(application: Application) -> None:
+    place = f"{application.root.root}/backups"
+    assert "holds no set" in run("backups", place, "--sets").out
+    set_id = run("chain", "backup", *named(application), "--json").document["set_id"]
+    listed = run("backups", place, "--sets", "--json")
+    assert listed.code == 0
+    assert listed.document.keys() == documented("backups", 1).keys()
+    assert [each["set_id"] for each in listed.document["sets"]] == [set_id]
+    assert "orders 4, returns 6" in run("backups", place, "--sets").out
+    for path in list((application.root / "backups").walk("backups/returns")):
+        (application.root / "backups").delete(path)
+    broken = run("backups", place, "--sets", "--name", "orders")
+    assert broken.code == 1
+    assert f"set {set_id}: it has no backup of returns" in broken.out
+    resumed = run("chain", "backup", *named(application), "--set", set_id, "--json").document
+    assert resumed["whole"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["backup"], 2, "no stream is named"),
+        (["backup", "--stream", "a=/none", "--application", "shop"], 2, "both streams and an application"),
+        (["backup", "--stream", "a=/none"], 2, "no repository is named"),
+        (["restore", "--application", "shop", "--streams", "{declared}"], 1, "has no whole set of backups"),
+        (["restore", "--application", "shops", "--streams", "{declared}"], 1, "no stream with application: shops"),
+        (["backup", "--stream", "a/b=/none", "--repository", "{repository}"], 1, "cannot be the name of a stream"),
+    ],
+)
+def test_what_does_not_fit(application: Application, declared: Path, words: list[str], code: int, said: str) -> None:
+    given = [word.format(declared=declared, repository=f"{application.root.root}/backups") for word in words]
+    finished = run("chain", *given)
+    assert (finished.code, said in finished.err) == (code, True), finished.err
