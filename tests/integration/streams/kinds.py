@@ -93,7 +93,11 @@ def _deduplicated(spark: SparkSession, source: Path, *, delay: str = "1 minute")
 
 def _windows(spark: SparkSession, source: Path) -> DataFrame:
     """Two stateful operators, one behind the other; a window comes out two or three files later."""
-    return _deduplicated(spark, source, delay="5 seconds").groupBy(F.window("ts", "10 seconds"), "k").agg(F.sum("v").alias("s"))
+    return (
+        _deduplicated(spark, source, delay="5 seconds")
+        .groupBy(F.window("ts", "10 seconds"), "k")
+        .agg(F.sum("v").alias("s"))
+    )
 
 
 def _joined(spark: SparkSession, source: Path) -> DataFrame:
