@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+#: What Airflow does with URIs that begin with ``ckpt://``.
+_ASSETS = {
+    "schemes": ["ckpt"],
+    "handler": "airflow_ckpt_provider.assets.sanitize_uri",
+    "factory": "airflow_ckpt_provider.assets.create_asset",
+    "to_openlineage_converter": "airflow_ckpt_provider.assets.convert_asset_to_openlineage",
+}
+
 
 def get_provider_info() -> dict[str, Any]:
     """Describe this provider to Airflow.
@@ -99,6 +107,8 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_ckpt_provider.links.pipeline_update.PipelineUpdateLink",
         ],
         "notifications": ["airflow_ckpt_provider.notifications.recovery_advice.RecoveryAdviceNotifier"],
+        "asset-uris": [_ASSETS],
+        "dataset-uris": [_ASSETS],  # the name of the key in Airflow 2, which its tools still read
         "config": {"ckpt": _config()},
         "connection-types": [
             {

@@ -49,6 +49,11 @@ class KafkaGuard:
         self._warn_only = bool(options.get("warn_only"))
         self._options = reader_options(options)
 
+    @property
+    def servers(self) -> str:
+        """``bootstrap.servers`` of the cluster that is asked; empty where none is."""
+        return self._cluster.servers if self._cluster else ""
+
     def recognises(self, source: GuardedSource) -> bool:
         """Whether its offsets are those of Kafka's source."""
         return isinstance(source.start.offset or source.end, KafkaOffset)
@@ -84,6 +89,7 @@ class KafkaGuard:
             lost=None if any(n is None for n in lost) else sum(n or 0 for n in lost),
             seconds_left=min(left, default=None),
             facts={
+                "servers": self._cluster.servers,
                 "lost_exact": not any(p.lost and p.partition[0] in seen.holey for p in found),
                 "seconds_left_estimate": _least(p.left.estimate for p in found if p.left),
                 "topics": retention,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import AssetAlias
 
-from airflow_ckpt_provider.assets import BACKUPS, backup_asset
+from airflow_ckpt_provider.assets import BACKUPS, announce, backup_asset
 from airflow_ckpt_provider.backup.create import create_backup, make_for_backup
 from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
 from airflow_ckpt_provider.backup.immutability import Immutability
@@ -17,6 +18,7 @@ from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.unchanged import unchanged_backup
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
+from airflow_ckpt_provider.lineage.runs import of_backup
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url, page_url
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.kafka_connection import open_kafka
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.facts import ObserveSources
     from airflow_ckpt_provider.backup.manifest import Manifest
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.guards.kafka_client import KafkaClient
     from airflow_ckpt_provider.storage.location import Location
 
 _ENGINES = ("local", "spark", "auto")
@@ -196,7 +199,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         immutability.check()
         immutability.lock_objects(manifest)
         until = immutability.lock_manifest(manifest)
-        return _summary(manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, immutable_until=until, **why)
+        return self._summary(
+            manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, immutable_until=until, **why
+        )
 
     def _immutable_for(self) -> timedelta | None:
         if isinstance(self.immutable_for, timedelta):
@@ -252,7 +257,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             format_size(result.copied_bytes),
             result.seconds,
         )
-        return _summary(
+        return self._summary(
             result.manifest,
             repository,
             copied_files=result.copied_files,
@@ -306,15 +311,49 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
                 hint="see that the cluster means the same place by this address",
             )
         until = Immutability(repository, about["immutable_for"], self.workers).lock_manifest(manifest)
-        return _summary(manifest, repository, copied_files=None, copied_bytes=None, seconds=None, immutable_until=until)
+        return self._summary(
+            manifest, repository, copied_files=None, copied_bytes=None, seconds=None, immutable_until=until
+        )
 
     def _observe(self) -> ObserveSources | None:
-        kafka_config_id = text(self.kafka_config_id)
-        if kafka_config_id is None:
+        if self._kafka is None:
             return None
         from airflow_ckpt_provider.guards.kafka import observe_kafka
 
-        return observe_kafka(open_kafka(kafka_config_id))
+        return observe_kafka(self._kafka)
+
+    @cached_property
+    def _kafka(self) -> KafkaClient | None:
+        kafka_config_id = text(self.kafka_config_id)
+        return open_kafka(kafka_config_id) if kafka_config_id else None
+
+    def _summary(
+        self,
+        manifest: Manifest,
+        repository: Repository,
+        *,
+        copied_files: int | None,
+        copied_bytes: int | None,
+        seconds: float | None,
+        already_done: bool = False,
+        unchanged: bool = False,
+        immutable_until: datetime | None = None,
+    ) -> dict[str, Any]:
+        summary = {
+            **manifest.summary(),
+            "repository": repository.location.uri,
+            "manifest": manifest.path,
+            "uri": (repository.location / manifest.path).uri,
+            "copied_files": copied_files,
+            "copied_bytes": copied_bytes,
+            "seconds": seconds,
+            "already_done": already_done,
+            "unchanged": unchanged,
+            "immutable_until": immutable_until.isoformat() if immutable_until else None,
+        }
+        observed: KafkaClient | None = self.__dict__.get("_kafka")  # not opened only for this
+        self.note(of_backup, summary, self.places, manifest.facts, servers=observed.servers if observed else "")
+        return summary
 
     def _announce(self, summary: dict[str, Any], place: Location, context: Context) -> None:
         """Send the asset events and leave the URL of the manifest for the link."""
@@ -325,35 +364,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             context["ti"].xcom_push(key=BackupManifestLink.XCOM_KEY, value=url)
         extra = {key: summary[key] for key in _EVENT_KEYS}
         asset = backup_asset(summary["repository"], summary["name"])
-        for outlet in self.outlets:
-            if isinstance(outlet, AssetAlias) and not summary["unchanged"]:
-                context["outlet_events"][outlet].add(asset, extra=extra)
-            elif isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra = extra
-        if not summary["unchanged"]:
-            self.log.info("Downstream DAGs are notified through %s", asset.uri)
-
-
-def _summary(
-    manifest: Manifest,
-    repository: Repository,
-    *,
-    copied_files: int | None,
-    copied_bytes: int | None,
-    seconds: float | None,
-    already_done: bool = False,
-    unchanged: bool = False,
-    immutable_until: datetime | None = None,
-) -> dict[str, Any]:
-    return {
-        **manifest.summary(),
-        "repository": repository.location.uri,
-        "manifest": manifest.path,
-        "uri": (repository.location / manifest.path).uri,
-        "copied_files": copied_files,
-        "copied_bytes": copied_bytes,
-        "seconds": seconds,
-        "already_done": already_done,
-        "unchanged": unchanged,
-        "immutable_until": immutable_until.isoformat() if immutable_until else None,
-    }
+        unchanged: bool = summary["unchanged"]
+        announce([o for o in self.outlets if not (unchanged and isinstance(o, AssetAlias))], context, asset, extra)
+        if not unchanged:
+            self.log.info("Downstream DAGs are told through %s", asset.uri)

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.application import application_streams
 from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.lineage.runs import of_chain_undo
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, ChangeOperator, StoppedQueryOperator
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, texts, whole_number, words
 from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
@@ -39,6 +40,8 @@ from airflow_ckpt_provider.streams.streams import common
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.storage.location import Location
 
 #: What a chain can be rewound to; ``to_current`` changes nothing.
 CHAIN_KINDS = tuple(kind for kind in KINDS if kind != "to_current")
@@ -99,21 +102,21 @@ class ChainOperator(RepositoryOperator):
         self.sink_options = sink_options
 
     def _streams(self) -> tuple[ChainStream, ...]:
-        """The streams that are given, or declared."""
-        place = self._repository_place() if self._repository_uri() else None
-        lines = [
-            line.strip() for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()
-        ]
-        if (application := text(self.application)) is not None:
-            if lines:
-                raise RefusedError("streams and application are both given", hint="give one of them")
-            found = application_streams(
-                self.declared_streams().of_application(application),
-                open_checkpoint=lambda uri, conn_id: open_place(uri, text(self.checkpoint_conn_id) or conn_id),
-                open_repository=lambda uri, conn_id: open_place(uri, text(self.repository_conn_id) or conn_id),
-                named_sink=lambda stream, sink, conn_id: self._sink(
-                    sink.sink, sink.txn_app_id, conn_id, options=sink.options, spark_conn_id=stream.spark_conn_id
-                ),
+        place = self._repository_place() if text(self.repository) else None
+
+        spark = text(self.spark_conn_id)
+        by_spark = restore_by_connection(spark, **(self.spark_settings or {})) if spark else None
+
+        def sink(name: str, app_id: str | None) -> Sink:
+            opened, options = partial(self._open, conn_id=text(self.sink_conn_id)), self.sink_options or {}
+            return Sink.named(name, opened, app_id=app_id, storage_options=options, by_spark=by_spark)
+
+        lines = [line for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()]
+        found = [
+            stream_of(
+                line.strip(),
+                open_checkpoint=partial(self._open, conn_id=text(self.checkpoint_conn_id)),
+                named_sink=sink,
                 repository=place,
             )
             return named_streams(found)
@@ -156,6 +159,9 @@ class ChainOperator(RepositoryOperator):
         uri = required(common(declared, "repository"), "repository")
         conn_id = common(declared, "repository_conn_id") or common(declared, "storage_conn_id")
         return Repository.open(open_place(uri, text(self.repository_conn_id) or conn_id))
+
+    def _open(self, uri: str, *, conn_id: str | None) -> Location:
+        return self.opened(open_place(uri, conn_id))
 
 
 class ChainBackupOperator(ChainOperator):
@@ -366,13 +372,18 @@ class ChainRewindOperator(JointOperator):
             mode, streams = self._mode(), self._streams()
             if mode == PLAN:
                 return self._shown(self._plan(streams, None))
-            if done := self._carried_out(streams, context, ChainPlan.kind):
-                return done
+            done = carried_out_by(streams, made_by(context)) if has_been_tried(context) else None
+            if done is not None:
+                self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
+                outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
+                return self._carried_out(
+                    {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}, context
+                )
             shown: dict[str, Any] = {}
             plan, outcome_of = apply_chain(streams, partial(self._plan, streams), **self._together(context, shown))
         for part, rewind in plan.rewinds:
             self.log.info("%s stands at batch %d", part.name, rewind.batch_id)
-        return {**shown, "outcome": outcome_of.to_json()}
+        return self._carried_out({**shown, "outcome": outcome_of.to_json()}, context)
 
     def _plan(self, streams: tuple[ChainStream, ...], chain_id: str | None) -> ChainPlan:
         kind = one_of(self.to, "to", CHAIN_KINDS)
@@ -427,16 +438,21 @@ class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was put back."""
         with no_retry_when_refused():
+            streams = self._streams()
             outcome = undo_chain(
-                self._streams(),
+                streams,
                 plan_id=text(self.plan_id),
                 accept=words(self.accept, "accept", (RISK,)),
                 rest=lambda checkpoint: self._rest(checkpoint, context),
                 made_by=made_by(context),
                 reason=text(self.reason) or "",
             )
-        self.log.info("Chain %s is undone", outcome.plan_id)
-        return outcome.to_json()
+        self.log.info("Chain %s is taken back", outcome.plan_id)
+        result, sinks = outcome.to_json(), {each.name: [sink.name for sink in each.sinks] for each in streams}
+        self.note(of_chain_undo, result, self.places, sinks)
+        for each in result["streams"]:
+            self._announce(each["checkpoint"], {"kind": "undo", "plan_id": outcome.plan_id, "batch_id": None}, context)
+        return result
 
 
 def _batches(value: Any) -> dict[str, int] | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from airflow.sdk import BaseOperator
 
+from airflow_ckpt_provider.assets import CHANGES, announce, checkpoint_asset
 from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS, words_of
 from airflow_ckpt_provider.change.plan import RISKS
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.rest_probes import probes_of
 from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.lineage.runs import changed_place, changes_of, of_change
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
@@ -86,6 +88,9 @@ class StoppedQueryOperator(MaskingOperator):
     One of these is needed: a probe that reports the end of the query, your word, or silence that is longer than any pause of the
     query. If a probe reports that the query runs, the change is refused.
 
+    A change that was carried out is an event of the asset :func:`~airflow_ckpt_provider.assets.checkpoint_asset`, through the
+    alias :data:`~airflow_ckpt_provider.assets.CHANGES`; give ``outlets`` to have your own assets announced instead.
+
     :param query_is_stopped: you say that the query is stopped; the audit record names the run. (templated)
     :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
         the query's driver: a probe that reports the end of the query. (templated)
@@ -110,6 +115,7 @@ class StoppedQueryOperator(MaskingOperator):
         wait_at_most: float = 600.0,
         **kwargs: Any,
     ) -> None:
+        kwargs["outlets"] = kwargs.get("outlets") or [CHANGES]
         super().__init__(**kwargs)
         self.query_is_stopped = query_is_stopped
         self.progress_log = progress_log
@@ -117,6 +123,11 @@ class StoppedQueryOperator(MaskingOperator):
         self.spark_api_url = spark_api_url
         self.quiet_for = quiet_for
         self.wait_at_most = wait_at_most
+
+    def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context) -> None:
+        """Send the event of the checkpoint that was changed."""
+        whole = {**extra, "checkpoint": checkpoint, "made_by": made_by(context)}
+        announce(self.outlets, context, checkpoint_asset(checkpoint), whole)
 
     def _rest(self, checkpoint: Location, context: Context) -> RestRule:
         lines = text(self.progress_log)
@@ -177,6 +188,25 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         for name, given in self.old_accept.items():
             found += OLD_FLAGS[name] if flag(given, name) else ()
         return tuple(dict.fromkeys(found))
+
+    def _shown(self, plan: ShownPlan) -> dict[str, Any]:
+        return self._noted(super()._shown(plan))
+
+    def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Note what was planned, and carried out, for OpenLineage; return the task's result as it is."""
+        self.note(of_change, result["plan"], result["outcome"], self.places, mode=result["mode"], **self._asked())
+        return result
+
+    def _carried_out(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Announce what was carried out, and return the task's result."""
+        for part in changes_of(result["plan"]):
+            extra = {"kind": part["kind"], "plan_id": part["plan_id"], "batch_id": part.get("batch_id")}
+            self._announce(changed_place(part), extra, context)
+        return self._noted(result)
+
+    def _asked(self) -> dict[str, Any]:
+        """What was asked about sources, as far as the plan does not say: ``tables`` and ``servers``."""
+        return {}
 
     def _how(self, checkpoint: Location, context: Context) -> dict[str, Any]:
         """What carrying any change out takes.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider.configuration import configured_streams
+from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.lineage.runs import facet_of_stream
 from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.operators.lineage import LineageOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.streams.parameters import COMPANIONS, parameters_of
 from airflow_ckpt_provider.streams.stream import Stream
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 UNSET: Any = object()
 
 
-class DeclaredOperator(BaseOperator):
+class DeclaredOperator(LineageOperator):
     """Base of what takes ``stream``: parameters that are not given come from its declaration, when the task runs.
 
     What is given comes first. A place that is given brings its own connection: that of the stream is not taken for it.
@@ -108,6 +110,13 @@ class DeclaredOperator(BaseOperator):
             return self.stream
         name = text(self.stream)
         return self.declared_streams().named(name) if name else None
+
+    def facets_of_every_run(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is declared of the stream, for OpenLineage."""
+        with suppress(CkptError):  # the task has said what is wrong with the declaration
+            if stream := self.declared_stream():
+                return {"ckpt_stream": facet_of_stream(stream)}
+        return {}
 
     def declared_streams(self) -> Streams:
         """All streams that are declared."""

@@ -75,7 +75,7 @@ class DeltaRetentionGuardOperator(GuardOperator):
             reaction = self._reaction()
             query = self._query().of_kind(KIND, text(self.source))
             settings = self._settings({KIND: self._tables([source.name for source in query.sources])})
-            return conclude(guard_query(query, settings, guards=[DeltaGuard(settings)]), reaction, context, self.log)
+            return conclude(guard_query(query, settings, guards=[DeltaGuard(settings)]), reaction, context, self)
 
     def _tables(self, sources: list[str]) -> dict[str, Any]:
         conn_id = text(self.tables_conn_id)

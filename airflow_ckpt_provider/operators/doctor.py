@@ -141,8 +141,8 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
                     raise
                 self._fail(context, result, left)  # it cannot be repaired
                 return result
-        self.log.info("%s continues after batch %d", checkpoint.location, outcome.batch_id)
-        return {**result, "outcome": outcome.to_json()}
+        self.log.info("%s goes on after batch %d", checkpoint.location, outcome.batch_id)
+        return self._carried_out({**result, "outcome": outcome.to_json()}, context)
 
     def _advice(self, checkpoint: Checkpoint) -> tuple[Finding, ...]:
         """What works and will hurt later; none where the checkpoint cannot be read well enough to say."""

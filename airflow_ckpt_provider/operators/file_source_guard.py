@@ -76,4 +76,4 @@ class FileSourceGuardOperator(CheckpointOperator):
                 options = dict.fromkeys((source.name for source in query.sources), options)
             conn_id = text(self.input_conn_id)
             settings = GuardSettings(options={KIND: {"open": lambda uri: open_place(uri, conn_id), "options": options}})
-            return conclude(guard_query(query, settings, guards=[FileGuard(settings)]), reaction, context, self.log)
+            return conclude(guard_query(query, settings, guards=[FileGuard(settings)]), reaction, context, self)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError
+from airflow_ckpt_provider.lineage.runs import of_guard
 from airflow_ckpt_provider.operators.fields import one_of
+from airflow_ckpt_provider.operators.lineage import LineageOperator
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.types import Logger
 
     from airflow_ckpt_provider.guards.report import GuardReport
 
@@ -42,15 +43,17 @@ def skip_if_absent(if_absent: Any) -> Iterator[None]:
         raise AirflowSkipException(e.message) from e
 
 
-def conclude(report: GuardReport, reaction: str, context: Context, log: Logger) -> dict[str, Any]:
+def conclude(report: GuardReport, reaction: str, context: Context, task: LineageOperator) -> dict[str, Any]:
     """Return the report as the task's result.
 
     :param reaction: one of :data:`REACTIONS`.
+    :param task: the task, which says what it found in its log and to OpenLineage.
     :raises RefusedError: the verdict is not ``SAFE`` and the reaction is to fail; the report is then pushed before, as the
         XCom ``report``.
     """
     result = report.to_json()
-    tell = log.info if report.verdict is Verdict.SAFE else log.warning
+    task.note(of_guard, result, task.places)
+    tell = task.log.info if report.verdict is Verdict.SAFE else task.log.warning
     tell("%s", report.to_markdown())
     if report.verdict is not Verdict.SAFE and reaction == "fail":
         if "ti" in context:

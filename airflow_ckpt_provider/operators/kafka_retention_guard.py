@@ -108,7 +108,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
             if raised:
                 report = self._judge(query, settings, cluster)
             try:
-                result = conclude(report, reaction, context, self.log)
+                result = conclude(report, reaction, context, self)
             except RefusedError:
                 self._put_back(raised, cluster)
                 raise

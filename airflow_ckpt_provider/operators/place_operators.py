@@ -34,7 +34,7 @@ class CheckpointOperator(MaskingOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
 
     def _checkpoint_place(self) -> Location:
-        return open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
+        return self.opened(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint.at(self._checkpoint_place())
@@ -58,7 +58,13 @@ class RepositoryOperator(MaskingOperator):
         self.repository_conn_id = repository_conn_id
 
     def _repository_place(self) -> Location:
-        return open_place(required(self._repository_uri(), "repository"), text(self.repository_conn_id))
+        return self._as_repository(
+            open_place(required(self._repository_uri(), "repository"), text(self.repository_conn_id))
+        )
+
+    def _as_repository(self, place: Location) -> Location:
+        self.places.repository = place.uri
+        return self.opened(place)
 
     def _repository_uri(self) -> str | None:
         """The repository that is given; else the one that the connection names."""
@@ -69,7 +75,7 @@ class RepositoryOperator(MaskingOperator):
 
         :param place: the checkpoint.
         """
-        return self._repository_place() if self._repository_uri() else default_repository(place)
+        return self._repository_place() if self._repository_uri() else self._as_repository(default_repository(place))
 
     def _open_repository(self) -> Repository:
         return Repository.open(self._repository_place())

@@ -50,4 +50,4 @@ class RecoveryPreflightOperator(GuardOperator):
             reaction, settings = self._reaction(), self._settings(self.options or {})
             guards = guards_with_kafka(settings, text(self.kafka_config_id))
             report = guard_query(self._query(), settings, guards=guards)
-            return {**conclude(report, reaction, context, self.log), "markdown": report.to_markdown()}
+            return {**conclude(report, reaction, context, self), "markdown": report.to_markdown()}

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.trust import check_trust
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.lineage.runs import of_copy
 from airflow_ckpt_provider.operators.fields import flag, required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog
@@ -147,7 +148,7 @@ class CheckpointCopyOperator(StreamOperator):
             wanted, name = required(self.backup_id, "backup_id"), text(self.name)
             manifests = source.backups(name) if wanted == ALL else [source.manifest(wanted, name=name)]
             opened = Repository.open_or_create if flag(self.create, "create") else Repository.open
-            target = opened(open_place(required(self.target, "target"), text(self.target_conn_id)))
+            target = opened(self.opened(open_place(required(self.target, "target"), text(self.target_conn_id))))
             copied = copy_backups(
                 source,
                 target,
@@ -163,8 +164,10 @@ class CheckpointCopyOperator(StreamOperator):
             sum(c.already_there for c in copied),
             format_size(sum(c.copied_bytes for c in copied)),
         )
-        return {
+        result = {
             "repository": source.location.uri,
             "target": target.location.uri,
             "backups": [c.to_json() for c in copied],
         }
+        self.note(of_copy, result, self.places)
+        return result

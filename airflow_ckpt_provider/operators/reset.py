@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.backup.repository import Repository, repository_for_change
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
+from airflow_ckpt_provider.guards.kafka import KafkaGuard
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, whole_number
@@ -25,6 +26,7 @@ from airflow_ckpt_provider.recovery.reset.planning import plan_reset, read_reset
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.guards.registry import Guard
     from airflow_ckpt_provider.storage.location import Location
 
 _WAYS = tuple(way.value for way in ResetWay)
@@ -78,6 +80,8 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         "must_be_accepted",
     )
 
+    _guards: tuple[Guard, ...] | None = None
+
     def __init__(
         self,
         *,
@@ -120,7 +124,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
                 return self._shown(made)
             repository = repository_for_change(place, checkpoint)
             if done := self._done_before(repository, checkpoint, seal_id, context):
-                return done
+                return self._carried_out(done, context)
             shown: dict[str, Any] = {}
 
             def plan(sealed_under: str | None) -> ResetPlan:
@@ -139,9 +143,15 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
                 **self._how(checkpoint, context),
             )
         self.log.info("%s is reset; options of the new query's readers:\n%s", outcome.checkpoint, outcome.snippet)
-        return {**shown, "outcome": outcome.to_json()}
+        return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
+
+    def _asked(self) -> dict[str, Any]:
+        servers = next((guard.servers for guard in self._guards or () if isinstance(guard, KafkaGuard)), "")
+        return {"tables": list((self.tables or {}).values()), "servers": servers}
 
     def _plan(self, checkpoint: Location, place: Location, seal_id: str | None) -> ResetPlan:
+        kafka = text(self.kafka_config_id)
+        self._guards = guards_with_kafka(GuardSettings(), kafka) if kafka else None
         tables = {s: open_place(uri, text(self.sink_conn_id)) for s, uri in (self.tables or {}).items()}
         return plan_reset(
             checkpoint,
@@ -155,7 +165,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
             name=text(self.name),
             kafka_partitions=partitions_of(self.kafka_partitions or {}) or None,
             tables=tables or None,
-            guards=guards_with_kafka(GuardSettings(), kafka) if (kafka := text(self.kafka_config_id)) else None,
+            guards=self._guards,
             seal_id=seal_id,
         )
 

@@ -89,7 +89,7 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
         with no_retry_when_refused():
             self._mode()
             way = one_of(self.way, "way", _WAYS)
-            storage = open_place(required(self.storage, "storage"), text(self.storage_conn_id))
+            storage = self.opened(open_place(required(self.storage, "storage"), text(self.storage_conn_id)))
             flow = flow_named(flows_of(storage), required(self.flow, "flow"))
             return self._restore(flow, context) if way == RESTORE else self._reset(flow, way, context)
 
@@ -107,7 +107,7 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
             done = apply_flow_reset(
                 plan, repository=repository, accept=self._accepted(), **self._how(observed, context)
             )
-            result["outcome"] = done.to_json()
+            return self._carried_out({**result, "outcome": done.to_json()}, context)
         return result
 
     def _restore(self, flow: Flow, context: Context) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
         if self._mode() == APPLY:
             observed = flow.version(flow.live or 0)
             done = apply_flow_restore(plan, accept=self._accepted(), **self._how(observed, context))
-            result["outcome"] = done.to_json()
+            return self._carried_out({**result, "outcome": done.to_json()}, context)
         return result
 
 

@@ -91,11 +91,11 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
         with no_retry_when_refused():
             mode = self._mode()
             repository = self._open_repository()
-            target = open_place(required(self.target, "target"), text(self.target_conn_id))
+            target = self.opened(open_place(required(self.target, "target"), text(self.target_conn_id)))
             if mode == PLAN:
                 return self._shown(self._plan(repository, target, None))
             if record := self._ended_before(repository, target, context, kind=RestorePlan.kind):
-                return _of_record(record)
+                return self._carried_out(_of_record(record), context)
             shown: dict[str, Any] = {}
 
             def plan(seal_id: str | None) -> RestorePlan:
@@ -129,7 +129,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
         )
         if outcome.kept:
             self.log.info("What was there before is kept: %s", outcome.kept)
-        return {**shown, "outcome": outcome.to_json()}
+        return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _plan(self, repository: Repository, target: Location, seal_id: str | None) -> RestorePlan:
         manifest = repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name))

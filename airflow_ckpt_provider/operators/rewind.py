@@ -108,7 +108,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 return self._shown(self._plan(checkpoint, place, None))
             repository = repository_for_change(place, checkpoint.location)
             if record := self._ended_before(repository, checkpoint.location, context, kind=RewindPlan.kind):
-                return _of_record(record)
+                return self._carried_out(_of_record(record), context)
             shown: dict[str, Any] = {}
 
             def plan(seal_id: str | None) -> RewindPlan:
@@ -125,8 +125,8 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 accept=self._accepted(),
                 **self._how(checkpoint.location, context),
             )
-        self.log.info("%s stands at batch %d; the stream continues with the next", outcome.checkpoint, outcome.batch_id)
-        return {**shown, "outcome": outcome.to_json()}
+        self.log.info("%s stands at batch %d; the stream goes on with the next", outcome.checkpoint, outcome.batch_id)
+        return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _plan(self, checkpoint: Checkpoint, place: Location, seal_id: str | None) -> RewindPlan:
         kind = one_of(self.to, "to", KINDS)

@@ -80,7 +80,7 @@ class SinkOperator(MaskingOperator):
             [
                 Sink.named(
                     name,
-                    partial(_open, conn_id=text(conn_id)),
+                    partial(self._open_sink, conn_id=text(conn_id)),
                     app_id=text(app_id),
                     storage_options=settings or {},
                     by_spark=by_spark,
@@ -99,6 +99,9 @@ class SinkOperator(MaskingOperator):
             settings = {key: value for key, value in (self.spark_settings or {}).items() if key != "uri"}
             found.append(SparkTables(run_by_connection(spark, **settings)))
         return tuple(found)
+
+    def _open_sink(self, uri: str, *, conn_id: str | None) -> Location:
+        return self.opened(open_place(uri, conn_id))
 
     def _sink(self) -> Sink:
         """The only sink.
@@ -120,10 +123,6 @@ def _unity_catalog(conn_id: str, warehouse: str | None, *, caller: str) -> Unity
         warehouse_queries(workspace, warehouse),
         warehouse_queries(workspace, warehouse, once=True),
     )
-
-
-def _open(uri: str, *, conn_id: str | None) -> Location:
-    return open_place(uri, conn_id)
 
 
 class RollBackOperator(SinkOperator):

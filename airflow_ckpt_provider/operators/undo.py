@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.lineage.runs import of_undo
 from airflow_ckpt_provider.operators.change_operator import StoppedQueryOperator
-from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.operators.fields import text, texts
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
@@ -72,4 +73,7 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
                 open_place=lambda uri: open_place(uri, text(self.checkpoint_conn_id)),
             )
         self.log.info("%s is what it was before %s %s", outcome.checkpoint, outcome.kind, outcome.plan_id)
-        return outcome.to_json()
+        result = outcome.to_json()
+        self._announce(result["checkpoint"], {"kind": "undo", "plan_id": result["plan_id"], "batch_id": None}, context)
+        self.note(of_undo, result, self.places, texts(self.sink, "sink"))
+        return result

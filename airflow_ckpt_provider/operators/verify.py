@@ -12,6 +12,7 @@ from airflow_ckpt_provider.backup.repository import LATEST, Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.lineage.runs import of_verification
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog
@@ -71,6 +72,7 @@ class CheckpointVerifyOperator(StreamOperator):
             report = verify_backup(repository, manifest, read_data=read_data, on_progress=ProgressLog(self.log, "Read"))
             note_verification(repository, report)
         result: dict[str, Any] = {"name": manifest.name, "batch_id": manifest.batch_id, **report.to_json()}
+        self.note(of_verification, result, self.places)
         if report.coverage:
             self.log.info("%s", report.coverage)
         if not report.ok:

@@ -43,6 +43,8 @@ MAY_IMPORT["spark"] = {"storage"}
 #: The declaration names things; what reaches them is above.
 MAY_IMPORT["streams"] = {"storage", "verdict", "checkpoint", "backup"}
 MAY_IMPORT["fleet"] = {*MAY_IMPORT["fleet"], "streams"}
+#: Takes what verbs say of themselves as JSON, and knows none of them.
+MAY_IMPORT["lineage"] = {"storage", "streams"}
 #: What lies above the core, and may import Airflow.
 ABOVE = {"assets", "cli", "get_provider_info", "hooks", "links", "notifications", "operators", "places", "plugins"}
 ABOVE |= {"configuration", "dag_factory", "sensors", "task_groups", "triggers"}
@@ -51,7 +53,7 @@ MAY_LOAD = {"_yaml", "cramjam", "cython_runtime", "fsspec", "lz4", "yaml"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.
 PURE = ("redaction", "errors", "fingerprint", "json_text", "storage", "verdict", "checkpoint", "backup")
 PURE += ("sinks", "change", "recovery")
-PURE += ("lakeflow", "upgrade", "fleet", "advisor", "streams", "units", "page")
+PURE += ("lakeflow", "upgrade", "fleet", "advisor", "streams", "lineage", "units", "page")
 #: Layer -> what it loads besides.
 LOADS_TOO = {"page": {"jinja2", "markupsafe"}}
 #: What talks to a network, or brings a framework along.

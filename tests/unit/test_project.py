@@ -78,6 +78,7 @@ def test_extras_are_the_documented_ones() -> None:
         "delta",
         "encryption",
         "iceberg",
+        "openlineage",
     }
 
 

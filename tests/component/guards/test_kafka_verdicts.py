@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from airflow_ckpt_provider.guards.report import GuardReport
+from airflow_ckpt_provider.lineage.runs import Opened, of_guard
 from airflow_ckpt_provider.verdict import Verdict
 from tests.component.guards.conftest import Ask, facts_of, part
 from tests.kafka_broker import KafkaBroker
@@ -30,6 +32,8 @@ def test_all_there(kafka_broker: KafkaBroker, ask: Ask) -> None:
     assert part(report, 1)["seconds_left"] == 3600
     assert report.seconds_left == zero["seconds_left"]
     assert report.facts["topics"][topic]["retention_is_inherited"] is False
+    (source,) = of_guard(GuardReport("given offsets", (report,)).to_json(), Opened()).inputs
+    assert (source.namespace, source.name) == (f"kafka://{kafka_broker.address}", topic)
 
 
 @pytest.mark.parametrize(("ignore", "verdict"), [(False, Verdict.WILL_FAIL), (True, Verdict.WILL_LOSE)])

@@ -73,11 +73,15 @@ def test_connection_that_is_not_there(uri: str) -> None:
 @pytest.mark.parametrize(
     ("repository", "uri"),
     [
-        ("s3a://bucket/backups/", "s3://bucket/backups/backups/orders"),
-        ("s3://conn@bucket/backups", "s3://bucket/backups/backups/orders"),
-        ("/data/backups", "file:///data/backups/backups/orders"),
-        ("file:///data/backups", "file:///data/backups/backups/orders"),
-        ("memory://backups", "memory://backups/backups/orders"),
+        ("s3a://bucket/backups/", "ckpt://backups/s3/bucket/backups/orders"),
+        ("s3://conn@bucket/backups", "ckpt://backups/s3/bucket/backups/orders"),
+        ("s3://bucket/a@b", "ckpt://backups/s3/bucket/a@b/orders"),
+        ("abfss://c@acc.dfs.core.windows.net/backups", "ckpt://backups/abfs/c/backups/orders"),
+        ("hdfs://alice@namenode:8020/backups", "ckpt://backups/hdfs/namenode:8020/backups/orders"),
+        ("/data/backups", "ckpt://backups/file/data/backups/orders"),
+        ("file:///data/backups", "ckpt://backups/file/data/backups/orders"),
+        ("/data/a b#c?d", "ckpt://backups/file/data/a%20b%23c%3Fd/orders"),
+        ("memory://backups", "ckpt://backups/memory/backups/orders"),
     ],
 )
 def test_asset_of_a_streams_backups(repository: str, uri: str) -> None:
