@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_ckpt_provider import __version__
-from airflow_ckpt_provider.cli.by_stream import names_stream, without_addresses
-from airflow_ckpt_provider.cli.definition import EXIT_CODES, SUMMARY, VERBS
+from airflow_ckpt_provider.cli.by_stream import names_stream, takes_stream, without_addresses
+from airflow_ckpt_provider.cli.definition import EXIT_CODES, GROUPS, MORE, SUMMARY, VERBS
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
 
@@ -22,11 +23,31 @@ PROGRAM = "airflow-ckpt"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows no credential that stands among wrong arguments."""
+    """Names the nearest word for a wrong one, and shows no credential that stands among wrong arguments."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments."""
         super().error(redacted_text(message))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse, which would list all verbs."""
+        if action.choices is not None and value not in action.choices:
+            what = "verb" if isinstance(action, argparse._SubParsersAction) else "choice"
+            hint = _nearest(str(value), list(map(str, action.choices)))
+            raise argparse.ArgumentError(action if what == "choice" else None, f"there is no {what} {value!r}; {hint}")
+
+    def unknown(self, words: Sequence[str]) -> NoReturn:
+        """Say which arguments nobody takes."""
+        options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+        known = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
+        hint = f"; {_nearest(options[0], known)}" if options else ""
+        self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    from airflow_ckpt_provider.streams.problems import did_you_mean
+
+    return did_you_mean(word, known)
 
 
 class _InAnyOrder(_Parser):
@@ -48,6 +69,60 @@ class _InAnyOrder(_Parser):
             self._inside = False
 
 
+class _Program(_Parser):
+    """The whole command line, with its verbs in groups."""
+
+    verbs: Mapping[str, _Parser]
+
+    def format_help(self) -> str:
+        """Lay out the help; argparse has no groups of verbs."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        shown = [(self._optionals.title, self._optionals._group_actions)]
+        shown += [(title, [_Shown([], verb.name, help=verb.help) for verb in verbs]) for title, verbs in GROUPS.items()]
+        for title, actions in shown:
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        formatter.add_text(MORE)
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; what is unknown is told by the verb that it was given to."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.verbs[found.verb].unknown(unknown)
+        return found
+
+
+class _Shown(argparse.Action):
+    """A line of the help."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: it is never parsed."""
+
+
+class _Completion(argparse.Action):
+    """Prints what a shell evaluates to complete the command line, as ``--version`` prints the version."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Print it and end."""
+        completion = _argcomplete()
+        if completion is None:
+            parser.error("completion needs the package argcomplete; pip install argcomplete")
+        parser.exit(message=completion.shellcode([PROGRAM], shell=values))
+
+
+def _argcomplete() -> Any:
+    try:
+        import argcomplete
+    except ImportError:  # installed without Airflow, which brings it
+        return None
+    return argcomplete
+
+
 class _WithoutCredentials(logging.Formatter):
     """Shows no credential, in whatever a library logs."""
 
@@ -56,15 +131,26 @@ class _WithoutCredentials(logging.Formatter):
         return redacted_text(super().format(record))
 
 
-def build_parser(*, only: str | None = None, by_stream: bool = False) -> argparse.ArgumentParser:
+def build_parser(
+    *, only: str | None = None, by_stream: bool = False, in_any_order: bool = True
+) -> argparse.ArgumentParser:
     """Build the parser of ``airflow-ckpt``.
 
     :param only: the verb that is to be parsed; the others get no options then, which makes it three times as fast.
     :param by_stream: the command line names a stream.
+    :param in_any_order: take options between the arguments that go by position; completion cannot.
     """
-    parser = _Parser(prog=PROGRAM, description=SUMMARY, epilog=EXIT_CODES, allow_abbrev=False)
+    parser = _Program(prog=PROGRAM, description=SUMMARY, epilog=EXIT_CODES, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_InAnyOrder)
+    parser.add_argument(
+        "--completion",
+        action=_Completion,
+        choices=("bash", "zsh", "fish"),
+        metavar="SHELL",
+        help="print what completes commands: eval \"$(airflow-ckpt --completion bash)\"; or zsh, fish",
+    )
+    of_verbs = _InAnyOrder if in_any_order else _Parser
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True, parser_class=of_verbs)
     for verb in VERBS:
         of_verb = verbs.add_parser(
             verb.name, help=verb.help, description=f"{verb.help}.", epilog=EXIT_CODES, allow_abbrev=False
@@ -72,9 +158,22 @@ def build_parser(*, only: str | None = None, by_stream: bool = False) -> argpars
         options = verb.shell_options if only in (None, verb.name) else ()
         for option in without_addresses(verb, options) if by_stream else options:
             flags, settings = option.arguments
-            of_verb.add_argument(*flags, **settings)
+            action = of_verb.add_argument(*flags, **settings)
+            if option.flags == ("--stream",) and takes_stream(verb):
+                action.completer = _names_of_streams  # type: ignore[attr-defined]  # argcomplete asks it
         of_verb.set_defaults(carries_out=verb)
+    parser.verbs = verbs.choices
     return parser
+
+
+def _names_of_streams(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """The streams that are declared, for completion; none where they cannot be read."""
+    from airflow_ckpt_provider.errors import CkptError
+
+    try:
+        return list(_streams(getattr(parsed_args, "streams", None)))
+    except CkptError:
+        return []
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,6 +184,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     began = Clocks.of_process() if argv is None else Clocks()
     words = sys.argv[1:] if argv is None else argv
+    if "_ARGCOMPLETE" in os.environ and (completion := _argcomplete()):
+        completion.autocomplete(build_parser(in_any_order=False, by_stream=names_stream(os.environ["COMP_LINE"].split())))
+    if not words:
+        build_parser(only="").print_help(sys.stderr)
+        return 2
     only = next((word for word in words if not word.startswith("-")), "")
     args = build_parser(only=only, by_stream=names_stream(words)).parse_args(argv)
     # After the parser, for --help and wrong usage need nothing of it.

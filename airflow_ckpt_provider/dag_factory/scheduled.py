@@ -19,6 +19,7 @@ from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
 from airflow_ckpt_provider.streams.parameters import parameters_of
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import plain_place
 from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger
 from airflow_ckpt_provider.units import exact_duration, format_duration
 
@@ -161,7 +162,7 @@ class ScheduledDags(DagsOfStreams):
             f"{self.prefix}_incidents",
             watchers=[AssetWatcher(name=name, trigger=_watch(stream)) for name, stream in self.streams.items()],
         )
-        by_place = {stream.checkpoint: stream for stream in self.streams.values()}
+        by_place = {plain_place(stream.checkpoint): stream for stream in self.streams.values()}
 
         def make() -> None:
             @task(task_id="tell")
@@ -170,8 +171,9 @@ class ScheduledDags(DagsOfStreams):
                 payloads = [event.extra["payload"] for event in context["triggering_asset_events"][asset]]
                 for payload in payloads:
                     print(f"{payload['incident']}: {payload['message']}\nHINT: {payload['hint']}")
-                    if payload["checkpoint"] in by_place:
-                        tell(by_place[payload["checkpoint"]], context)
+                    # As the store spells it, which need not be as it is declared.
+                    if stream := by_place.get(plain_place(payload["checkpoint"])):
+                        tell(stream, context)
                 return payloads
 
             tell_of_incidents()

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from datetime import timedelta
+from functools import cache, lru_cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
 from airflow_ckpt_provider.backup.manifest import is_name
 from airflow_ckpt_provider.backup.retention import COUNT_RULES, SPAN_RULES, Policy
@@ -52,6 +53,7 @@ def wrong(problems: list[Problem], path: Path, message: str, hint: str) -> Any:
     return INVALID
 
 
+@lru_cache(maxsize=4096)  # what streams share is read for each of them
 def holds_secret(text: str) -> bool:
     """Whether a text has a credential in it. A reference to a variable or a connection is none."""
     if "=" not in text and ":" not in text and "-" not in text:
@@ -368,6 +370,19 @@ class Declared:
         if problems:
             raise DeclarationError(problems)
 
+    @classmethod
+    def made_of(cls, fields: Mapping[str, Any]) -> Self:
+        """Make the object of fields that were read already.
+
+        :param fields: field -> its value; the others have their defaults.
+        :raises DeclarationError: they do not go together.
+        """
+        self = object.__new__(cls)
+        self.__dict__.update({**defaults_of(cls), **fields})
+        if found := self.conflicts():
+            raise DeclarationError(Problem((field,) if field else (), message, hint) for field, message, hint in found)
+        return self
+
     def conflicts(self) -> list[tuple[str, str, str]]:
         """Fields that do not go together: the field, what is wrong, the next step."""
         return []
@@ -395,7 +410,7 @@ def read_fields(of: type[Declared], value: Mapping[Any, Any], path: Path, proble
     if len(problems) > before:
         return INVALID
     try:
-        return of(**found)
+        return of.made_of(found)
     except DeclarationError as e:
         problems.extend(Problem((*path, *each.path), each.message, each.hint) for each in e.problems)
         return INVALID
@@ -421,6 +436,16 @@ def default_of(of: type[Declared], name: str) -> Any:
     return getattr(of, name, INVALID)  # dataclasses leave it in the class
 
 
+def defaults_of(of: type[Declared]) -> dict[str, Any]:
+    """The defaults of all fields that have one."""
+    return {
+        field.name: field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
+        for field in _fields(of)
+        if field.name not in required_of(of)
+    }
+
+
+@cache
 def required_of(of: type[Declared]) -> frozenset[str]:
     """The fields that have to be given."""
     return frozenset(

@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 
 GROUP = "ckpt"
 SUMMARY = "Back up, verify, restore and seal checkpoints of Spark Structured Streaming."
+MORE = "`airflow-ckpt VERB --help` has the options of a verb."
 EXIT_CODES = "exit codes: 0 fine, 1 findings or refused, 2 wrong usage, 3 could not read or write"
 
-VERBS = (*reading.VERBS, *repositories.VERBS, *keeping.VERBS, *fleet.VERBS, *recovering.VERBS, *pipelines.VERBS)
+#: Title in the help -> the verbs below it.
+GROUPS: dict[str, tuple[Verb, ...]] = {
+    "look at a checkpoint": reading.VERBS,
+    "back up and restore": repositories.VERBS,
+    "keep a repository small, whole and in a second place": keeping.VERBS,
+    "many streams": fleet.VERBS,
+    "change a checkpoint, and take that back": recovering.VERBS,
+    "Databricks": pipelines.VERBS,
+}
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 
 def get_cli_commands() -> list[CLICommand]:
