@@ -14,6 +14,8 @@ from pathlib import Path
 
 #: The newest release of each minor version that pyproject.toml allows.
 VERSIONS = ("3.1.8", "3.2.2", "3.3.2")
+#: Airflow names no upper bound of some packages whose later releases break it; its constraint files do.
+_BOUNDS = {"3.1.8": ["pydantic<2.14"], "3.2.2": ["pydantic<2.14"]}
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".cache" / "airflow-matrix"
 _EXTRAS = "amazon,databricks,delta,encryption,kafka,spark"
@@ -33,7 +35,8 @@ def environment(version: str) -> Path:
     """
     place = PLACE / version
     python, ready = place / "bin" / "python", place / "ready"
-    if ready.exists() and ready.read_text() == (ROOT / "pyproject.toml").read_text():
+    wanted = (ROOT / "pyproject.toml").read_text() + repr(_BOUNDS)
+    if ready.exists() and ready.read_text() == wanted:
         return python
     uv = ["sh", "dev/uv.sh"]
     subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, place], cwd=ROOT, check=True)
@@ -42,13 +45,13 @@ def environment(version: str) -> Path:
     if constraints:
         minor = f"{sys.version_info.major}.{sys.version_info.minor}"
         by = ["--constraints", constraints.format(version=version, python=minor)]
-    what = [f"apache-airflow=={version}", f".[{_EXTRAS}]"]
+    what = [f"apache-airflow=={version}", f".[{_EXTRAS}]", *_BOUNDS.get(version, ())]
     subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, *by, *what], cwd=ROOT, check=True)
     # What is tried is this checkout, not the copy that was installed with its dependencies.
     subprocess.run(
         [*uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--editable", "."], cwd=ROOT, check=True
     )
-    ready.write_text((ROOT / "pyproject.toml").read_text())
+    ready.write_text(wanted)
     return python
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.declared import DeclaredOperator

@@ -96,7 +96,8 @@ def run_histories(
         print(f"{number:3} {', '.join(history.told)}", flush=True)
     print(f"{dict(count)}; {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     assert failures == []
-    assert count["rolled back"] + count["rolled back by Spark"] >= wanted / 3, "they do not show much"
+    if wanted > 9:  # a few that were asked for by their seed may have none
+        assert count["rolled back"] + count["rolled back by Spark"] >= wanted / 3, "they do not show much"
 
 
 def recover(history: SinkHistory, count: Counter[str]) -> None:

@@ -25,10 +25,21 @@ def test_it_works_with(version: str, checkpoint: Path, tmp_path: Path) -> None:
     said = check(version, home, checkpoint)
     assert version in said["version"]
     assert int(re.findall(r"(\d+) modules", said["imports"])[-1]) > 400
-    assert {dag["dag_id"] for dag in json.loads(said["dags"][said["dags"].index("[") :])} >= DAGS
-    assert "No data found" in said["errors"] or json.loads(said["errors"][said["errors"].index("[") :]) == []
+    assert {dag["dag_id"] for dag in _rows(said["dags"])} >= DAGS
+    assert "No data found" in said["errors"] or _rows(said["errors"]) == []
     [backup] = Repository.open(open_location(str(home / "backups"))).backups("orders")
     assert backup.batch_id == 5
+
+
+def _rows(output: str) -> list[dict[str, str]]:
+    """The list that a command prints behind its log, whose lines may begin with a bracket too."""
+    for line in re.finditer(r"^\[", output, flags=re.MULTILINE):
+        try:
+            rows: list[dict[str, str]] = json.loads(output[line.start() :])
+        except json.JSONDecodeError:
+            continue
+        return rows
+    raise AssertionError(f"no list in {output}")
 
 
 def test_the_floor_is_the_oldest_that_is_tried() -> None:
