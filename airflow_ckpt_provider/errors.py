@@ -6,7 +6,18 @@ attributes, so that nobody has to parse text.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from airflow_ckpt_provider.redaction import redacted_text
+
+
+def package_with(extra: str) -> str:
+    """Our distribution that is installed, with an extra: the provider for Airflow, else the core. For ``pip install``.
+
+    :param extra: name of the extra; both have it.
+    """
+    name = "airflow-ckpt-provider" if find_spec("airflow_ckpt_provider.operators") else "airflow-ckpt-core"
+    return f"{name}[{extra}]"
 
 
 class CkptError(Exception):

@@ -49,7 +49,9 @@ def environment(version: str) -> Path:
     subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, *by, *what], cwd=ROOT, check=True)
     # What is tried is this checkout, not the copy that was installed with its dependencies.
     subprocess.run(
-        [*uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--editable", "."], cwd=ROOT, check=True
+        [*uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--editable", "core", "--editable", "."],
+        cwd=ROOT,
+        check=True,
     )
     ready.write_text(wanted)
     return python

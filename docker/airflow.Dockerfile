@@ -8,9 +8,10 @@ COPY --from=spark /opt/spark /opt/spark
 ENV JAVA_HOME=/opt/java/openjdk SPARK_HOME=/opt/spark PATH="${PATH}:/opt/spark/bin:/opt/java/openjdk/bin"
 COPY --chown=airflow:0 pyproject.toml README.md LICENSE CHANGELOG.md /opt/airflow-ckpt-provider/
 COPY --chown=airflow:0 airflow_ckpt_provider /opt/airflow-ckpt-provider/airflow_ckpt_provider
+COPY --chown=airflow:0 core /opt/airflow-ckpt-provider/core
 # Airflow itself stays at the version of the image, and the Spark provider's client at that of the cluster.
 RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" "pyspark-client==4.0.0" \
-    "/opt/airflow-ckpt-provider[amazon,databricks,delta,encryption,kafka,spark]"
+    /opt/airflow-ckpt-provider/core "/opt/airflow-ckpt-provider[amazon,databricks,delta,encryption,kafka,spark]"
 # The example stream and its producer.
 COPY --chown=airflow:0 demo /opt/airflow-ckpt-provider/demo
 ENV PYTHONPATH=/opt/airflow-ckpt-provider PYTHONUNBUFFERED=1

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.errors import (
     UnknownStartError,
     WorkspaceError,
     WorkspaceForbiddenError,
+    package_with,
 )
 from airflow_ckpt_provider.lakeflow.answers import error_of, retry_after_of
 
@@ -248,7 +249,7 @@ def open_client(profile: str | None = None) -> DatabricksClient:
     except ImportError as e:
         raise MissingExtraError(
             f"pipelines need the Databricks SDK, which is not installed ({e})",
-            hint="pip install 'airflow-ckpt-provider[databricks-sdk]'",
+            hint=f"pip install '{package_with('databricks-sdk')}'",
         ) from e
     how = "set DATABRICKS_HOST and DATABRICKS_TOKEN, or log in with the vendor's command line and give --profile"
     try:

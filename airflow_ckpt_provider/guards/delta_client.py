@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError, package_with
 from airflow_ckpt_provider.guards.delta_log import DELTA_LOG, AddedFile, DeltaLog
 from airflow_ckpt_provider.storage.location import Location
 
@@ -217,7 +217,7 @@ def _client(what: str) -> ModuleType:
         import deltalake.exceptions
     except ImportError as e:
         raise MissingExtraError(
-            f"{what} needs deltalake, which is not installed ({e})", hint="pip install 'airflow-ckpt-provider[delta]'"
+            f"{what} needs deltalake, which is not installed ({e})", hint=f"pip install '{package_with('delta')}'"
         ) from e
     return deltalake
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError, package_with
 from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
 
 log = logging.getLogger(__name__)
@@ -146,6 +146,6 @@ def _client() -> ModuleType:
     except ImportError as e:
         raise MissingExtraError(
             f"an Iceberg table by its name needs pyiceberg, which is not installed ({e})",
-            hint="pip install 'airflow-ckpt-provider[iceberg]'",
+            hint=f"pip install '{package_with('iceberg')}'",
         ) from e
     return pyiceberg

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.errors import (
     SourceForbiddenError,
     SourceProtocolError,
     SourceUnreachableError,
+    package_with,
 )
 from airflow_ckpt_provider.guards.kafka_answers import record_of, topic_config, topic_id
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
@@ -247,7 +248,7 @@ class KafkaClient:
         except ImportError as e:
             raise MissingExtraError(
                 "Kafka is asked through confluent-kafka, which is not installed",
-                hint="pip install 'airflow-ckpt-provider[kafka]'",
+                hint=f"pip install '{package_with('kafka')}'",
             ) from e
         try:
             yield

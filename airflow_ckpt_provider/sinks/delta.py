@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from airflow_ckpt_provider.errors import package_with
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, changed_settings
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
@@ -62,7 +63,7 @@ def inspect_delta(
             ),
             obstacle="which batches of the query the table held is not known any more"
             if history.format == "iceberg"
-            else "what the table remembers is not known; install airflow-ckpt-provider[delta], which reads log checkpoints",
+            else f"what the table remembers is not known; install {package_with('delta')}, which reads log checkpoints",
         )
     if lineage is None:
         return replace(
@@ -389,7 +390,7 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
     if not history.is_described:
         return None, (
             "the table's protocol is not in the commits that are left, and its log checkpoint could not be read "
-            "(airflow-ckpt-provider[delta] reads those that deltalake knows): which features a rollback has to keep is not known"
+            f"({package_with('delta')} reads those that deltalake knows): which features a rollback has to keep is not known"
         )
     # The version just before the first commit that leaves: others' changes of the table up to then stay.
     features = sorted(history.features - RESTORED_WITHOUT_SPARK)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, RepositoryError
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, RepositoryError, package_with
 
 _KEY_BYTES = 32
 #: Of a data key of 32 bytes, wrapped.
@@ -139,6 +139,6 @@ def _key_wrap() -> Any:
     except ImportError as e:
         raise MissingExtraError(
             f"encrypted repositories need the package cryptography ({e})",
-            hint="pip install 'airflow-ckpt-provider[encryption]'",
+            hint=f"pip install '{package_with('encryption')}'",
         ) from e
     return keywrap

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError, package_with
 from airflow_ckpt_provider.redaction import has_password
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES, hdfs_of, open_hdfs
@@ -83,7 +83,7 @@ def _filesystem(uri: str, address: str, options: dict[str, Any]) -> tuple[Abstra
     except ImportError as e:
         protocol = address.partition(":")[0]
         extra = _EXTRAS.get(protocol)
-        package = f"airflow-ckpt-provider[{extra}]" if extra else str(e)
+        package = package_with(extra) if extra else str(e)
         raise MissingExtraError(
             f"{uri}: the client for {protocol}:// is not installed ({e})", hint=f"pip install '{package}'"
         ) from e

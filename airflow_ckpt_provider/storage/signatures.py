@@ -26,6 +26,7 @@ from airflow_ckpt_provider.errors import (
     RefusedError,
     TooLargeError,
     UntrustedError,
+    package_with,
 )
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.keys import parse_key, read_key
@@ -204,6 +205,6 @@ def _ed25519() -> tuple[Any, type[Exception]]:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as e:
         raise MissingExtraError(
-            f"signatures need the package cryptography ({e})", hint="pip install 'airflow-ckpt-provider[encryption]'"
+            f"signatures need the package cryptography ({e})", hint=f"pip install '{package_with('encryption')}'"
         ) from e
     return ed25519, InvalidSignature

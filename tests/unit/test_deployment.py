@@ -30,7 +30,15 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PARTS = ["api-server", "scheduler", "dag-processor", "triggerer"]
 AIRFLOW: dict[str, str] = SERVICES["api-server"]["environment"]
 CODE = "/opt/airflow-ckpt-provider"
-EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+#: Of each extra what it brings, also by the same extra of the core.
+OF_PROVIDER, OF_CORE = (
+    tomllib.loads((ROOT / file).read_text())["project"]["optional-dependencies"]
+    for file in ("pyproject.toml", "core/pyproject.toml")
+)
+EXTRAS: dict[str, list[str]] = {
+    extra: [line for line in [*lines, *OF_CORE.get(extra, [])] if not line.startswith("airflow-ckpt-core")]
+    for extra, lines in OF_PROVIDER.items()
+}
 
 every_service = pytest.mark.parametrize("name", SERVICES)
 

@@ -19,6 +19,7 @@ from airflow_ckpt_provider import __version__
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CORE: dict[str, Any] = tomllib.loads((ROOT / "core/pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -46,11 +47,13 @@ def test_lock_holds_all_that_the_project_asks_for() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     asked = [
         *PROJECT["project"]["dependencies"],
+        *CORE["project"]["dependencies"],
         *PROJECT["dependency-groups"]["dev"],
         *(line for extra in ("amazon", "delta", "kafka", "spark") for line in extras[extra]),
+        *(line for extra in ("amazon", "delta", "kafka") for line in CORE["project"]["optional-dependencies"][extra]),
     ]
     names = {re.match(r"[A-Za-z0-9-]+", line)[0] for line in asked}  # type: ignore[index]
-    assert names <= set(locked())
+    assert names - {CORE["project"]["name"]} <= set(locked())
 
 
 def test_both_pysparks_are_one_version() -> None:
@@ -90,22 +93,45 @@ def test_every_extra_that_a_message_names_exists() -> None:
     assert set(OF_CONNECTIONS.values()) | set(OF_STORES.values()) <= extras
 
 
-def test_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    [wheel] = tmp_path.glob("*.whl")
-    assert wheel.name == f"airflow_ckpt_provider-{__version__}-py3-none-any.whl"
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "airflow_ckpt_provider/py.typed" in names
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    assert {name.partition("/")[0] for name in names} == {
-        "airflow_ckpt_provider",
-        f"airflow_ckpt_provider-{__version__}.dist-info",
-    }
+def test_the_core_is_a_distribution_that_the_provider_depends_on() -> None:
+    assert f"{CORE['project']['name']}=={__version__}" in PROJECT["project"]["dependencies"]
+    assert not [line for line in CORE["project"]["dependencies"] if "airflow" in line]
+    for extra, lines in CORE["project"]["optional-dependencies"].items():
+        assert not [line for line in lines if "airflow" in line]
+        assert f"airflow-ckpt-core[{extra}]" in PROJECT["project"]["optional-dependencies"][extra]
+    for field in ("license", "requires-python"):
+        assert CORE["project"][field] == PROJECT["project"][field]
+
+
+def wheel_of(project: Path, directory: Path) -> tuple[str, set[str]]:
+    """Build a wheel: its name, and the files in it."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    [wheel] = directory.glob("*.whl")
+    return wheel.name, set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_two_wheels_hold_the_package_and_nothing_else(tmp_path: Path) -> None:
+    """Each file is in one of them: two distributions that install one file would break each other."""
+    files = {}
+    for name, project in (("airflow_ckpt_core", ROOT / "core"), ("airflow_ckpt_provider", ROOT)):
+        wheel, names = wheel_of(project, tmp_path / name)
+        assert wheel == f"{name}-{__version__}-py3-none-any.whl"
+        info = f"{name}-{__version__}.dist-info"
+        assert f"{info}/licenses/LICENSE" in names
+        files[name] = {file for file in names if not file.startswith(f"{info}/")}
+    core, provider = files.values()
+    assert core & provider == set()
+    code = {str(p.relative_to(ROOT)) for p in (ROOT / "airflow_ckpt_provider").rglob("*") if p.is_file()}
+    assert core | provider == {file for file in code if "__pycache__" not in file}
+    of_airflow = {file for file in code if file.endswith(".py") and imports_airflow(ROOT / file)}
+    assert len(of_airflow) > 40
+    assert of_airflow <= provider
+
+
+def imports_airflow(file: Path) -> bool:
+    """Whether a module needs Airflow as soon as it is loaded."""
+    return re.search(r"^(?:from|import) airflow(?:\.|\s)", file.read_text(), re.MULTILINE) is not None
 
 
 # --- make ---
