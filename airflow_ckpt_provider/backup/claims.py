@@ -257,7 +257,9 @@ def give_up(repository: Repository, claim: OpenClaim) -> None:
 def tidy_claims(repository: Repository, name: str, *, finished: Collection[str]) -> None:
     """Delete claims that nobody has to know of any more.
 
-    The end of one that was given up stays for ever: it is what keeps its process from continuing.
+    The end of one that was given up stays for ever: it is what keeps its process from going on. The claim of whoever wrote the
+    newest record of moved contents stays, too. A release before packs that has opened the repository of format 1 finds an end
+    that names no manifest, and deletes nothing: it would take packs for objects that no backup lists.
     """
     place = repository.location
     listed = {file.path.rpartition("/")[2] for file in place.list(f"claims/{name}").files}
@@ -268,7 +270,12 @@ def tidy_claims(repository: Repository, name: str, *, finished: Collection[str])
         ended = f"{claim_id}{_END}" in listed
         if claim_id not in finished and not (ended and _has_ended(repository, name, claim_id)):
             continue
-        keep_end = ended and _end_of(place, name, claim_id)["given_up"]
+        end = _end_of(place, name, claim_id) if ended else {}
+        if (end.get("manifest") or "").startswith(f"{MOVED}/"):
+            records = place.list(f"{MOVED}/{name}").files
+            if end["manifest"] == max((file.path for file in records), default=""):
+                continue
+        keep_end = end.get("given_up", False)
         place.delete(f"claims/{name}/{file_name}")  # first: an end alone is nobody's claim
         if ended and not keep_end:
             place.delete(f"claims/{name}/{claim_id}{_END}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.backup.damaged import DamagedObjects
-from airflow_ckpt_provider.backup.file_entry import OBJECTS
+from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -26,6 +26,8 @@ class Listed:
     :param claims: the claims that its backups were made under.
     :param backup_ids: its backups.
     :param unreadable: manifests that cannot be read, in words. What they list is not known.
+    :param entries: path of each object that was asked for -> a file that has it, or ``None`` where backups say different things
+        of it; those of the newest backup last.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Listed:
     claims: frozenset[str]
     backup_ids: frozenset[str]
     unreadable: tuple[str, ...]
+    entries: Mapping[str, FileEntry | None] = field(default_factory=dict)
 
 
 def stream_names(repository: Repository) -> tuple[str, ...]:
@@ -81,10 +84,13 @@ class Places:
         return cls(there, moved, damaged.objects.keys())
 
 
-def listed_by(repository: Repository, name: str, *, without: Collection[str] = ()) -> Listed:
+def listed_by(
+    repository: Repository, name: str, *, without: Collection[str] = (), entries_of: Collection[str] = ()
+) -> Listed:
     """Read all manifests of a stream; of each only what is needed is kept.
 
     :param without: ids of backups that are left out.
+    :param entries_of: paths of objects of which it is asked what backups say of them.
     """
     ids = [i for i in repository.backup_ids(name) if i not in without]
 
@@ -99,11 +105,25 @@ def listed_by(repository: Repository, name: str, *, without: Collection[str] = (
     objects: set[str] = set()
     claims: set[str] = set()
     unreadable: list[str] = []
+    entries: dict[str, FileEntry | None] = {}
+
+    def note(entry: FileEntry) -> None:
+        before = entries.pop(entry.object, entry)
+        same = before is not None and (before.size, before.sha256, before.checksum) == (
+            entry.size,
+            entry.sha256,
+            entry.checksum,
+        )
+        entries[entry.object] = entry if same else None
+
     for start in range(0, len(ids), 64):  # so that the manifests of a year are not in memory at once
         for found in in_parallel(read, ids[start : start + 64]):
             if isinstance(found, Manifest):
-                objects.update(entry.object for entry in found.files)
+                for entry in found.files:
+                    objects.add(entry.object)
+                    if entry.object in entries_of:
+                        note(entry)
                 claims.add(found.claim)
             elif found is not None:
                 unreadable.append(found)
-    return Listed(name, frozenset(objects), frozenset(claims), frozenset(ids), tuple(unreadable))
+    return Listed(name, frozenset(objects), frozenset(claims), frozenset(ids), tuple(unreadable), entries)

@@ -6,7 +6,6 @@ not rebuilt, and what the forged manifest says of it makes no good backup a dama
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
@@ -16,14 +15,12 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.verify import content_damage, is_computable, structure_damage
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.packs import OBJECT_SHA256
 
 #: What a manifest says of an object: its path, its bytes, its SHA-256 and its store's checksum.
 Claim = tuple[str, int, str | None, str | None]
 #: Object -> what is said of it -> an entry that says so, and the ids of the backups that do.
 Claims = Mapping[str, Mapping[Claim, tuple[FileEntry, list[str]]]]
-
-#: The name of an object whose content passed through this program begins with the content's SHA-256.
-_SHA256 = re.compile(r"[0-9a-f]{64}(?=$|[-.])")
 
 
 def claim_of(entry: FileEntry) -> Claim:
@@ -51,7 +48,7 @@ def is_manifest_wrong(entry: FileEntry, others: Iterable[FileEntry], is_whole: C
     :param is_whole: whether the object is what another entry says.
     """
     against = [other for other in others if claim_of(other) != claim_of(entry)]
-    if name := _SHA256.match(entry.object.rpartition("/")[2]):
+    if name := OBJECT_SHA256.match(entry.object.rpartition("/")[2]):
         right = [other for other in against if other.sha256 == name[0]]
         if entry.sha256 != name[0] and right:
             return True
@@ -65,9 +62,11 @@ def is_whole(repository: Repository, entry: FileEntry) -> bool:
         return False
     try:
         file = repository.location.find(entry.object)
-        if structure_damage(entry, file) is not None:
+        if file is not None and structure_damage(entry, file) is not None:
             return False
-        return not is_computable(entry) or content_damage(entry, repository.location.read(entry.object)) is None
+        if not is_computable(entry):
+            return file is not None
+        return content_damage(entry, repository.location.read(entry.object)) is None
     except (FileNotFoundError, StorageError):
         return False
 

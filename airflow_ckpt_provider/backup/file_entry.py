@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 from airflow_ckpt_provider.storage.location import safe_relative
 from airflow_ckpt_provider.storage.packs import checked_part, part_of
 
+#: ETags and other checksums of a store that are hashes of the content, and can be computed here.
+_COMPUTABLE = re.compile(r"(etag|md5):[0-9a-f]{32}|sha256:[0-9a-f]{64}")
 #: Where all objects of a repository lie.
 OBJECTS = "objects"
 
@@ -86,6 +90,28 @@ class FileEntry:
         if part is not None and (part.sha256, part.length) != (self.sha256, self.size):
             raise ValueError(f"{self.path!r} has another hash or size than {self.object!r} says")
         return self
+
+    @property
+    def is_computable(self) -> bool:
+        """Whether a hash of its content is known that can be computed here.
+
+        An ETag of 32 hexadecimal digits is the MD5 of an object written in one part and not encrypted with a key service. Other
+        ETags cannot be computed here; that they are unchanged is seen in a listing, and is the store's word.
+        """
+        return self.sha256 is not None or _COMPUTABLE.fullmatch(self.checksum or "") is not None
+
+    def is_content(self, content: bytes) -> bool:
+        """Whether a content is its own, as far as that can be computed here."""
+        if len(content) != self.size:
+            return False
+        if self.sha256 is not None:
+            return hashlib.sha256(content).hexdigest() == self.sha256
+        if not self.is_computable:
+            return True
+        kind, _, value = (self.checksum or "").partition(":")
+        if kind == "sha256":
+            return hashlib.sha256(content).hexdigest() == value
+        return hashlib.md5(content, usedforsecurity=False).hexdigest() == value
 
     @property
     def is_packed(self) -> bool:

@@ -259,23 +259,19 @@ class Objects:
         return self._whole(entry) is not None
 
     def _whole(self, entry: FileEntry) -> FileEntry | None:
-        """The entry if its object is there, and is none that was condemned; if its pack was repacked, with its new path."""
-        if entry.object in self._condemned:
+        """The entry if its object is there, and is none that was condemned; if it was moved, with its new path."""
+        # Also where it is still in its old place: a prune that stood still since it was moved may delete that late.
+        now = self._moved.now(entry.object)
+        if not self._condemned.isdisjoint((entry.object, now)):
             return None
-        part = part_of(entry.object)
-        if part is None:
-            listed = self._there(entry.object)
-            if listed is None or listed.size != entry.size:
+        if part := part_of(now):
+            if not self._is_whole_pack(part):
                 return None
-            return entry if entry.checksum is None or listed.checksum == entry.checksum else None
-        *before, now = self._moved.chain(entry.object)
-        # What was moved and is still where it was may go at any moment: a prune that stood still since may delete it late.
-        if now in self._condemned or any(self._there(file_of(each)) for each in before):
+            return entry if now == entry.object else replace(entry, object=now, sha256=part.sha256, checksum=None)
+        listed = self._there(entry.object)
+        if listed is None or listed.size != entry.size:
             return None
-        part = part_of(now)
-        if part is None or not self._is_whole_pack(part):
-            return None
-        return replace(entry, object=now) if before else entry
+        return entry if entry.checksum is None or listed.checksum == entry.checksum else None
 
     def _is_whole_pack(self, part: Part) -> bool:
         listed = self._there(part.pack)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -122,7 +121,7 @@ class Span:
             if moved:
                 return self._place.read(entry.object)  # it may still be where it was
             raise
-        if moved and hashlib.sha256(content).hexdigest() != part.sha256:
+        if moved and not entry.is_content(content):  # so a forged record hides nothing
             return self._place.read(entry.object)
         return content
 

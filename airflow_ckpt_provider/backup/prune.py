@@ -371,7 +371,7 @@ def apply_prune(
             packs, written = repack(repository, stream.name, stream.repacked, made_by=made_by)
             stream = replace(stream, objects={**stream.objects, **{pack: pack_size(pack) or 0 for pack in packs}})
             size -= written
-        deleted, waiting = _prune(repository, stream, abandoned_after, made_by, workers)
+        deleted, waiting = prune_stream(repository, stream, abandoned_after, made_by, workers)
         objects += len(deleted)
         size += sum(stream.objects.get(path, 0) for path in deleted)
         if waiting:
@@ -382,10 +382,10 @@ def apply_prune(
     return outcome
 
 
-def _prune(
+def prune_stream(
     repository: Repository, stream: StreamPrune, abandoned_after: timedelta, made_by: str, workers: int
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return what was deleted, and who has to be waited for."""
+    """Carry out the plan for one stream; return what was deleted, and who has to be waited for, or why something stays."""
     place, name = repository.location, stream.name
     damaged = read_damaged(place, name)  # before the mark: who begins behind it lists none of these
     marks = read_marks(place, name, for_prune=True)

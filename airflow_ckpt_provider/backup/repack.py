@@ -13,13 +13,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 
 from airflow_ckpt_provider.backup.claims import claimed, open_claims
 from airflow_ckpt_provider.backup.contents import Listed, Places, listed_by, objects_there
 from airflow_ckpt_provider.backup.damaged import read_damaged
+from airflow_ckpt_provider.backup.disputed import claims_of
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.immutability import locks_on
@@ -28,8 +30,10 @@ from airflow_ckpt_provider.backup.pack_file import OVERHEAD, ROW, read_index
 from airflow_ckpt_provider.backup.pack_reads import spans
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.verify import check_contents
-from airflow_ckpt_provider.errors import BackupRunningError, StorageError
+from airflow_ckpt_provider.backup.transfer import WORKERS, in_order
+from airflow_ckpt_provider.backup.verify import check_contents, content_damage, is_computable
+from airflow_ckpt_provider.errors import BackupRunningError, DamagedFileError, StorageError
+from airflow_ckpt_provider.storage.location import SMALL
 from airflow_ckpt_provider.storage.packs import (
     MOVED_AT_ONCE,
     Moved,
@@ -44,7 +48,10 @@ from airflow_ckpt_provider.storage.packs import (
 
 log = logging.getLogger(__name__)
 
-#: Packs of which at least this share is not needed are repacked.
+#: Told the bytes of a content.
+OnFile = Callable[[int], object]
+
+#: Packs of which at least this share is not needed are packed anew.
 MOSTLY_GARBAGE = 0.5
 
 
@@ -101,7 +108,7 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
     written, left = 0, frozenset(packs)
     try:
         while left:
-            done = _repacked(repository, name, left, made_by)
+            done = pack_anew(repository, name, left, made_by=made_by)
             going, written, left = going | done.going, written + done.written, left - done.tried
     except (FileExistsError, BackupRunningError) as e:
         log.info("packs of %s are repacked by somebody else at this moment: %s", name, e)
@@ -111,80 +118,132 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """What one record was written of.
+class PackedAnew:
+    """What was done until one record was written.
 
-    :param tried: the packs that were looked at.
+    :param tried: the files that were looked at.
     :param going: of these, those of which nothing is needed any more.
     :param written: bytes that were written.
+    :param packs: packs that were written.
     """
 
     tried: frozenset[str]
     going: frozenset[str] = frozenset()
     written: int = 0
+    packs: int = 0
 
 
-def _repacked(repository: Repository, name: str, packs: frozenset[str], made_by: str) -> _Done:
-    """Pack anew as many of some packs as one record can name the contents of."""
-    place = repository.location
+def pack_anew(
+    repository: Repository,
+    name: str,
+    files: Collection[str],
+    *,
+    made_by: str,
+    workers: int = WORKERS,
+    done: OnFile = lambda size: None,
+) -> PackedAnew:
+    """Pack what backups need of some packs, and some objects, as far as one record can name them; the newest backup's first.
+
+    :param files: paths of packs, and of small objects that lie alone.
+    :param workers: requests under way at once.
+    :param done: told the bytes of each content that was read, from any thread.
+    :raises FileExistsError: somebody else packs anew at the same moment.
+    :raises BackupRunningError: a prune has given this up.
+    :raises StorageError: reading or writing failed.
+    """
+    place, wanted = repository.location, frozenset(files)
     with claimed(place, name, what="repack", made_by=made_by) as claim:
         marks = read_marks(place, name)
         there = objects_there(repository, name)
-        listed = listed_by(repository, name)
+        listed = listed_by(repository, name, entries_of={path for path in wanted if pack_size(path) is None})
         places = Places.read(repository, name, there, read_damaged(place, name))
         if listed.unreadable or places.moved.unreadable:
-            return _Done(packs)
-        use = pack_use(listed.objects, places)
-        wanted = packs & there.keys() - marks.condemned - use.stuck
-        locked, unknown = locks_on(place, wanted, now=datetime.now(UTC))  # also since the plan was made
-        tried, needed = _entries(listed, places, frozenset() if unknown else wanted - locked.keys())
+            return PackedAnew(wanted)
+        stay = marks.condemned | pack_use(listed.objects, places).stuck
+        tried, needed = _entries(listed, places, wanted & there.keys() - stay)
+        locked, unknown = locks_on(place, tried, now=datetime.now(UTC))  # also since the plan was made
+        needed = [] if unknown else [entry for entry in needed if file_of(entry.path) not in locked]
         objects = Objects(
             place, name, vouched=(), marks=marks, listed=there.values(), damaged=places.damaged, packs=True
         )
-        kept, written = _kept(repository, objects, needed)
-        going = tried - {file_of(entry.object) for entry in needed if entry.object not in kept}
+        kept, written = _kept(repository, objects, needed, workers, done)
+        going = {file_of(entry.path) for entry in needed} - {file_of(e.path) for e in needed if e.path not in kept}
         new = {old: to for old, to in kept.items() if file_of(old) in going}
-        if new:
-            document = json.dumps(moved_document(new)).encode()
-            claim.write(moved_path(name, places.moved.number + 1), document)
-        return _Done(tried or packs, going if new else frozenset(), written if new else 0)
+        if not new:
+            return PackedAnew(tried or wanted)
+        document = json.dumps(moved_document(new)).encode()
+        if len(document) > SMALL:  # readers refuse it
+            raise StorageError(
+                f"a record of {len(new)} contents of {name} has {len(document)} bytes", hint="report this"
+            )
+        claim.write(moved_path(name, places.moved.number + 1), document)
+        return PackedAnew(tried, frozenset(going), sum(pack_size(pack) or 0 for pack in written), len(written))
 
 
-def _entries(listed: Listed, places: Places, packs: frozenset[str]) -> tuple[frozenset[str], FileTable]:
-    """What backups need of some packs, each content once, for as many packs as one record can name the contents of.
+def _entries(listed: Listed, places: Places, files: frozenset[str]) -> tuple[frozenset[str], list[FileEntry]]:
+    """What backups need of some files, each content once, for as many files as one record can name the contents of.
 
-    :return: these packs, and the contents; the path of each is that of the object.
+    :return: these files, and the contents; the path of each is that of the object.
     """
     tried: set[str] = set()
-    found = FileTable(listed.name)
+    found: list[FileEntry] = []
     for path in sorted({places.of(path) for path in listed.objects}):
-        if (part := part_of(path)) is None or part.pack not in packs:
+        if (part := part_of(path)) is None or part.pack not in files:
             continue
         if part.pack not in tried and len(found) >= MOVED_AT_ONCE:
             break
         tried.add(part.pack)
         found.append(FileEntry(path, part.length, path, part.sha256))
+    # In the order of the newest backup: what a restore needs lies together, and what only older ones need, which expire first.
+    alone = (path for path in reversed(list(listed.entries)) if path in files)
+    for path in islice(alone, max(MOVED_AT_ONCE - len(found), 0)):
+        tried.add(path)
+        entry = listed.entries[path]
+        if entry is not None and path not in places.moved.paths and path not in places.damaged and is_computable(entry):
+            found.append(replace(entry, path=path))
     return frozenset(tried), found
 
 
-def _kept(repository: Repository, objects: Objects, entries: FileTable) -> tuple[dict[str, str], int]:
-    """Write contents again, and read them back: old path -> new path of each that is whole, and the bytes written."""
+def _kept(
+    repository: Repository, objects: Objects, entries: Sequence[FileEntry], workers: int, done: OnFile
+) -> tuple[dict[str, str], set[str]]:
+    """Write contents into packs, and read these back: old path -> new path of each that is whole, and the packs."""
     by_pack: dict[str, list[FileEntry]] = {}
     for entry in entries:
-        by_pack.setdefault(file_of(entry.object), []).append(entry)
+        if entry.is_packed:
+            by_pack.setdefault(file_of(entry.path), []).append(entry)
     stored = FileTable(objects.name)
     for pack, of_pack in by_pack.items():
         for entry, content in _contents(repository, pack, of_pack):
             stored.append(objects.packed(entry, content))
+            done(len(content))
+
+    def pack_one(entry: FileEntry) -> FileEntry | None:
+        try:
+            content = repository.location.read(entry.path)
+        except (FileNotFoundError, DamagedFileError) as e:
+            log.warning("%s is not packed: %s", entry.path, e)
+            return None
+        if damage := content_damage(entry, content):
+            log.warning("%s is not packed: %s", entry.path, damage.message)
+            return None
+        done(len(content))
+        return objects.packed(replace(entry, sha256=hashlib.sha256(content).hexdigest()), content)
+
+    def take(entry: FileEntry | None) -> None:
+        if entry is not None:
+            stored.append(FileEntry(entry.path, entry.size, entry.object, entry.sha256))
+
+    in_order(pack_one, [entry for entry in entries if not entry.is_packed], take, workers=workers)
     kept = {entry.path: entry.object for entry in objects.settled(stored)}
-    new = {file_of(path) for path in kept.values()}
-    for pack in new:
+    packs = {file_of(path) for path in kept.values()}
+    for pack in packs:
         if hashlib.sha256(repository.location.read(pack)).hexdigest() != pack_sha256(pack):
             raise StorageError(
                 f"{pack} was written, and does not read back as what was written",
                 hint="check the store: it does not keep what it is given",
             )
-    return kept, sum(pack_size(pack) or 0 for pack in new)
+    return kept, packs
 
 
 def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> list[tuple[FileEntry, bytes]]:
@@ -207,13 +266,13 @@ def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> li
 def unproven(
     repository: Repository, listed: Listed, places: Places, going: Collection[str], *, workers: int
 ) -> tuple[set[str], dict[str, str]]:
-    """Packs to be deleted that hold a content which backups list and which is not whole where it is said to be.
+    """Files to be deleted that hold a content which backups list and which is not whole where it is said to be.
 
     That includes one of which nothing says where it is: its record may be missing, or not signed by a trusted key.
 
     :param places: where contents are.
     :param going: paths of the files to be deleted.
-    :return: the packs; and what is damaged where it was moved to, path -> problem.
+    :return: the files; and what is damaged where it was moved to, path -> problem.
     """
     wanted = {pack for pack in going if pack_size(pack) is not None}
     entries = FileTable(listed.name)
@@ -227,14 +286,24 @@ def unproven(
             lost.add(part.sha256)
         elif any(file_of(each) in wanted for each in places.moved.places(path)):
             entries.append(FileEntry(path, part.length, now, part.sha256))
+    # A record may be forged, so what an object was is asked of the backups that list it.
+    alone = listed.objects.intersection(going)
+    stay = {path for path in alone if path not in places.moved.paths}
+    for path, said in claims_of(repository, listed.name, alone - stay).items():
+        of_path = [entry for entry, _ in said.values()]
+        if len(of_path) == 1 and is_computable(of_path[0]):
+            entries.append(replace(of_path[0], path=path, object=places.of(path)))
+        else:
+            stay.add(path)
     damaged: dict[str, str] = {}
     for damage in check_contents(repository, entries, workers=workers):
         log.warning("what was moved is not whole: %s", damage.message)
         if part := part_of(damage.path):
             lost.add(part.sha256)
-        if damage.is_damage:
-            damaged[damage.object] = damage.problem
-    return {pack for pack in wanted if _may_hold(repository, pack, lost)} if lost else set(), damaged
+        stay |= alone & {damage.path}
+        if damage.is_damage:  # and with it its pack: no new backup uses it, and the next prune packs anew what is whole in it
+            damaged |= dict.fromkeys((damage.object, file_of(damage.object)), damage.problem)
+    return stay | {pack for pack in wanted if lost and _may_hold(repository, pack, lost)}, damaged
 
 
 def _may_hold(repository: Repository, pack: str, contents: Collection[str]) -> bool:

@@ -30,9 +30,6 @@ from airflow_ckpt_provider.storage.packs import Moved, file_of, pack_sha256, par
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_time
 
-#: ETags and other checksums of a store that are hashes of the content, and can be computed here.
-_COMPUTABLE = re.compile(r"(etag|md5):[0-9a-f]{32}|sha256:[0-9a-f]{64}")
-
 #: Says when an object was last read, or else written: seconds since the epoch, 0 where neither is known.
 LastRead = Callable[[str], float]
 
@@ -390,7 +387,8 @@ def check_structure(
         if damage and damage.problem == "missing":  # it may have been packed anew
             moved = moved or read_moved(repository.location, manifest.name)
             now = moved.now(entry.object)
-            if now != entry.object:
+            # Of one that no hash is known of only its store can say that it is whole, and that says nothing of a copy.
+            if now != entry.object and is_computable(entry):
                 if file_of(now) not in since:
                     since[file_of(now)] = listed.get(file_of(now)) or repository.location.find(now)
                 damage = structure_damage(replace(entry, object=now), since[file_of(now)])
@@ -529,11 +527,7 @@ def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
     """Compare a content with its entry; ``None`` if it is right, as far as that can be computed here."""
     if len(content) != entry.size:
         return _damage(entry, "size", f"has {len(content)} bytes instead of {entry.size}")
-    if entry.sha256 is not None:
-        right = hashlib.sha256(content).hexdigest() == entry.sha256
-    else:
-        right = _matches_store_checksum(entry.checksum or "", content)
-    return None if right else _damage(entry, "content", "has another content than was backed up")
+    return None if entry.is_content(content) else _damage(entry, "content", "has another content than was backed up")
 
 
 def whole_content(entry: FileEntry, content: bytes, *, right_when: str) -> bytes:
@@ -552,22 +546,8 @@ def whole_content(entry: FileEntry, content: bytes, *, right_when: str) -> bytes
 
 
 def is_computable(entry: FileEntry) -> bool:
-    """Whether a hash of its content is known that can be computed here.
-
-    An ETag of 32 hexadecimal digits is the MD5 of an object written in one part and not encrypted with a key service. Other
-    ETags cannot be computed here; that they are unchanged is seen with the structure, and is the store's word.
-    """
-    return entry.sha256 is not None or _COMPUTABLE.fullmatch(entry.checksum or "") is not None
-
-
-def _matches_store_checksum(checksum: str, content: bytes) -> bool:
-    """Compare with the store's checksum where that is a hash of the content, as :func:`is_computable` has it."""
-    if not _COMPUTABLE.fullmatch(checksum):
-        return True
-    kind, _, value = checksum.partition(":")
-    if kind == "sha256":
-        return hashlib.sha256(content).hexdigest() == value
-    return hashlib.md5(content, usedforsecurity=False).hexdigest() == value
+    """As :attr:`FileEntry.is_computable <airflow_ckpt_provider.backup.file_entry.FileEntry.is_computable>`."""
+    return entry.is_computable
 
 
 def structure_damage(entry: FileEntry, file: StoredFile | None) -> Damage | None:

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import whole_content
 from airflow_ckpt_provider.change.fail_closed_order import is_log
 from airflow_ckpt_provider.change.target import Target, expect_files
-from airflow_ckpt_provider.errors import RefusedError, RepositoryError
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
 from airflow_ckpt_provider.storage.location import Location, safe_paths
@@ -390,7 +390,16 @@ def entry_writes(
 
 
 def _reader(entry: FileEntry, read: Callable[[], bytes], right_when: str) -> Callable[[], bytes]:
-    return lambda: whole_content(entry, read(), right_when=right_when)
+    def whole() -> bytes:
+        try:
+            return whole_content(entry, read(), right_when=right_when)
+        except FileNotFoundError as e:
+            raise StorageError(
+                f"{entry.path}: its object {entry.object} is missing; it was there when {right_when}",
+                hint="the seal stays; a prune that takes a slow restore for dead may have deleted it: choose another backup",
+            ) from e
+
+    return whole
 
 
 def sink_risk(verdict: Verdict) -> str | None:

@@ -79,20 +79,20 @@ class Location:
         return map(self._relative, self.store.walk(self._absolute(path)))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file, or of one in a pack; ``FileNotFoundError`` if there is none."""
-        if part := part_of(path):
-            return self._read_content(path, part)
-        data = self.store.read(self._absolute(path))
-        return self.signing.checked(self, path, data) if self.signing else data
-
-    def _read_content(self, path: str, part: Part) -> bytes:
+        """Return the content of a file, or of one in a pack, wherever it is now; ``FileNotFoundError`` where there is none."""
+        part = part_of(path)
         try:
-            return self._read_from(part)
+            if part is not None:
+                return self._read_from(part)
+            data = self.store.read(self._absolute(path))
         except FileNotFoundError:
+            if not path.startswith("objects/"):
+                raise
             content = self.read_elsewhere(path, read_moved(self, path.split("/")[1]))
             if content is None:
                 raise
             return content
+        return self.signing.checked(self, path, data) if self.signing else data
 
     def read_elsewhere(self, path: str, moved: Moved) -> bytes | None:
         """Return a content from where it was moved to, the newest place first; ``None`` if it is nowhere.

@@ -9,12 +9,14 @@ The path of a content says all that reading it takes: which file, which part of 
 The name of a pack has the SHA-256 and the bytes of the whole file, so that a listing shows one that is cut off, and
 one read another one under its name. What a pack is like inside: :mod:`~airflow_ckpt_provider.backup.pack_file`.
 
-Contents that a prune has repacked are found by the records in ``moved/<stream>/``; manifests never change::
+Contents that a prune has packed anew, and objects that were packed later, are found by the records in
+``moved/<stream>/``; manifests never change::
 
-    moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}}}
+    moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}},
+                                     "packed": {new pack: {"<xx>/<key>": "<SHA-256>-<offset>-<bytes>"}}}
 
-Such a record is asked only where a pack is missing, so a forged one can hide no content that is there. The SHA-256 of
-a content stays the same, and is compared wherever it is read. A record that cannot be read is named and says nothing.
+Version 1 of a record has no ``packed``. Whoever reads a content compares its SHA-256, and looks where it was as well, so a
+forged record can hide no content that is there. A record that cannot be read is named and says nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOVED = "moved"
-#: Contents that a record names at most; of a pack that has more all of them. They take about 100 bytes each.
-MOVED_AT_ONCE = 100_000
+#: Contents that a record names at most; of a pack that has more all of them. They take about 100 bytes each, objects 200.
+MOVED_AT_ONCE = 50_000
 #: Bytes that a pack may have: more than any that is written.
 LARGEST = 128 * 1024**2
 #: What to do about a record that cannot be read.
@@ -44,9 +46,11 @@ WITHOUT_RECORD = (
     "`airflow-ckpt verify --read-data` tells which backups are whole"
 )
 _FORMAT = "airflow-ckpt-moved"
-_VERSION = 1
+_VERSION = 2
 _PACK = re.compile(r"objects/([^/]+)/[0-9a-f]{2}/([0-9a-f]{64})-([0-9]{1,12})(?:-g[0-9]{1,9})?\.pack(?:\.[0-9]{1,2})?")
 _CONTENT = re.compile(r"([0-9a-f]{64})-([0-9]{1,12})-([0-9]{1,12})")
+#: The name of an object whose content passed through this program begins with the content's SHA-256.
+OBJECT_SHA256 = re.compile(r"[0-9a-f]{64}(?=$|[-.])")
 PACK_SUFFIX = ".pack"
 
 
@@ -128,9 +132,9 @@ def content_path(pack: str, sha256: str, start: int, length: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where contents are whose packs were repacked.
+    """Where contents are that were packed, or packed anew, after their backups were made.
 
-    :param paths: path of a content -> its new path.
+    :param paths: path of a content or an object -> its new path, that of a content.
     :param records: path of each record -> what it says; nothing in the place of one whose repack was given up.
     :param number: of the newest record; 0 where there is none.
     :param unreadable: records that cannot be read, in words.
@@ -191,16 +195,22 @@ def read_moved(repository: Location, name: str) -> Moved:
 def moved_document(moved: Mapping[str, str]) -> dict[str, object]:
     """The record of contents that are elsewhere now.
 
-    :param moved: path of each content -> its new path.
+    :param moved: path of each content, or object of its own -> its new path.
     """
     packs: dict[str, dict[str, dict[str, int]]] = {}
+    packed: dict[str, dict[str, str]] = {}
     for old, new in moved.items():
-        pack, _, content = old.rpartition("/")
         to = part_of(new)
         if to is None:
             raise ValueError(f"{new} is no content in a pack")
-        packs.setdefault(pack, {}).setdefault(to.pack, {})[content] = to.start
-    return {"format": _FORMAT, "version": _VERSION, "moved": packs}
+        if part_of(old) is None:
+            packed.setdefault(to.pack, {})[old.split("/", 2)[2]] = new.rpartition("/")[2]
+        else:
+            pack, _, content = old.rpartition("/")
+            packs.setdefault(pack, {}).setdefault(to.pack, {})[content] = to.start
+    if not packed:
+        return {"format": _FORMAT, "version": 1, "moved": packs}
+    return {"format": _FORMAT, "version": _VERSION, "moved": packs, "packed": packed}
 
 
 def moved_path(name: str, number: int) -> str:
@@ -223,9 +233,18 @@ def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:
         return {}  # a prune has tidied up since it was listed
     if value == {"format": "airflow-ckpt-given-up"}:
         return {}
-    if value["format"] != _FORMAT or value["version"] != _VERSION:
+    if value["format"] != _FORMAT or value["version"] not in (1, _VERSION):
         raise ValueError(f"format {value['format']} version {value['version']}")
     found = {}
+    for new_pack, objects in value["packed"].items() if value["version"] == _VERSION else ():
+        for key, content in objects.items():
+            old_path = safe_relative(f"objects/{name}/{key}", below=f"objects/{name}")
+            to = f"{new_pack}/{content}"
+            part = checked_part(safe_relative(to, below=f"objects/{name}"))
+            named = OBJECT_SHA256.match(old_path.rpartition("/")[2])
+            if part is None or PACK_SUFFIX in old_path or (named and named[0] != part.sha256):
+                raise ValueError(f"{to} cannot be the content of {old_path}")
+            found[old_path] = to
     for old_pack, targets in value["moved"].items():
         for new_pack, contents in targets.items():
             for content, start in contents.items():

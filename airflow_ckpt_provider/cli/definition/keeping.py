@@ -17,17 +17,18 @@ from airflow_ckpt_provider.cli.options import (
 )
 from airflow_ckpt_provider.cli.verb import Verb
 
+_ABANDONED_AFTER = Option(
+    ("--abandoned-after",),
+    "a backup or restore that began so long ago and has not ended is given up (default: %(default)s)",
+    {"type": length_of_time, "default": "24h", "metavar": "TIME"},
+)
 _PRUNING = (
     Option(
         ("--max-unused",),
         "what may stay though no backup lists it: 200M, 5%% or unlimited (default: nothing)",
         {"type": filled, "metavar": "SIZE"},
     ),
-    Option(
-        ("--abandoned-after",),
-        "a backup or restore that began so long ago and has not ended is given up (default: %(default)s)",
-        {"type": length_of_time, "default": "24h", "metavar": "TIME"},
-    ),
+    _ABANDONED_AFTER,
 )
 _BACKUP = Option(("BACKUP",), "id of the backup, or latest", {"type": filled})
 _WHY = Option(("--reason",), "why", {"type": filled, "required": True, "metavar": "TEXT"})
@@ -83,6 +84,13 @@ VERBS = (
         (REPOSITORY, NAME, *_PRUNING, WORKERS, APPLY),
         ("repository",),
         "expire",
+    ),
+    Verb(
+        "migrate",
+        "Put the small files of all backups together into packs: shows the plan, and carries it out with --apply",
+        (REPOSITORY, NAME, _ABANDONED_AFTER, WORKERS, APPLY),
+        ("repository",),
+        "migrate",
     ),
     Verb("hold", "Keep a backup whatever the policy says", (REPOSITORY, _BACKUP, NAME, _WHY), ("repository",), "hold"),
     Verb(

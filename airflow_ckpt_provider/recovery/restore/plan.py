@@ -21,6 +21,7 @@ from airflow_ckpt_provider.backup.verify import (
     check_contents,
     check_structure,
     content_damage,
+    is_computable,
     refuse_damage,
     refuse_findings,
 )
@@ -207,8 +208,13 @@ class RestorePlan(Plan):
             lambda: read_damaged(self.repository.location, name).objects,
         )
         wrong = {damage.path for damage in found}
-        unsure = (e for e in self.entries if (e.object in known or not self._is_copied(e)) and e.path not in wrong)
-        found += check_contents(self.repository, FileTable(name, unsure), workers=workers)
+        moved = MovedContents(self.repository)
+
+        def is_sure(entry: FileEntry) -> bool:
+            return self._is_copied(entry) and entry.object not in known and moved.now(entry.object) == entry.object
+
+        unsure = (e for e in self.entries if e.path not in wrong and not is_sure(e))
+        found += check_contents(self.repository, FileTable(name, unsure), workers=workers, moved=moved)
         note_damage(self.repository, self.manifest, found)
         refuse_findings(self.manifest, found)
 
@@ -272,8 +278,10 @@ class RestorePlan(Plan):
             # Copied by the store: its checksum has to be the object's, or else the content is read.
             copied = entry.checksum is not None and entry.path not in self.rewritten
             if copied and file.checksum != entry.checksum:
-                copy, original = there.location.read(entry.path), self.repository.location.read(entry.object)
-                if copy != original:
+                copy = there.location.read(entry.path)
+                # A hash says it without the object, which may lie in a pack by now.
+                wrong = content_damage(entry, copy) if is_computable(entry) else None
+                if wrong or (not is_computable(entry) and copy != self.repository.location.read(entry.object)):
                     raise StorageError(
                         f"{there.location}/{entry.path} is not what {entry.object} holds: the store copied it wrongly",
                         hint="the target stays sealed; run the same command again",

@@ -405,16 +405,21 @@ def test_a_pack_that_stays_leaves_no_mark_and_its_contents_are_used_by_nobody(pl
         f"{pack}, which has a content that is damaged"
         in apply_prune(repository, plan_prune(repository)).waits_for["orders"][0]
     )
-    for _ in range(2):
-        assert read_marks(repository.location, "orders").unfinished == ()
-        assert pack in packs_of(repository)
-        assert plan_prune(repository, max_unused=MaxUnused(0)).steps == (), (
-            "what has to stay is not planned again and again"
-        )
-        prune(repository)
+    assert read_marks(repository.location, "orders").unfinished == ()
+    assert pack in packs_of(repository)
+    assert {now, file_of(now)} <= read_damaged(repository.location, "orders").objects.keys()
+    (plan,) = plan_prune(repository, max_unused=MaxUnused(0)).streams
+    assert (plan.objects, list(plan.repacked)) == ({}, [file_of(now)]), (
+        "what is whole of the damaged pack is packed anew"
+    )
+    prune(repository)
+    assert file_of(now) not in packs_of(repository)
+    assert pack in packs_of(repository)
+    assert plan_prune(repository, max_unused=MaxUnused(0)).steps == (), (
+        "what has to stay is not planned again and again"
+    )
     assert check_repository(repository).streams[0].unfinished_prunes == 0
     assert restorable(repository, made) == right
-    assert now in read_damaged(repository.location, "orders").objects
     after = back_up(place, stream(7)).manifest
     assert verify_backup(repository, after, read_data=ALL).ok
     assert {pack, file_of(now)}.isdisjoint({file_of(e.object) for e in after.files if e.sha256 == entry.sha256})

@@ -24,6 +24,7 @@ from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
+from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.notes import hold, record_verification
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
@@ -289,6 +290,57 @@ class PackedStream(Stream):
     format = 2
 
 
+class MigratedStream(Stream):
+    """One whose backups are of format 1, and whose objects somebody puts into packs."""
+
+    format = 2
+
+    @initialize()
+    def begin(self) -> None:
+        self.format = 1
+        super().begin()
+        self.repository = repositories.raise_format(self.place, self.repository, 2)
+        self.format = 2
+        self.patches.setattr(repositories, "DEFAULT_FORMAT", 2)
+
+    @rule()
+    def somebody_who_had_opened_it_before_backs_up(self) -> None:
+        for path in self.place.walk("running"):
+            self.place.delete(path)
+
+        def back_up(repository: Repository) -> None:
+            opened = Repository(repository.location, repository.repository_id, 1)
+            create_backup(Checkpoint.at(self.checkpoint), opened, workers=1)
+
+        self._start("backup", back_up)
+
+    @rule(dead=st.booleans())
+    def somebody_migrates(self, dead: bool) -> None:
+        self.given_up = self.given_up or dead
+        after = EVERYBODY_IS_DEAD if dead else NOBODY_IS_DEAD
+
+        def migrate(repository: Repository) -> None:
+            plan = plan_migrate(repository)
+            apply_migrate(repository.location, plan, abandoned_after=after, workers=1)
+
+        self._start("migrate", migrate)
+
+    @rule(dead=st.booleans(), commits=st.integers(1, 4))
+    def meanwhile_everything_happens(self, dead: bool, commits: int) -> None:
+        self.somebody_migrates(dead)
+        self.running[-1].finish()
+        super().meanwhile_everything_happens(dead, commits)
+        self.somebody_migrates(dead)
+        self.running[-1].finish()
+
+    def teardown(self) -> None:
+        for actor in self.running:
+            actor.finish()
+        apply_migrate(self.place, plan_migrate(self.repository), abandoned_after=EVERYBODY_IS_DEAD)
+        assert plan_migrate(self.repository).steps == ()
+        super().teardown()
+
+
 def settings_of(examples: str) -> settings:
     return settings(
         max_examples=int(os.environ.get("MODEL_EXAMPLES", examples)),
@@ -298,8 +350,10 @@ def settings_of(examples: str) -> settings:
 
 
 Stream.TestCase.settings, PackedStream.TestCase.settings = settings_of("10"), settings_of("5")
+MigratedStream.TestCase.settings = settings_of("5")
 TestPruneModel = Stream.TestCase
 TestPackedPruneModel = PackedStream.TestCase
+TestMigratedPruneModel = MigratedStream.TestCase
 
 
 OTHERS = ("restore", "expire", "prune")
@@ -313,6 +367,9 @@ def somebody(model: Stream, kind: str) -> Actor:
         "expire": lambda: model.somebody_expires(1, 0),
         "prune": lambda: model.somebody_prunes(0, False),
     }
+    if isinstance(model, MigratedStream):
+        begin["migrate"] = lambda: model.somebody_migrates(False)
+        begin["old backup"] = model.somebody_who_had_opened_it_before_backs_up
     begin[kind]()
     return model.running[-1]
 
@@ -343,10 +400,14 @@ def begun(kind: type[Stream] = Stream) -> Stream:
 @pytest.mark.parametrize(
     ("streams", "kind", "dead"),
     of_these(
-        itertools.product((Stream, PackedStream), ("backup", *OTHERS), (False, True)),
+        (
+            *itertools.product((Stream, PackedStream), ("backup", *OTHERS), (False, True)),
+            *itertools.product((MigratedStream,), ("backup", "old backup", "migrate", *OTHERS), (False, True)),
+        ),
         (Stream, "backup", False),
         (Stream, "backup", True),
         (PackedStream, "prune", True),
+        (MigratedStream, "migrate", True),
     ),
 )
 def test_each_may_stand_still_at_every_request(streams: type[Stream], kind: str, dead: bool) -> None:
@@ -369,9 +430,14 @@ def test_each_may_stand_still_at_every_request(streams: type[Stream], kind: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("second", ["backup", "restore", "expire", "prune"])
-@pytest.mark.parametrize("first", ["backup", "restore", "expire", "prune"])
-@pytest.mark.parametrize("streams", [Stream, PackedStream])
+@pytest.mark.parametrize(
+    ("streams", "first", "second"),
+    [
+        *itertools.product((Stream, PackedStream), ("backup", *OTHERS), ("backup", *OTHERS)),
+        *itertools.product((MigratedStream,), ("backup", "old backup", "migrate", *OTHERS), ("migrate",)),
+        *itertools.product((MigratedStream,), ("migrate",), ("backup", "old backup", *OTHERS)),
+    ],
+)
 def test_two_may_stand_still_at_every_request(streams: type[Stream], first: str, second: str) -> None:
     """In every combination; the one that began last continues first, and the other way round."""
     tried = 0
