@@ -617,7 +617,8 @@ def carried_out(world: World, attack: Attack, caplog: pytest.LogCaptureFixture, 
         finished = world.run(noticed_by)
         unsigned = r"not\s+signed\s+by|is\s+pinned" if not attack.says else rf"{attack.says}|not\s+signed\s+by"
         says = unsigned if signed else attack.says
-        said = finished.out + finished.err + caplog.text
+        # The terminal wraps its lines, at another place for each path.
+        said = " ".join((finished.out + finished.err + caplog.text).split())
         assert re.search(says, said), said
         assert "unexpected" not in finished.err, "by a message, and not by a traceback"
     elif attack.still:
