@@ -301,7 +301,9 @@ def unproven(
         if part := part_of(damage.path):
             lost.add(part.sha256)
         stay |= alone & {damage.path}
-        if damage.is_damage:  # and with it its pack: no new backup uses it, and the next prune packs anew what is whole in it
+        if (
+            damage.is_damage
+        ):  # and with it its pack: no new backup uses it, and the next prune packs anew what is whole in it
             damaged |= dict.fromkeys((damage.object, file_of(damage.object)), damage.problem)
     return stay | {pack for pack in wanted if lost and _may_hold(repository, pack, lost)}, damaged
 

@@ -147,7 +147,7 @@ def build_parser(
         action=_Completion,
         choices=("bash", "zsh", "fish"),
         metavar="SHELL",
-        help="print what completes commands: eval \"$(airflow-ckpt --completion bash)\"; or zsh, fish",
+        help='print what completes commands: eval "$(airflow-ckpt --completion bash)"; or zsh, fish',
     )
     of_verbs = _InAnyOrder if in_any_order else _Parser
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True, parser_class=of_verbs)
@@ -185,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = Clocks.of_process() if argv is None else Clocks()
     words = sys.argv[1:] if argv is None else argv
     if "_ARGCOMPLETE" in os.environ and (completion := _argcomplete()):
-        completion.autocomplete(build_parser(in_any_order=False, by_stream=names_stream(os.environ["COMP_LINE"].split())))
+        completion.autocomplete(
+            build_parser(in_any_order=False, by_stream=names_stream(os.environ["COMP_LINE"].split()))
+        )
     if not words:
         build_parser(only="").print_help(sys.stderr)
         return 2

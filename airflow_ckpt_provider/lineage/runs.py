@@ -174,6 +174,8 @@ def changes_of(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found = [plan]
     if plan["kind"] == "chain":
         found = [part["rewind"] for part in plan["parts"] if part["rewind"]]
+    elif plan["kind"] == "set-restore":
+        found = [part["restore"] for part in plan["parts"] if part["restore"]]
     elif plan["kind"] == "flow-restore":
         found = [plan["restore"]]
     return [each for each in found if not each.get("already_done")]

@@ -102,21 +102,21 @@ class ChainOperator(RepositoryOperator):
         self.sink_options = sink_options
 
     def _streams(self) -> tuple[ChainStream, ...]:
-        place = self._repository_place() if text(self.repository) else None
-
-        spark = text(self.spark_conn_id)
-        by_spark = restore_by_connection(spark, **(self.spark_settings or {})) if spark else None
-
-        def sink(name: str, app_id: str | None) -> Sink:
-            opened, options = partial(self._open, conn_id=text(self.sink_conn_id)), self.sink_options or {}
-            return Sink.named(name, opened, app_id=app_id, storage_options=options, by_spark=by_spark)
-
-        lines = [line for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()]
-        found = [
-            stream_of(
-                line.strip(),
-                open_checkpoint=partial(self._open, conn_id=text(self.checkpoint_conn_id)),
-                named_sink=sink,
+        """The streams that are given, or declared."""
+        place = self._repository_place() if self._repository_uri() else None
+        lines = [
+            line.strip() for given in texts(self.streams, "streams") for line in given.splitlines() if line.strip()
+        ]
+        if (application := text(self.application)) is not None:
+            if lines:
+                raise RefusedError("streams and application are both given", hint="give one of them")
+            found = application_streams(
+                self.declared_streams().of_application(application),
+                open_checkpoint=lambda uri, conn_id: self._open(uri, text(self.checkpoint_conn_id) or conn_id),
+                open_repository=lambda uri, conn_id: open_place(uri, text(self.repository_conn_id) or conn_id),
+                named_sink=lambda stream, sink, conn_id: self._sink(
+                    sink.sink, sink.txn_app_id, conn_id, options=sink.options, spark_conn_id=stream.spark_conn_id
+                ),
                 repository=place,
             )
             return named_streams(found)
@@ -124,7 +124,7 @@ class ChainOperator(RepositoryOperator):
             tuple(
                 stream_of(
                     line,
-                    open_checkpoint=lambda uri: open_place(uri, text(self.checkpoint_conn_id)),
+                    open_checkpoint=lambda uri: self._open(uri, text(self.checkpoint_conn_id)),
                     named_sink=self._sink,
                     repository=place,
                 )
@@ -144,7 +144,7 @@ class ChainOperator(RepositoryOperator):
         spark = text(self.spark_conn_id) or spark_conn_id
         return Sink.named(
             name,
-            lambda uri: open_place(uri, text(self.sink_conn_id) or conn_id),
+            lambda uri: self._open(uri, text(self.sink_conn_id) or conn_id),
             app_id=app_id,
             storage_options={**(options or {}), **(self.sink_options or {})},
             by_spark=restore_by_connection(spark, **(self.spark_settings or {})) if spark else None,
@@ -160,7 +160,7 @@ class ChainOperator(RepositoryOperator):
         conn_id = common(declared, "repository_conn_id") or common(declared, "storage_conn_id")
         return Repository.open(open_place(uri, text(self.repository_conn_id) or conn_id))
 
-    def _open(self, uri: str, *, conn_id: str | None) -> Location:
+    def _open(self, uri: str, conn_id: str | None) -> Location:
         return self.opened(open_place(uri, conn_id))
 
 
@@ -251,14 +251,14 @@ class JointOperator(ChangeOperator, ChainOperator):
             "on_plan": lambda made: shown.update(self._shown(made)),
         }
 
-    def _carried_out(self, streams: Sequence[ChainStream], context: Context, kind: str) -> dict[str, Any] | None:
+    def _done_before(self, streams: Sequence[ChainStream], context: Context, kind: str) -> dict[str, Any] | None:
         """What the attempt before this one returned that has carried it out."""
         done = carried_out_by(streams, made_by(context), kind=kind) if has_been_tried(context) else None
         if done is None:
             return None
         self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
         outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
-        return {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}
+        return self._carried_out({"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}, context)
 
 
 class ChainRestoreOperator(JointOperator):
@@ -295,7 +295,7 @@ class ChainRestoreOperator(JointOperator):
             if mode == PLAN:
                 return self._shown(plan_set_restore(streams, repository, **asked))
             held = [replace(stream, repository=repository.location) for stream in streams]
-            if done := self._carried_out(held, context, SetRestorePlan.kind):
+            if done := self._done_before(held, context, SetRestorePlan.kind):
                 return done
             shown: dict[str, Any] = {}
             how = self._together(context, shown)
@@ -306,7 +306,7 @@ class ChainRestoreOperator(JointOperator):
             made, outcome = restore_set(streams, repository, **asked, **how)
         for part in made.parts:
             self.log.info("%s holds batch %d of backup %s", part.target, part.batch_id, part.backup_id)
-        return {**shown, "outcome": outcome.to_json()}
+        return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
 
 class ChainRewindOperator(JointOperator):
@@ -372,13 +372,8 @@ class ChainRewindOperator(JointOperator):
             mode, streams = self._mode(), self._streams()
             if mode == PLAN:
                 return self._shown(self._plan(streams, None))
-            done = carried_out_by(streams, made_by(context)) if has_been_tried(context) else None
-            if done is not None:
-                self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
-                outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
-                return self._carried_out(
-                    {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}, context
-                )
+            if done := self._done_before(streams, context, ChainPlan.kind):
+                return done
             shown: dict[str, Any] = {}
             plan, outcome_of = apply_chain(streams, partial(self._plan, streams), **self._together(context, shown))
         for part, rewind in plan.rewinds:
@@ -447,7 +442,7 @@ class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
                 made_by=made_by(context),
                 reason=text(self.reason) or "",
             )
-        self.log.info("Chain %s is taken back", outcome.plan_id)
+        self.log.info("Chain %s is undone", outcome.plan_id)
         result, sinks = outcome.to_json(), {each.name: [sink.name for sink in each.sinks] for each in streams}
         self.note(of_chain_undo, result, self.places, sinks)
         for each in result["streams"]:
