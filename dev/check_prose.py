@@ -19,6 +19,7 @@ WIDTH = 120
 _READ = (
     "*.md",
     "*.html",
+    "*.ipynb",
     "Makefile",
     *(f"{d}/*.py" for d in ("airflow_ckpt_provider", "benchmarks", "dags", "demo", "dev")),
 )
