@@ -30,6 +30,8 @@ FACETS = {
 _SHOWN = 20
 #: Where a rewind takes files from, if not from a backup.
 _OWN_FILES = "checkpoint"
+#: Plans of several streams, and where the plan of one is.
+_JOINT = {"chain": "rewind", "set-restore": "restore"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,10 @@ def of_change(
     """
     if plan["kind"] == "flow-restore":
         return of_change(plan["restore"], outcome, opened, mode=mode)
-    if plan["kind"] == "chain":
+    if verb := _JOINT.get(plan["kind"]):
         done = {each["name"]: each for each in outcome["streams"]} if outcome else {}
-        parts = [part for part in plan["parts"] if part["rewind"]]
-        found = [of_change(part["rewind"], outcome and done.get(part["name"], {}), opened, mode=mode) for part in parts]
+        parts = [part for part in plan["parts"] if part[verb]]
+        found = [of_change(part[verb], outcome and done.get(part["name"], {}), opened, mode=mode) for part in parts]
         return Lineage(
             _known(*(each for one in found for each in one.inputs)),
             _known(*(each for one in found for each in one.outputs)),
@@ -172,10 +174,8 @@ def changes_of(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     :param plan: a plan of whatever verb.
     """
     found = [plan]
-    if plan["kind"] == "chain":
-        found = [part["rewind"] for part in plan["parts"] if part["rewind"]]
-    elif plan["kind"] == "set-restore":
-        found = [part["restore"] for part in plan["parts"] if part["restore"]]
+    if verb := _JOINT.get(plan["kind"]):
+        found = [part[verb] for part in plan["parts"] if part[verb]]
     elif plan["kind"] == "flow-restore":
         found = [plan["restore"]]
     return [each for each in found if not each.get("already_done")]

@@ -14,7 +14,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_ckpt_provider.lineage.names import Dataset
 from airflow_ckpt_provider.lineage.runs import FACETS, SCHEMA_FILE, SCHEMA_ID, Lineage, Opened, of_backup, of_guard
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
-from airflow_ckpt_provider.operators.chain import ChainRewindOperator, ChainUndoOperator
+from airflow_ckpt_provider.operators.chain import (
+    ChainBackupOperator,
+    ChainRestoreOperator,
+    ChainRewindOperator,
+    ChainUndoOperator,
+)
 from airflow_ckpt_provider.operators.doctor import CheckpointDoctorOperator
 from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
 from airflow_ckpt_provider.operators.lineage import LineageOperator
@@ -34,6 +39,7 @@ from tests.unit.checkpoint.builders import plant
 from tests.unit.operators.test_if_absent import OF_ANOTHER_KIND
 from tests.unit.operators.test_if_absent import checkpoint as checkpoint_of
 from tests.unit.recovery.chained import Chained
+from tests.unit.recovery.several import IDS, Application
 from tests.unit.recovery.tables import delta_table
 
 Run = Callable[..., dict[str, Any]]
@@ -252,6 +258,18 @@ class TestRewindAndUndo:
         undo = ChainUndoOperator(task_id="u", **about)
         undo.execute(run())
         assert set(dict(names(noted(undo).outputs))) == set(written)
+
+    def test_a_set(self, tmp_path: Path, run: Run) -> None:
+        application = Application.planted(open_location(str(tmp_path)))
+        places = {"streams": [f"{name}={tmp_path}/{name}" for name in IDS], "repository": f"{tmp_path}/backups"}
+        made = ChainBackupOperator(task_id="b", **places).execute(run())
+        application.go_on()
+        operator = ChainRestoreOperator(task_id="r", replace=True, mode="apply", **places, **STOPPED)
+        operator.execute(run())
+        found = noted(operator)
+        backups = [(f"{tmp_path}/backups/backups/{each['name']}", each["backup_id"]) for each in made["backups"]]
+        assert set(backups) <= set(names(found.inputs))
+        assert set(dict(names(found.outputs))) == {f"{tmp_path}/{name}" for name in IDS}
 
 
 class TestReset:
