@@ -32,6 +32,14 @@ class CkptError(Exception):
         self.hint = redacted_text(hint) if hint else hint
         super().__init__(f"{self.message}\nHINT: {self.hint}" if hint else self.message)
 
+    def add_subject(self, what: str) -> None:
+        """Say which of several things it is about.
+
+        :param what: such as the name of a stream.
+        """
+        self.message = redacted_text(f"{what}: {self.message}")
+        self.args = (f"{self.message}\nHINT: {self.hint}" if self.hint else self.message,)
+
     def add_hint(self, more: str) -> None:
         """Add a next step that only a caller further up knows.
 

@@ -53,7 +53,8 @@ _OPTIONS = f"{{{{ {{'options': {_OUTCOME}.get('options'), 'conf': {_OUTCOME}.get
 _START = Param(True, type="boolean", title="Start the stream afterwards", description="as its declaration says")
 _ASK = Param(True, type="boolean", title="Approval", description="ask before the plan is carried out")
 #: What the upgrades need of a declaration.
-OF_UPGRADES = ("repository", "stop", "start", "deploy", "roll_back")
+_COMMANDS = ("stop", "start", "deploy", "roll_back")
+OF_UPGRADES = ("repository", *_COMMANDS)
 
 
 class ManualDags(DagsOfStreams):
@@ -70,9 +71,18 @@ class ManualDags(DagsOfStreams):
         yield self.rewind(every)
         yield self.reset(every)
         yield self.undo(every)
-        upgraded = [stream for stream in every if all(getattr(stream, need) for need in OF_UPGRADES)]
+        # A query of an application is stopped and deployed with the others: see `applications`.
+        upgraded = [stream for stream in every if _is_upgraded(stream) and not stream.application]
         if upgraded:
             yield self.upgrade(upgraded)
+
+    def applications(self) -> Iterator[DAG]:
+        """Make the DAGs of applications with several streams: one for each, where its streams declare the same commands."""
+        for application in dict.fromkeys(stream.application for stream in self.streams.values() if stream.application):
+            streams = self.streams.of_application(application)
+            alike = all(getattr(stream, how) == getattr(streams[0], how) for stream in streams for how in _COMMANDS)
+            if alike and all(map(_is_upgraded, streams)):
+                yield self.upgrade_of(application, streams)
 
     def restore(self, streams: Sequence[Stream]) -> DAG:
         """Put a backup in the place of the checkpoint."""
@@ -208,9 +218,25 @@ class ManualDags(DagsOfStreams):
         return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
 
     def upgrade(self, streams: Sequence[Stream]) -> DAG:
-        """Upgrade the code of a stateful stream, and roll back by itself where anything fails."""
-        params = {
-            "stream": self.choice(streams),
+        """Upgrade the code of a stateful stream, and go back by itself where anything fails."""
+        params = {"stream": self.choice(streams), **self._upgrade_params()}
+
+        def make() -> None:
+            self._safe_upgrade(_STREAM, stream=_STREAM, mode=self.upgrade_mode, **self.upgrade_arguments)
+
+        return self.dag("upgrade", make, streams=streams, params=params, doc_md=self.upgrade.__doc__)
+
+    def upgrade_of(self, application: str, streams: Sequence[Stream]) -> DAG:
+        """Upgrade the code of an application with several queries, all of them or none."""
+
+        def make() -> None:
+            self._safe_upgrade(streams[0].name, streams=[stream.name for stream in streams])
+
+        params = self._upgrade_params()
+        return self.dag(f"upgrade_{application}", make, streams=streams, params=params, doc_md=self.upgrade_of.__doc__)
+
+    def _upgrade_params(self) -> dict[str, Param]:
+        return {
             "version": Param(None, type="string", minLength=1, title="Version", examples=["2.7"], description="what is deployed"),
             "planned_downtime": Param("30m", type="string", minLength=1, title="Planned downtime"),
             "accept": Param(
@@ -223,24 +249,25 @@ class ManualDags(DagsOfStreams):
             "reason": _REASON,
         }  # fmt: skip
 
-        def make() -> None:
-            safe_upgrade(
-                "upgrade",
-                stream=_STREAM,
-                **self.of_file,
-                stop=self._maker("stop"),
-                start=self._maker("start"),
-                deploy=self._maker("deploy"),
-                roll_back_code=self._maker("roll_back"),
-                version="{{ params.version }}",
-                reason="{{ params.reason }}",
-                accept="{{ params.accept }}",
-                planned_downtime="{{ params.planned_downtime }}",
-                mode=self.upgrade_mode,
-                **self.upgrade_arguments,
-            )
+    def _safe_upgrade(self, acts: str, **given: Any) -> None:
+        """Make the tasks.
 
-        return self.dag("upgrade", make, streams=streams, params=params, doc_md=self.upgrade.__doc__)
+        :param acts: the stream that declares the commands.
+        :param given: which streams, and how.
+        """
+        safe_upgrade(
+            "upgrade",
+            **self.of_file,
+            stop=self._maker("stop", acts),
+            start=self._maker("start", acts),
+            deploy=self._maker("deploy", acts),
+            roll_back_code=self._maker("roll_back", acts),
+            version="{{ params.version }}",
+            reason="{{ params.reason }}",
+            accept="{{ params.accept }}",
+            planned_downtime="{{ params.planned_downtime }}",
+            **given,
+        )
 
     #: The mode of the upgrades, and more arguments of :func:`~airflow_ckpt_provider.task_groups.safe_upgrade.safe_upgrade`.
     upgrade_mode = SAVEPOINT
@@ -321,12 +348,16 @@ class ManualDags(DagsOfStreams):
         asked = {"stream": _STREAM, "action": action, "if_absent": "skip", **_once(action)}
         return self.task(StreamActionOperator, action, **asked, **arguments)
 
-    def _maker(self, action: str) -> Callable[[str], BaseOperator]:
+    def _maker(self, action: str, stream: str) -> Callable[[str], BaseOperator]:
         def make(task_id: str) -> BaseOperator:
-            asked = {"stream": _STREAM, "action": action, "version": "{{ params.version }}", **_once(action)}
+            asked = {"stream": stream, "action": action, "version": "{{ params.version }}", **_once(action)}
             return self.task(StreamActionOperator, task_id, **asked)
 
         return make
+
+
+def _is_upgraded(stream: Stream) -> bool:
+    return all(getattr(stream, need) for need in OF_UPGRADES)
 
 
 def _once(action: str) -> dict[str, int]:

@@ -65,7 +65,8 @@ def stream_dags(
     if per_stream:
         groups = {f"{prefix}_{name}": Streams([stream], source=found.source) for name, stream in found.items()}
     made = [factory(of_group, prefix=each, **settings).dags() for each, of_group in groups.items()]
-    return _by_id(dag for of_group in made for dag in of_group.values())
+    together = factory(found, prefix=prefix, **settings).applications()
+    return _by_id((*(dag for of_group in made for dag in of_group.values()), *together))
 
 
 def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -11,18 +11,25 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
-from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
+from airflow_ckpt_provider.operators.upgrade_operator import (
+    UpgradeOperator,
+    UpgradeSinkOperator,
+    task_part,
+    upgrade_id,
+)
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.sensors.stream_health import stream_baseline
-from airflow_ckpt_provider.upgrade.fence import begin
-from airflow_ckpt_provider.upgrade.outcome import HALF_WAY, KEPT, TAKEN_BACK, UNTOUCHED, downtime_of, outcome_of
-from airflow_ckpt_provider.upgrade.page import page_of
-from airflow_ckpt_provider.upgrade.record import Event, end_upgrade, is_needed, newest_upgrade, note
+from airflow_ckpt_provider.upgrade.outcome import HALF_WAY, KEPT, TAKEN_BACK, UNTOUCHED
+from airflow_ckpt_provider.upgrade.page import page_of, then
+from airflow_ckpt_provider.upgrade.record import Event, newest_upgrade, note
 from airflow_ckpt_provider.upgrade.rehearsal.report import parse_report
+from airflow_ckpt_provider.upgrade.together import begin_all, end_all, keep_all
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.upgrade.way_back import DryRun
 
 
 class UpgradeBeginOperator(UpgradeSinkOperator):
@@ -56,33 +63,41 @@ class UpgradeBeginOperator(UpgradeSinkOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the baseline and the dry run."""
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            name, run = self._name(repository, checkpoint), upgrade_id(context)
-            accepted = self._accepted()
-            way_back = self._dry_run(checkpoint)
-            way_back.check(accepted)
-            baseline = stream_baseline(
-                required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id), **(self.driver_logs or {})
-            )
-            about = {"mode": self.mode, "version": text(self.version) or "", "baseline": baseline}
-            about |= {"accepted": list(accepted), "way_back": way_back.to_json()}
-            begun = begin(checkpoint, repository, name, run, **about)
-            shown = (tuple(accepted), tuple(obstacle.code for obstacle in way_back.obstacles))
-            if (begun.accepted, begun.obstacles) != shown and not is_needed(begun):
-                # The task was cleared, and what the plan will show now is what counts.
-                end_upgrade(repository, begun, kind=UNTOUCHED, made_by=run, reason="begun again, with another way back")
-                begun = begin(checkpoint, repository, name, run, **about)
-        self.log.info("%s is upgraded by %s; what is left out: %s", name, run, "; ".join(self.skipped) or "nothing")
-        return {
-            "upgrade_id": run,
-            "name": name,
-            "mode": self.mode,
-            "version": begun.fact(Event.BEGUN, "version"),
-            "skipped": list(self.skipped),
-            "baseline": begun.fact(Event.BEGUN, "baseline"),
-            "way_back": {**way_back.to_json(), "markdown": way_back.to_markdown()},
-            "accepted": list(begun.accepted),
+            run, steps = upgrade_id(context), self._steps()
+            members, ways, facts = [], {}, {}
+            for name, step in steps.items():
+                with self._about(name):
+                    member = step._member
+                    way_back = ways[member.name] = step._dry_run(member.checkpoint)
+                    facts[member.name] = step._facts(way_back)
+                members.append(member)
+            begun = begin_all(members, run, facts)
+        self.log.info(
+            "%s: upgraded by %s; what is left out: %s",
+            ", ".join(member.name for member in members),
+            run,
+            "; ".join(self.skipped) or "nothing",
+        )
+        results = {
+            name: {
+                "name": member.name,
+                "version": upgrade.fact(Event.BEGUN, "version"),
+                "baseline": upgrade.fact(Event.BEGUN, "baseline"),
+                "way_back": {**ways[member.name].to_json(), "markdown": ways[member.name].to_markdown()},
+                "accepted": list(upgrade.accepted),
+            }
+            for name, member, upgrade in zip(steps, members, begun, strict=True)
         }
+        return self._result(results, upgrade_id=run, mode=self.mode, skipped=list(self.skipped))
+
+    def _facts(self, way_back: DryRun) -> dict[str, Any]:
+        """What the record keeps of the beginning."""
+        accepted = self._accepted()
+        way_back.check(accepted)
+        place = required(self.checkpoint, "checkpoint")
+        baseline = stream_baseline(place, text(self.checkpoint_conn_id), **(self.driver_logs or {}))
+        about = {"mode": self.mode, "version": text(self.version) or "", "baseline": baseline}
+        return about | {"accepted": list(accepted), "way_back": way_back.to_json()}
 
 
 class UpgradeGoOperator(UpgradeSinkOperator):
@@ -94,14 +109,18 @@ class UpgradeGoOperator(UpgradeSinkOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the dry run."""
+        results = {}
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            upgrade = self._upgrade(repository, checkpoint, context)
-            way_back = self._dry_run(checkpoint)
-            way_back.check(upgrade.accepted, approved=upgrade.obstacles)
+            steps, members, upgrades = self._members(context)
+            for (name, step), member, upgrade in zip(steps.items(), members, upgrades, strict=True):
+                with self._about(name):
+                    way_back = step._dry_run(member.checkpoint)
+                    way_back.check(upgrade.accepted, approved=upgrade.obstacles)
+                results[name] = {"way_back": way_back.to_json()}
             # Written, not only read: a repository that takes no writes any more is found before the stop.
-            note(repository, upgrade, Event.STOPPING, way_back=way_back.to_json())
-        return {"way_back": way_back.to_json()}
+            for member, upgrade, result in zip(members, upgrades, results.values(), strict=True):
+                note(member.repository, upgrade, Event.STOPPING, **result)
+        return self._result(results)
 
 
 class UpgradePlanOperator(UpgradeOperator):
@@ -110,7 +129,8 @@ class UpgradePlanOperator(UpgradeOperator):
     The result: ``markdown``, ``verdict`` and ``rehearsal`` (its report, or ``None``). Fails, without retries, where the
     rehearsal's report says anything else than ``SAFE``, unless that is accepted.
 
-    :param rehearsal_report: URI of the report that ``jobs/rehearse.py`` wrote; ``None``: there is none. (templated)
+    :param rehearsal_report: URI of the report that ``jobs/rehearse.py`` wrote; of several streams a dictionary with their names;
+        ``None``: there is none. (templated)
     :param rehearsal_conn_id: Airflow connection to reach it. (templated)
     :param accept_rehearsal: verdict of the rehearsal that is accepted beside ``SAFE``: ``"UNKNOWN"`` where other rows are the
         purpose of the upgrade, and the person who approves reads them. (templated)
@@ -127,7 +147,7 @@ class UpgradePlanOperator(UpgradeOperator):
     def __init__(
         self,
         *,
-        rehearsal_report: str | None = None,
+        rehearsal_report: str | Mapping[str, str] | None = None,
         rehearsal_conn_id: str | None = None,
         accept_rehearsal: str | None = None,
         steps: Sequence[str] = (),
@@ -142,33 +162,50 @@ class UpgradePlanOperator(UpgradeOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the page."""
+        pages, rehearsals = [], {}
         with no_retry_when_refused():
-            rehearsal = self._rehearsal()
-            found = [self._pulled(context, task_id) for task_id in ("preflight", "compatible")]
-            known = [str(result["markdown"]) for result in found if result.get("markdown")]
-            page = page_of(self._pulled(context, "begin"), known, rehearsal, self.steps)
+            begun = self._pulled(context, "begin")
+            for name in self._steps():
+                rehearsals[name] = self._rehearsal(name)
+                found = [self._pulled(context, task_id, name) for task_id in ("preflight", "compatible")]
+                known = [str(result["markdown"]) for result in found if result.get("markdown")]
+                of_stream = {**begun, **(begun.get("streams") or {}).get(name, {})}
+                pages.append(page_of(of_stream, known, rehearsals[name], ()))
+            page = "\n\n".join([*pages, then(self.steps)])
             self.log.info("\n%s", page)
-            verdict = str(rehearsal["verdict"]) if rehearsal else Verdict.UNKNOWN.value
-            if rehearsal and verdict not in (Verdict.SAFE.value, text(self.accept_rehearsal)):
+            verdicts = {n: str(r["verdict"]) if r else Verdict.UNKNOWN.value for n, r in rehearsals.items()}
+            wrong = {
+                name: verdicts[name]
+                for name, rehearsal in rehearsals.items()
+                if rehearsal and verdicts[name] not in (Verdict.SAFE.value, text(self.accept_rehearsal))
+            }
+            if wrong:
                 context["ti"].xcom_push(key="markdown", value=page)
+                said = ", ".join(f"{verdict}{f' of {name}' if name else ''}" for name, verdict in wrong.items())
                 raise RefusedError(
-                    f"the rehearsal says {verdict}: nothing was stopped",
+                    f"the rehearsal says {said}: nothing was stopped",
                     hint="its report is in the log and in the XCom `markdown`; accept_rehearsal accepts a verdict",
                 )
-        return {"markdown": page, "verdict": verdict, "rehearsal": rehearsal}
+        results = {name: {"verdict": verdicts[name], "rehearsal": rehearsals[name]} for name in verdicts}
+        return self._result(results, markdown=page)
 
-    def _pulled(self, context: Context, task_id: str) -> dict[str, Any]:
-        """What a task of the group returned; nothing where it is left out."""
-        found = context["ti"].xcom_pull(task_ids=self._sibling(task_id), key="return_value")
+    def _pulled(self, context: Context, task_id: str, name: str = "") -> dict[str, Any]:
+        """What a task of the group returned; nothing where it is left out.
+
+        :param name: the stream of which it is, where there are several.
+        """
+        task_id = self._sibling(f"{task_id}.{task_part(name)}" if name else task_id)
+        found = context["ti"].xcom_pull(task_ids=task_id, key="return_value")
         return found if isinstance(found, dict) else {}
 
-    def _rehearsal(self) -> dict[str, Any] | None:
-        uri = text(self.rehearsal_report)
+    def _rehearsal(self, name: str) -> dict[str, Any] | None:
+        given = self.rehearsal_report
+        uri = text(given.get(name) if isinstance(given, Mapping) else given)
         if uri is None:
             return None
-        directory, _, name = uri.rpartition("/")
+        directory, _, file = uri.rpartition("/")
         try:
-            data = open_place(directory or ".", text(self.rehearsal_conn_id)).read(name)
+            data = open_place(directory or ".", text(self.rehearsal_conn_id)).read(file)
         except FileNotFoundError as e:
             raise RefusedError(
                 f"{uri} does not exist", hint="the rehearsal has to write it: `--output`; see how-to rehearse"
@@ -186,15 +223,18 @@ class UpgradeKeepOperator(UpgradeOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the downtime."""
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            upgrade = self._upgrade(repository, checkpoint, context)
-            downtime = downtime_of(upgrade, checkpoint)
-            upgrade = note(repository, upgrade, Event.KEPT, downtime=downtime)
-        self.log.info("The upgrade is kept; the stream was down for %s s", upgrade.fact(Event.KEPT, "downtime"))
-        return {
-            "downtime": upgrade.fact(Event.KEPT, "downtime"),
-            "backup_id": upgrade.fact(Event.RELEASED, "backup_id"),
+            steps, members, upgrades = self._members(context)
+            kept = keep_all(members, upgrades)
+        results = {
+            name: {
+                "downtime": upgrade.fact(Event.KEPT, "downtime"),
+                "backup_id": upgrade.fact(Event.RELEASED, "backup_id"),
+            }
+            for name, upgrade in zip(steps, kept, strict=True)
         }
+        for upgrade in kept:
+            self.log.info("%s is kept; it stood still for %s s", upgrade.name, upgrade.fact(Event.KEPT, "downtime"))
+        return self._result(results)
 
 
 class UpgradeReportOperator(UpgradeOperator):
@@ -219,18 +259,19 @@ class UpgradeReportOperator(UpgradeOperator):
         """Return the report; fail where the new code does not run because of a failure."""
         failed = self._failed(context)
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            name, run = self._name(repository, checkpoint), upgrade_id(context)
-            found = newest_upgrade(repository, name)
-            if found is None or found.upgrade_id != run:
+            members, run = [step._member for step in self._steps().values()], upgrade_id(context)
+            newest = {member.name: newest_upgrade(member.repository, member.name) for member in members}
+            found = {name: upgrade for name, upgrade in newest.items() if upgrade and upgrade.upgrade_id == run}
+            if not found:
                 raise RefusedError(
-                    f"this run has not begun an upgrade of {name}; tasks that failed: {', '.join(failed) or 'none'}",
+                    f"this run has not begun an upgrade of {', '.join(newest)}; tasks that failed: "
+                    f"{', '.join(failed) or 'none'}",
                     hint="nothing was changed; see the log of the task `begin`",
                 )
-            outcome = outcome_of(found, checkpoint)
-            if outcome.kind != HALF_WAY:
-                facts = {"checkpoint": checkpoint.location.uri, "failed": failed, "outcome": outcome.to_json()}
-                end_upgrade(repository, found, kind=outcome.kind, made_by=run, reason=text(self.reason) or "", **facts)
+            begun = [member for member in members if member.name in found]
+            outcome = end_all(
+                begun, [found[m.name] for m in begun], reason=text(self.reason) or "", facts={"failed": failed}
+            )
         said = [f"Tasks that failed: {', '.join(failed)}."] if failed else []
         if outcome.kind in (TAKEN_BACK, HALF_WAY) and (first := self._first_undone(context)):
             said.append(f"The first task on the way forward that did not succeed: {first}.")

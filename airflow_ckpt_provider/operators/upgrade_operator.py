@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
@@ -17,11 +21,13 @@ from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.sensors.stream_health import mark_baseline
 from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.upgrade.record import Event, upgrade_of
+from airflow_ckpt_provider.upgrade.together import Member
 from airflow_ckpt_provider.upgrade.way_back import ACCEPTABLE, FOREIGN_LOSS, dry_run, policy_word
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.streams.stream import Stream
     from airflow_ckpt_provider.upgrade.record import Upgrade
     from airflow_ckpt_provider.upgrade.way_back import DryRun
 
@@ -39,6 +45,9 @@ class UpgradeOperator(MaskingOperator):
     :param repository_conn_id: Airflow connection to reach it; ``None`` likewise. (templated)
     :param name: name of the stream in the repository; ``None``: the one that the checkpoint has there, else a
         new one. (templated)
+    :param streams: streams of one application, which are upgraded together: names of declared ones, or
+        :class:`~airflow_ckpt_provider.streams.stream.Stream`. All else that is about one stream comes from its declaration, and
+        the result has it in ``streams``, by its name. ``()``: it is about one stream.
     :param driver_logs: where the driver says how it goes, as :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline`
         takes it: ``progress_log``, ``error_log``, ``progress_log_conn_id``; what they say by now is no fault of what is started
         next. (templated)
@@ -62,17 +71,58 @@ class UpgradeOperator(MaskingOperator):
         checkpoint_conn_id: str | None = None,
         repository_conn_id: str | None = None,
         name: str | None = None,
+        streams: Sequence[str | Stream] = (),
         driver_logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("multiple_outputs", True)
         super().__init__(**kwargs)
-        self.checkpoint: str | None = self.needed(checkpoint, "checkpoint")
-        self.repository: str | None = self.needed(repository, "repository")
+        self.streams = tuple(streams)
+        self.checkpoint: str | None = None if streams else self.needed(checkpoint, "checkpoint")
+        self.repository: str | None = None if streams else self.needed(repository, "repository")
         self.checkpoint_conn_id = checkpoint_conn_id
         self.repository_conn_id = repository_conn_id
         self.name = name
         self.driver_logs = driver_logs
+
+    def _steps(self) -> dict[str, Self]:
+        """The same step for each stream of the application, by the names of the streams; itself for one."""
+        return {str(stream): self._of(stream) for stream in self.streams} or {"": self}
+
+    def _of(self, stream: str | Stream) -> Self:
+        step = copy.copy(self)
+        step.streams, step.stream = (), stream
+        step.after_rendering()
+        return step
+
+    @property
+    def _member(self) -> Member:
+        """The stream of this step."""
+        checkpoint, repository = self._checkpoint(), self._kept()
+        return Member(self._name(repository, checkpoint), checkpoint, repository)
+
+    def _members(self, context: Context) -> tuple[dict[str, Self], list[Member], list[Upgrade]]:
+        """The step, the stream and the upgrade of each."""
+        steps = self._steps()
+        members = [step._member for step in steps.values()]
+        return steps, members, [upgrade_of(m.repository, m.name, upgrade_id(context)) for m in members]
+
+    def _result(self, results: Mapping[str, dict[str, Any]], **of_all: Any) -> dict[str, Any]:
+        """The result of the task: that of the stream, or those of several by their names.
+
+        :param of_all: what is said once.
+        """
+        return {**of_all, "streams": dict(results)} if self.streams else {**of_all, **results[""]}
+
+    @contextmanager
+    def _about(self, name: str) -> Iterator[None]:
+        """Name the stream in an error, where there are several."""
+        try:
+            yield
+        except CkptError as e:
+            if name:
+                e.add_subject(name)
+            raise
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
@@ -106,6 +156,14 @@ class UpgradeOperator(MaskingOperator):
         return f"{self.task_id.rpartition('.')[0]}.{task_id}".lstrip(".")
 
 
+def task_part(stream: str | Stream) -> str:
+    """The end of the id of a task that is about one of several streams.
+
+    :param stream: the stream.
+    """
+    return re.sub(r"[^\w.-]", "_", str(stream))
+
+
 def upgrade_id(context: Context) -> str:
     """Who upgrades: the run, the same for all tasks and attempts of it."""
     ti = context["ti"]
@@ -119,7 +177,8 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`; ``None``: not known. (templated)
     :param sink_conn_id: Airflow connection to read the sink's log. (templated)
     :param sink_policy: what becomes of the rows that the new code wrote, on the way back: ``rollback``: they leave the sink;
-        ``keep``: they stay. Of several sinks one for all, or a list with one for each. (templated)
+        ``keep``: they stay. Of several sinks one for all, or a list with one for each; of several streams also a dictionary with
+        the names of streams. (templated)
     :param txn_app_id: ``txnAppId`` with which ``foreachBatch`` writes to the table. (templated)
     :param sink_options: settings of the table's store as ``deltalake`` names them. (templated)
     :param spark_conn_id: Airflow connection of type ``spark``, for tables that only Spark can restore. (templated)
@@ -149,7 +208,7 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         *,
         sink: str | Sequence[str] | None = None,
         sink_conn_id: str | Sequence[str | None] | None = None,
-        sink_policy: str | Sequence[str] = SinkPolicy.ROLLBACK.value,
+        sink_policy: str | Sequence[str] | Mapping[str, Any] = SinkPolicy.ROLLBACK.value,
         txn_app_id: str | Sequence[str | None] | None = None,
         sink_options: dict[str, str] | Sequence[dict[str, str]] | None = None,
         spark_conn_id: str | None = None,
@@ -178,6 +237,12 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         self.spark_settings = spark_settings
         self.accept = accept
         self.accept_foreign_loss = accept_foreign_loss
+
+    def _of(self, stream: str | Stream) -> Self:
+        step = super()._of(stream)
+        if isinstance(self.sink_policy, Mapping):
+            step.sink_policy = self.sink_policy.get(str(stream), SinkPolicy.ROLLBACK.value)
+        return step
 
     def _policies(self) -> list[SinkPolicy]:
         return [self._policy(chosen) for chosen in for_each(self.sink_policy, len(self._names()), "sink_policy")]

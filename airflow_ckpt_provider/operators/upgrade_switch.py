@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -12,9 +12,10 @@ from airflow_ckpt_provider.operators.fields import required
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by, since_start
 from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
-from airflow_ckpt_provider.upgrade.fence import fence, release
-from airflow_ckpt_provider.upgrade.going_back import go_back
-from airflow_ckpt_provider.upgrade.record import Event, is_needed, newest_upgrade
+from airflow_ckpt_provider.upgrade.fence import Release, fence, release_all
+from airflow_ckpt_provider.upgrade.going_back import Back, go_back_all
+from airflow_ckpt_provider.upgrade.record import Event
+from airflow_ckpt_provider.upgrade.together import has_to_go_back
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,12 +42,14 @@ class UpgradeSealOperator(UpgradeOperator):
         """Return what names the seal."""
         if self.after and (state := self._states(context).get(self.after)) != "success":
             raise AirflowSkipException(f"the task {self.after} is {state or 'none'}: nothing is to be stopped")
+        results = {}
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            upgrade = self._upgrade(repository, checkpoint, context)
-            mark = fence(checkpoint, repository, upgrade, made_by=made_by(context))
-        self.log.info("%s is sealed by %s (plan %s)", checkpoint.location, mark.path, mark.plan_id)
-        return {"plan_id": mark.plan_id, "batch_id": mark.batch_id, "path": mark.path}
+            steps, members, upgrades = self._members(context)
+            for name, member, upgrade in zip(steps, members, upgrades, strict=True):
+                mark = fence(member.checkpoint, member.repository, upgrade, made_by=made_by(context))
+                self.log.info("%s is sealed by %s (plan %s)", member.checkpoint.location, mark.path, mark.plan_id)
+                results[name] = {"plan_id": mark.plan_id, "batch_id": mark.batch_id, "path": mark.path}
+        return self._result(results)
 
 
 class UpgradeReleaseOperator(UpgradeOperator):
@@ -54,14 +57,14 @@ class UpgradeReleaseOperator(UpgradeOperator):
 
     The result: ``baseline`` for the health gate, ``batch_id`` and ``backup_id``.
 
-    :param backup_id: id of the backup of the drained checkpoint. (templated)
+    :param backup_id: id of the backup of the drained checkpoint; of several streams a dictionary with their names. (templated)
     :param lift: lift the seal; ``False`` where a new checkpoint is put in place under it first.
     """
 
     template_fields: Sequence[str] = (*UpgradeOperator.template_fields, "backup_id")
     ui_color = "#fff2cc"
 
-    def __init__(self, *, backup_id: str, lift: bool = True, **kwargs: Any) -> None:
+    def __init__(self, *, backup_id: str | Mapping[str, str], lift: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.backup_id = backup_id
         self.lift = lift
@@ -69,17 +72,25 @@ class UpgradeReleaseOperator(UpgradeOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the baseline of the health gate."""
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            upgrade = self._upgrade(repository, checkpoint, context)
-            upgrade = release(
-                checkpoint, repository, upgrade, backup_id=required(self.backup_id, "backup_id"), lift=self.lift
-            )
-        batch_id = upgrade.fact(Event.RELEASED, "batch_id")
-        return {
-            "batch_id": batch_id,
-            "backup_id": upgrade.fact(Event.RELEASED, "backup_id"),
-            "baseline": self._baseline(upgrade, batch_id, anew=not self.lift),
-        }
+            steps, members, upgrades = self._members(context)
+            releases = [
+                Release(member.checkpoint, member.repository, upgrade, self._backup_id(name))
+                for name, member, upgrade in zip(steps, members, upgrades, strict=True)
+            ]
+            released = release_all(releases, lift=self.lift)
+        results = {}
+        for (name, step), upgrade in zip(steps.items(), released, strict=True):
+            batch_id = upgrade.fact(Event.RELEASED, "batch_id")
+            results[name] = {
+                "batch_id": batch_id,
+                "backup_id": upgrade.fact(Event.RELEASED, "backup_id"),
+                "baseline": step._baseline(upgrade, batch_id, anew=not self.lift),
+            }
+        return self._result(results)
+
+    def _backup_id(self, name: str) -> str:
+        given = self.backup_id.get(name) if isinstance(self.backup_id, Mapping) else self.backup_id
+        return required(given, "backup_id")
 
 
 class UpgradeGateOperator(UpgradeOperator):
@@ -91,11 +102,14 @@ class UpgradeGateOperator(UpgradeOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what has been done so far."""
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            found = newest_upgrade(repository, self._name(repository, checkpoint))
-        if found is None or found.upgrade_id != upgrade_id(context) or not found.is_open or not is_needed(found):
-            raise AirflowSkipException("nothing was changed: there is nothing to roll back")
-        return {"events": [event.value for event in found.events], "new_code_started": found.has(Event.RELEASED)}
+            members = [step._member for step in self._steps().values()]
+            found = has_to_go_back(members, upgrade_id(context))
+        if not found:
+            raise AirflowSkipException("nothing was changed: there is nothing to take back")
+        return {
+            "events": [event.value for event in found[0].events],
+            "new_code_started": any(upgrade.has(Event.RELEASED) for upgrade in found),
+        }
 
 
 class UpgradeRestoreOperator(UpgradeSinkOperator):
@@ -120,21 +134,18 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return how it was rolled back."""
         with no_retry_when_refused():
-            checkpoint, repository = self._checkpoint(), self._kept()
-            upgrade = self._upgrade(repository, checkpoint, context)
-            way = go_back(
-                checkpoint,
-                repository,
-                upgrade,
-                sink=self._sinks(),
-                sink_policy=self._policies(),
-                accept=self._accepted(),
-                rest=self._rest(context),
-                made_by=made_by(context),
-            )
-            progress = checkpoint.progress()
-        self.log.info("%s: the old code continues after batch %s", checkpoint.location, progress.latest_committed)
-        return {**way.to_json(), "baseline": self._baseline(upgrade, progress.latest_committed)}
+            steps, members, upgrades = self._members(context)
+            backs = [
+                Back(member.checkpoint, member.repository, upgrade, step._sinks(), step._policies())
+                for step, member, upgrade in zip(steps.values(), members, upgrades, strict=True)
+            ]
+            ways = go_back_all(backs, accept=self._accepted(), rest=self._rest(context), made_by=made_by(context))
+        results = {}
+        for (name, step), back, way in zip(steps.items(), backs, ways, strict=True):
+            newest = back.checkpoint.progress().latest_committed
+            self.log.info("%s: the old code goes on after batch %s", back.checkpoint.location, newest)
+            results[name] = {**way.to_json(), "baseline": step._baseline(back.upgrade, newest)}
+        return self._result(results)
 
     def _rest(self, context: Context) -> RestRule:
         """The new code is stopped where its stop said so, or a person has marked the stop as successful."""

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 
+from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
@@ -28,7 +29,12 @@ from airflow_ckpt_provider.operators.upgrade import (
     UpgradePlanOperator,
     UpgradeReportOperator,
 )
-from airflow_ckpt_provider.operators.upgrade_operator import RENAMED_POLICIES, UpgradeSinkOperator
+from airflow_ckpt_provider.operators.upgrade_operator import (
+    RENAMED_POLICIES,
+    UpgradeOperator,
+    UpgradeSinkOperator,
+    task_part,
+)
 from airflow_ckpt_provider.operators.upgrade_switch import (
     UpgradeGateOperator,
     UpgradeReleaseOperator,
@@ -43,6 +49,10 @@ from airflow_ckpt_provider.streams.streams import Streams
 
 #: Makes a task of yours, given its id.
 MakeTask = Callable[[str], BaseOperator]
+#: A task, or several that come one beside the other.
+Tasks = BaseOperator | TaskGroup
+#: Arguments of the task of a stream, given its name.
+OfStream = Callable[[str], Mapping[str, Any]]
 
 SAVEPOINT, LAST_STATE, STATELESS, SHADOW = "savepoint", "last-state", "stateless", "shadow"
 MODES = (SAVEPOINT, LAST_STATE, STATELESS, SHADOW)
@@ -57,6 +67,8 @@ def safe_upgrade(
     checkpoint: str | None = None,
     repository: str | None = None,
     stream: str | Stream | None = None,
+    streams: Sequence[str | Stream] = (),
+    application: str | None = None,
     streams_file: str | Streams | None = None,
     stop: MakeTask | None,
     deploy: MakeTask,
@@ -70,19 +82,19 @@ def safe_upgrade(
     repository_conn_id: str | None = None,
     sink: str | Sequence[str] | None = None,
     sink_conn_id: str | Sequence[str | None] | None = None,
-    sink_policy: str | Sequence[str] = "rollback",
+    sink_policy: str | Sequence[str] | Mapping[str, Any] = "rollback",
     sink_settings: Mapping[str, Any] | None = None,
     accept: Sequence[str] | str = (),
     kafka_config_id: str | None = None,
     planned_downtime: str = "30m",
     preflight: str | None = "fail",
     raise_retention_to_at_most: str | None = None,
-    description: str | None = None,
-    old_description: str | None = None,
+    description: str | Mapping[str, str] | None = None,
+    old_description: str | Mapping[str, str] | None = None,
     fail_on: str | None = "forbidden",
-    rehearse: MakeTask | None = None,
+    rehearse: MakeTask | Mapping[str, MakeTask] | None = None,
     shadow: MakeTask | None = None,
-    rehearsal_report: str | None = None,
+    rehearsal_report: str | Mapping[str, str] | None = None,
     accept_rehearsal: str | None = None,
     report_conn_id: str | None = None,
     approval: bool = True,
@@ -119,14 +131,20 @@ def safe_upgrade(
     waits for silence that proves the stop; once you know that the new code is stopped, mark that task as successful and clear
     ``restore``.
 
-    .. seealso:: :doc:`/howto/safe-upgrade`, :doc:`/howto/upgrade-dag`
+    With ``streams`` or ``application`` the streams are those of one application: it is stopped and started once, and each stream
+    is judged, sealed, drained, backed up and watched by itself. All are let start, kept and put back together.
+
+    .. seealso:: :doc:`/howto/safe-upgrade`, and :doc:`/howto/application` for several streams
 
     :param group_id: id of the group.
     :param checkpoint: URI of the checkpoint. (templated)
     :param repository: URI of the repository for backups and the record of the upgrade. (templated)
     :param stream: name of a declared stream, for all that is not given here: places, connections, sinks, the driver's logs.
         (templated)
-    :param streams_file: the file that declares it, or streams of Python; ``None``: that of ``streams`` in the section ``[ckpt]``.
+    :param streams: the streams of one application, each as ``stream`` has it; of the modes ``savepoint`` and ``last-state``.
+    :param application: all streams that are declared with this application; the file is read when the DAG is parsed.
+    :param streams_file: the file that declares them, or streams of Python; ``None``: that of ``streams`` in the section
+        ``[ckpt]``.
     :param stop: makes the task that stops the stream; ``None`` in the mode ``last-state``.
     :param deploy: makes the task that puts the new code in place.
     :param start: makes the task that starts whatever code is in place; it returns once the driver runs.
@@ -145,7 +163,8 @@ def safe_upgrade(
         :class:`~airflow_ckpt_provider.operators.rewind.CheckpointRewindOperator`. (templated)
     :param sink_conn_id: Airflow connection to read the sink's log. (templated)
     :param sink_policy: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"keep"`` leaves
-        them; of several sinks one for all, or a list with one for each. Where the way back would fail ``begin`` fails, and names
+        them; of several sinks one for all, or a list with one for each; of several streams also a dictionary with the names of
+        streams. Where the way back would fail ``begin`` fails, and names
         the reason and the word that accepts it. (templated)
     :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``,
         ``databricks_conn_id``, ``warehouse_id``.
@@ -157,7 +176,8 @@ def safe_upgrade(
         plan; ``None``: not asked.
     :param raise_retention_to_at_most: raise ``retention.ms`` of the topics for the downtime, to no more than this, such as
         ``"7d"``, and put it back at the end; ``None``: leave it. (templated)
-    :param description: URI of the description of the new code (``jobs/describe_query.py``); ``None``: not compared. (templated)
+    :param description: URI of the description of the new code (``jobs/describe_query.py``); ``None``: not compared. Of several
+        streams a dictionary with their names, as for ``old_description``, ``rehearse`` and ``rehearsal_report``. (templated)
     :param old_description: URI of the description of the old code. (templated)
     :param fail_on: what the comparison fails on, as for
         :class:`~airflow_ckpt_provider.operators.compatibility.CompatibilityOperator`. (templated)
@@ -190,7 +210,20 @@ def safe_upgrade(
     :raises RefusedError: the parameters do not go together.
     """
     _check_mode(mode, stop, shadow)
-    if stream is None and not (checkpoint and repository):
+    if application is not None:
+        streams = (*streams, *_declared(streams_file).of_application(application))
+    if streams:
+        _check_several(streams, mode, stream, checkpoint, repository, name, sink)
+        _check_names(streams, sink_policy=sink_policy)
+        _check_names(
+            streams,
+            every=True,
+            description=description,
+            old_description=old_description,
+            rehearse=rehearse,
+            rehearsal_report=rehearsal_report,
+        )
+    elif stream is None and not (checkpoint and repository):
         raise RefusedError("checkpoint or repository is missing", hint="give both, or stream")
     sink_policy = renamed(
         old_names, old="sink_exit", new="sink_policy", value=sink_policy, default="rollback", values=RENAMED_POLICIES
@@ -203,7 +236,9 @@ def safe_upgrade(
     ours = _Ours(
         where={"checkpoint": checkpoint, "checkpoint_conn_id": checkpoint_conn_id},
         kept={"repository": repository, "repository_conn_id": repository_conn_id, "name": name},
-        every={"retries": retries, "retry_delay": retry_delay, "stream": stream, "streams_file": streams_file},
+        every={"retries": retries, "retry_delay": retry_delay, "streams_file": streams_file},
+        stream=stream,
+        streams=tuple(streams),
     )
     # The guard's own default would be the connection kafka_default.
     kafka: dict[str, Any] = {"kafka_config_id": kafka_config_id} if kafka_config_id else {}
@@ -227,15 +262,37 @@ def safe_upgrade(
     }
     with TaskGroup(group_id, tooltip=f"upgrade, {mode}") as group:
 
+        def pulled(task_id: str) -> str:
+            return f"ti.xcom_pull(task_ids='{group_id}.{task_id}')"
+
         def result(task_id: str, key: str) -> str:
-            return f"ti.xcom_pull(task_ids='{group_id}.{task_id}')['{key}']"
+            return f"{pulled(task_id)}['{key}']"
+
+        def baseline(task_id: str) -> Callable[[str], dict[str, str]]:
+            """The pace of a stream before, as the result of a task has it."""
+
+            def of(name: str) -> dict[str, str]:
+                found = result(task_id, "baseline")
+                if name:
+                    found = f"{result(task_id, 'streams')}['{name}']['baseline']"
+                return {"baseline": f"{{{{ {found} | tojson }}}}"}
+
+            return of
+
+        def raised(part: str) -> str:
+            """The retentions that the guard of a stream has raised."""
+            return f"{{{{ (ti.xcom_pull(task_ids='{group_id}.raise_retention{part}', key='raised') or []) | tojson }}}}"
+
+        def only(given: Any, key: str) -> Callable[[str], dict[str, Any]]:
+            """What is given for a stream."""
+            return lambda name: {key: given.get(name) if isinstance(given, Mapping) else given}
 
         def succeeded(task_id: str) -> str:
             states = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
             return f"{{{{ {states}.get('{group_id}.{task_id}') == 'success' }}}}"
 
         before = _one_after_the_other(
-            ours.keep(
+            ours.all(
                 UpgradeBeginOperator,
                 "begin",
                 mode=mode,
@@ -264,17 +321,17 @@ def safe_upgrade(
             and ours.look(
                 CompatibilityOperator,
                 "compatible",
-                description=description,
-                old_description=old_description,
+                only(description, "description"),
+                only(old_description, "old_description"),
                 description_conn_id=report_conn_id,
                 fail_on=fail_on,
             ),
             # What somebody has to accept of the new checkpoint is asked for while the stream still runs.
             mode == STATELESS
             and ours.keep(NewCheckpointOperator, "new_positions", mode="plan", must_be_accepted=True, **anew),
-            rehearse and rehearse("rehearse"),
+            rehearse and _rehearsals(rehearse),
             shadow and shadow("shadow"),
-            ours.keep(
+            ours.all(
                 UpgradePlanOperator,
                 "plan",
                 rehearsal_report=rehearsal_report,
@@ -285,7 +342,7 @@ def safe_upgrade(
             approval
             and ApprovalOperator(
                 task_id="approve",
-                subject=f"Upgrade {redacted(str(stream or checkpoint))}?",
+                subject=f"Upgrade {', '.join(map(str, streams)) or redacted(str(stream or checkpoint))}?",
                 body=f"{{{{ {result('plan', 'markdown')} }}}}",
                 defaults="Reject",
                 response_timeout=approval_timeout,
@@ -299,7 +356,7 @@ def safe_upgrade(
                 raise_retention=True,
                 raise_retention_to_at_most=raise_retention_to_at_most,
             ),
-            ours.keep(UpgradeGoOperator, "go", **sink_and_policy),
+            ours.all(UpgradeGoOperator, "go", **sink_and_policy),
         )
         # From here on whatever does not succeed is rolled back.
         switch = _one_after_the_other(
@@ -331,10 +388,13 @@ def safe_upgrade(
                 **anew,
             ),
             deploy("deploy"),
-            ours.keep(
+            ours.all(
                 UpgradeReleaseOperator,
                 "release",
-                backup_id=f"{{{{ {result('final_backup', 'backup_id')} }}}}",
+                backup_id={
+                    str(each): f"{{{{ {pulled(f'final_backup.{task_part(each)}')}['backup_id'] }}}}" for each in streams
+                }
+                or f"{{{{ {result('final_backup', 'backup_id')} }}}}",
                 lift=mode != STATELESS,
                 driver_logs=logs,
             ),
@@ -352,15 +412,15 @@ def safe_upgrade(
             ours.look(
                 StreamHealthSensor,
                 "healthy",
+                baseline("release"),
                 deferrable=deferrable,
-                baseline=f"{{{{ {result('release', 'baseline')} | tojson }}}}",
                 **health,
             ),
             checks and checks("checks"),
-            ours.keep(UpgradeKeepOperator, "keep"),
+            ours.all(UpgradeKeepOperator, "keep"),
         )
         # By the record, whatever became of the tasks: `keep` is done as soon as one before it has failed or was skipped.
-        take_back = ours.keep(UpgradeGateOperator, "take_back", trigger_rule=TriggerRule.ALL_DONE)
+        take_back = ours.all(UpgradeGateOperator, "take_back", trigger_rule=TriggerRule.ALL_DONE)
         switch[-1] >> take_back
         way_back = _one_after_the_other(
             ours.stopped(take_back, stop_new or stop, "stop_new", "seal_again"),
@@ -375,7 +435,7 @@ def safe_upgrade(
                 **rest,
             ),
             roll_back_code("roll_back_code"),
-            ours.keep(
+            ours.all(
                 UpgradeRestoreOperator,
                 "restore",
                 stopped_by="stop_new" if stop_new or stop else None,
@@ -387,21 +447,21 @@ def safe_upgrade(
             ours.look(
                 StreamHealthSensor,
                 "healthy_old",
+                baseline("restore"),
                 deferrable=deferrable,
-                baseline=f"{{{{ {result('restore', 'baseline')} | tojson }}}}",
                 **health,
             ),
         )
         ends = [switch[-1], take_back, way_back[-1]]
-        report = ours.keep(UpgradeReportOperator, "report", reason=reason)
+        report = ours.all(UpgradeReportOperator, "report", reason=reason)
         ends >> report
         if raises:
-            back = KafkaRetentionRestoreOperator(
-                task_id="retention_back",
-                raised=f"{{{{ (ti.xcom_pull(task_ids='{group_id}.raise_retention', key='raised') or []) | tojson }}}}",
+            back = ours.each(
+                KafkaRetentionRestoreOperator,
+                "retention_back",
+                lambda name: {"raised": raised(f".{task_part(name)}" if name else "")},
                 **kafka,
                 trigger_rule=TriggerRule.ALL_DONE,
-                **ours.every,
             )
             ends >> back >> report
         _check_skips(group)
@@ -437,6 +497,60 @@ def _check_skips(group: TaskGroup) -> None:
             )
 
 
+def _declared(streams_file: str | Streams | None) -> Streams:
+    return streams_file if isinstance(streams_file, Streams) else configured_streams(streams_file)
+
+
+def _check_several(
+    streams: Sequence[str | Stream],
+    mode: str,
+    stream: str | Stream | None,
+    checkpoint: str | None,
+    repository: str | None,
+    name: str | None,
+    sink: str | Sequence[str] | None,
+) -> None:
+    """See that what is about one stream is left to the declarations of several."""
+    if mode not in (SAVEPOINT, LAST_STATE):
+        raise RefusedError(
+            f"mode is {mode!r}, which is for one stream", hint=f"use {SAVEPOINT} or {LAST_STATE} for several streams"
+        )
+    given = {"stream": stream, "checkpoint": checkpoint, "repository": repository, "name": name, "sink": sink}
+    if wrong := [field for field, value in given.items() if value is not None]:
+        raise RefusedError(
+            f"{wrong[0]} is given, and {len(streams)} streams are upgraded",
+            hint="declare it of each stream, see streams",
+        )
+    parts = [task_part(each) for each in streams]
+    if twice := next((part for part in parts if parts.count(part) > 1), None):
+        raise RefusedError(f"two of the streams are {twice}", hint="name each stream once")
+
+
+def _check_names(streams: Sequence[str | Stream], *, every: bool = False, **given: Any) -> None:
+    """See that what is given for each stream has the names of the streams.
+
+    :param every: a dictionary with all of them is needed, where anything is given.
+    """
+    names = set(map(str, streams))
+    for field, value in given.items():
+        if isinstance(value, Mapping):
+            if wrong := sorted(set(value) - names) or sorted(names - set(value) if every else ()):
+                hint = f"give it for {', '.join(sorted(names))}"
+                raise RefusedError(f"{field} and the streams differ: {wrong[0]}", hint=hint)
+        elif value is not None and every:
+            raise RefusedError(f"{field} is one for {len(names)} streams", hint="give a dictionary with their names")
+
+
+def _rehearsals(rehearse: MakeTask | Mapping[str, MakeTask]) -> Tasks:
+    """Your rehearsal; of several streams those that are given, one beside the other."""
+    if not isinstance(rehearse, Mapping):
+        return rehearse("rehearse")
+    with TaskGroup("rehearse") as group:
+        for name, make in rehearse.items():
+            make(task_part(name))
+    return group
+
+
 @dataclass(frozen=True)
 class _Ours:
     """Makes the tasks of this package, with what they have in common.
@@ -444,36 +558,69 @@ class _Ours:
     :param where: of the checkpoint.
     :param kept: of the repository.
     :param every: what each of them is given.
+    :param stream: the stream that is declared.
+    :param streams: the streams of the application that is upgraded; empty for one stream.
     """
 
     where: Mapping[str, Any]
     kept: Mapping[str, Any]
     every: Mapping[str, Any]
+    stream: str | Stream | None
+    streams: tuple[str | Stream, ...]
 
-    def look(self, operator: type[BaseOperator], task_id: str, **more: Any) -> BaseOperator:
-        """One that knows the checkpoint alone."""
-        return operator(task_id=task_id, **self.where, **more, **self.every)
+    def look(self, operator: type[BaseOperator], task_id: str, *of_stream: OfStream, **more: Any) -> Tasks:
+        """One that knows the checkpoint alone; one for each stream."""
+        return self.each(operator, task_id, *of_stream, **self.where, **more)
 
-    def keep(self, operator: type[BaseOperator], task_id: str, **more: Any) -> BaseOperator:
-        """One that knows the repository too."""
-        return operator(task_id=task_id, **self.where, **self.kept, **more, **self.every)
+    def keep(self, operator: type[BaseOperator], task_id: str, **more: Any) -> Tasks:
+        """One that knows the repository too; one for each stream."""
+        return self.each(operator, task_id, **self.where, **self.kept, **more)
+
+    def each(self, operator: type[BaseOperator], task_id: str, *of_stream: OfStream, **more: Any) -> Tasks:
+        """One for each stream, in a group of the id where there are several.
+
+        :param of_stream: more arguments, given the name of the stream; empty for one stream.
+        """
+        if not self.streams:
+            given = {**more, **_of("", of_stream), "stream": self.stream}
+            return operator(task_id=task_id, **given, **self.every)
+        with TaskGroup(task_id) as group:
+            for stream in self.streams:
+                # What is not given comes from the declaration; a place that is given, also as None, would come before it.
+                given = {
+                    key: value for key, value in {**more, **_of(str(stream), of_stream)}.items() if value is not None
+                }
+                operator(task_id=task_part(stream), stream=stream, **given, **self.every)
+        return group
+
+    def all(self, operator: type[UpgradeOperator], task_id: str, **more: Any) -> BaseOperator:
+        """One for all streams."""
+        if not self.streams:
+            places = {**self.where, **self.kept, "stream": self.stream}
+            return operator(task_id=task_id, **places, **more, **self.every)
+        given = {key: value for key, value in more.items() if value is not None}
+        return operator(task_id=task_id, streams=self.streams, **given, **self.every)
 
     def stopped(self, after: BaseOperator, stop: MakeTask | None, stop_id: str, seal_id: str) -> BaseOperator:
         """A stop that may fail, and the seal that stops the stream all the same; returns the seal."""
         if stop is None:
-            seal = self.keep(UpgradeSealOperator, seal_id)
+            seal = self.all(UpgradeSealOperator, seal_id)
             after >> seal
             return seal
         task = stop(stop_id)
         task.execution_timeout = task.execution_timeout or _STOP_WITHIN
         # Runs whatever became of the stop; not where nobody has allowed it.
         allowed = after.task_id.rpartition(".")[2]
-        seal = self.keep(UpgradeSealOperator, seal_id, after=allowed, trigger_rule=TriggerRule.ALL_DONE)
+        seal = self.all(UpgradeSealOperator, seal_id, after=allowed, trigger_rule=TriggerRule.ALL_DONE)
         after >> task >> seal
         return seal
 
 
-def _one_after_the_other(*tasks: Any) -> list[BaseOperator]:
+def _of(name: str, of_stream: Sequence[OfStream]) -> dict[str, Any]:
+    return {key: value for each in of_stream for key, value in each(name).items()}
+
+
+def _one_after_the_other(*tasks: Any) -> list[Any]:
     """Wire what is there, in this order; what is left out is ``None``, ``False`` or empty."""
     there = [task for task in tasks if task]
     for task, following in pairwise(there):
@@ -483,8 +630,8 @@ def _one_after_the_other(*tasks: Any) -> list[BaseOperator]:
 
 def _skipped(
     preflight: str | None,
-    description: str | None,
-    rehearse: MakeTask | None,
+    description: Any,
+    rehearse: Any,
     approval: bool,
     checks: MakeTask | None,
 ) -> Sequence[str]:
@@ -499,7 +646,7 @@ def _skipped(
     return [words for words, given in parts.items() if not given]
 
 
-def _steps(mode: str, sink_policy: str | Sequence[str], *, raises: bool, checks: bool) -> Sequence[str]:
+def _steps(mode: str, sink_policy: Any, *, raises: bool, checks: bool) -> Sequence[str]:
     """What happens after the approval, in words."""
     start = (
         "put a new checkpoint in place at the kept position, lift the seal, start"

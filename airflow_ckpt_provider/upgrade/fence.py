@@ -7,6 +7,8 @@ brings up again refuses to start.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -73,20 +75,50 @@ def own_seal(there: Target, upgrade: Upgrade) -> Seal | None:
     return there.seal
 
 
-def release(
-    checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, backup_id: str, lift: bool = True
-) -> Upgrade:
-    """Let the new code start: note what it starts from, and lift the seal.
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One stream whose new code is to be let start.
 
     :param checkpoint: the checkpoint, sealed by this upgrade.
     :param repository: keeps the upgrade's record and the backup.
+    :param upgrade: its upgrade.
     :param backup_id: the backup of the drained checkpoint, which a way back goes to.
-    :param lift: lift the seal; not where a new checkpoint is put in place under it first.
-    :return: the upgrade with the step.
-    :raises RefusedError: the upgrade was rolled back already; its seal does not exist any more, so that somebody may have
-        started the stream; the backup is of another batch.
-    :raises SealedError: somebody else has sealed it.
     """
+
+    checkpoint: Checkpoint
+    repository: Repository
+    upgrade: Upgrade
+    backup_id: str
+
+
+def release(
+    checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, backup_id: str, lift: bool = True
+) -> Upgrade:
+    """Let the new code of one stream start. Parameters, result and errors: see :func:`release_all`."""
+    return release_all([Release(checkpoint, repository, upgrade, backup_id)], lift=lift)[0]
+
+
+def release_all(releases: Sequence[Release], *, lift: bool = True) -> list[Upgrade]:
+    """Let the new code start: note of each stream what it starts from, and lift all seals, or none.
+
+    :param releases: the streams of one application, or one.
+    :param lift: lift the seals; not where a new checkpoint is put in place under it first.
+    :return: the upgrades with the step.
+    :raises RefusedError: an upgrade was taken back already; its seal is not there any more, so that somebody may have
+        started the stream; the backup is of another batch. No seal was lifted.
+    :raises SealedError: somebody else has sealed one.
+    """
+    marks = [_check_release(each) for each in releases]
+    # Noted first: killed in between, the way back finds that new code may have started.
+    noted = [_note_release(each) for each in releases]
+    for each, upgrade, mark in zip(releases, noted, marks, strict=True):
+        if lift and mark:
+            unseal(each.checkpoint, plan_id=upgrade.plan_id(back=False))
+    return noted
+
+
+def _check_release(release: Release) -> Seal | None:
+    checkpoint, upgrade = release.checkpoint, release.upgrade
     if upgrade.has(Event.BACK):
         raise RefusedError(
             f"upgrade {upgrade.upgrade_id} was rolled back: the old code runs",
@@ -98,25 +130,25 @@ def release(
             f"{checkpoint.location} is not sealed any more by upgrade {upgrade.upgrade_id}: the stream may have been started",
             hint="see who lifted the seal; clear the run from its task `seal` on",
         )
-    manifest = repository.manifest(backup_id, name=upgrade.name)
+    manifest = release.repository.manifest(release.backup_id, name=upgrade.name)
     newest = checkpoint.progress().latest_committed
     if manifest.batch_id != newest and not upgrade.has(Event.RELEASED):
         raise RefusedError(
-            f"backup {backup_id} is of batch {manifest.batch_id}, and {checkpoint.location} stands at {newest}",
+            f"backup {release.backup_id} is of batch {manifest.batch_id}, and {checkpoint.location} stands at {newest}",
             hint="clear the run from its task `final_backup` on",
         )
-    commit = list_logs(checkpoint.location).commits.get(manifest.batch_id)
-    ended = commit.modified.isoformat() if commit and commit.modified else None
-    # Noted first: killed in between, the way back finds that new code may have started.
-    upgrade = note(
-        repository,
-        upgrade,
+    return mark
+
+
+def _note_release(release: Release) -> Upgrade:
+    manifest = release.repository.manifest(release.backup_id, name=release.upgrade.name)
+    commit = list_logs(release.checkpoint.location).commits.get(manifest.batch_id)
+    return note(
+        release.repository,
+        release.upgrade,
         Event.RELEASED,
         backup_id=manifest.backup_id,
         batch_id=manifest.batch_id,
         query_id=manifest.query_id,
-        last_commit=ended,
+        last_commit=commit.modified.isoformat() if commit and commit.modified else None,
     )
-    if lift and mark:
-        unseal(checkpoint, plan_id=upgrade.plan_id(back=False))
-    return upgrade

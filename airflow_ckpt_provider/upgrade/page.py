@@ -14,7 +14,7 @@ def page_of(
     :param begun: ``name``, ``mode``, ``version``, ``skipped`` and ``way_back`` of the upgrade.
     :param known: what the checks before have found, as Markdown.
     :param rehearsal: the report of a rehearsal; ``None``: there was none.
-    :param steps: what comes after the approval, in words.
+    :param steps: what comes after the approval, in words; empty: they are said elsewhere.
     """
     version = f" to {begun['version']}" if begun.get("version") else ""
     left_out = "".join(f"* left out: {words}\n" for words in begun.get("skipped") or ())
@@ -24,5 +24,13 @@ def page_of(
     parts += known
     if rehearsal:
         parts.append(str(rehearsal.get("markdown") or f"Rehearsal: **{rehearsal['verdict']}**"))
-    then = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
-    return "\n\n".join([*parts, f"### Then\n\n{then}"])
+    return "\n\n".join([*parts, *([then(steps)] if steps else [])])
+
+
+def then(steps: Sequence[str]) -> str:
+    """What comes after the approval, as Markdown.
+
+    :param steps: the same in words.
+    """
+    numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    return f"### Then\n\n{numbered}"

@@ -82,6 +82,11 @@ class Upgrade:
         known = self.fact(Event.BEGUN, "way_back") or {}
         return tuple(str(obstacle["code"]) for obstacle in known.get("obstacles") or ())
 
+    @property
+    def together(self) -> tuple[str, ...]:
+        """The streams of one application that are upgraded together; empty where it is one stream alone."""
+        return tuple(self.fact(Event.BEGUN, "together") or ())
+
     def plan_id(self, *, back: bool) -> str:
         """The id of its seal: on the way forward, or back; the same for every attempt, until one is refused."""
         return self._plan_id(f"back {self._refused}" if back else "forward")
@@ -97,7 +102,9 @@ class Upgrade:
 
     def _plan_id(self, what: str) -> str:
         begun = self.events[Event.BEGUN]["at"]
-        return hashlib.sha256(f"{self.upgrade_id} {begun} {what}".encode()).hexdigest()[:8]
+        # Streams of one application are begun by one run, and may be at one moment: no two of their seals have one id.
+        of = f" of {self.name}" if self.together else ""
+        return hashlib.sha256(f"{self.upgrade_id} {begun} {what}{of}".encode()).hexdigest()[:8]
 
 
 def begin_upgrade(repository: Repository, name: str, upgrade_id: str, **facts: Any) -> Upgrade:

@@ -317,3 +317,35 @@ def test_300_streams_are_parsed_without_a_network_and_at_little_more_than_the_co
     assert number == few  # the number of DAGs does not grow
     # Measured: 0.4 to 0.7 s on two busy cores, for the first time in a process.
     assert taken < base + 1.5, (base, taken)
+
+
+APPLICATION = """
+defaults:
+  checkpoint: s3://lake/checkpoints/{stream}
+  repository: s3://backups/streams
+  stop: ./stop.sh shop
+  start: ./start.sh shop
+  deploy: ./deploy.sh shop
+  roll_back: ./roll_back.sh shop
+streams:
+  orders: {application: shop}
+  returns: {application: shop}
+  clicks:
+  bought: {application: ads}
+  seen: {application: ads, stop: ./other.sh}
+"""
+
+
+@pytest.mark.parametrize("per_stream", [False, True])
+def test_the_queries_of_an_application_are_upgraded_together(tmp_path: Path, per_stream: bool) -> None:
+    """And not one by one: their application is stopped. Of `ads` the streams do not agree how."""
+    made = stream_dags(write(tmp_path, APPLICATION), per_stream=per_stream)
+    alone = "ckpt_clicks_upgrade" if per_stream else "ckpt_upgrade"
+    assert {dag_id for dag_id in made if "upgrade" in dag_id} == {alone, "ckpt_upgrade_shop"}
+    if not per_stream:
+        assert made[alone].params.get_param("stream").schema["enum"] == ["clicks"]
+    dag = made["ckpt_upgrade_shop"]
+    assert dag.task_dict["upgrade.restore"].streams == ("orders", "returns")
+    assert {"upgrade.drained.orders", "upgrade.drained.returns"} <= set(dag.task_dict)
+    assert [dag.task_dict[f"upgrade.{each}"].stream for each in ("stop", "start_old")] == ["orders", "orders"]
+    assert dag.task_dict["upgrade.start"].retries == 0

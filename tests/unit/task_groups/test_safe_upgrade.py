@@ -186,3 +186,88 @@ def test_a_declared_stream_stands_for_the_places() -> None:
         assert getattr(task, "checkpoint", None) is getattr(task, "repository", None) is None
     with pytest.raises(RefusedError, match="checkpoint or repository is missing\nHINT: give both, or stream"):
         upgrade(checkpoint=None)
+
+
+def several(**given: Any) -> dict[str, Any]:
+    """The tasks of an upgrade of two declared streams."""
+    return upgrade(**{"checkpoint": None, "repository": None, "streams": ["orders", "returns=eu"], **given})
+
+
+class TestSeveralStreams:
+    """Of one application: what stops, starts and decides is there once, the rest for each stream."""
+
+    def test_each_stream_is_looked_at_by_itself(self) -> None:
+        tasks = several(raise_retention_to_at_most="7d", description={"orders": "a", "returns=eu": "b"})
+        parts = {task_id.partition(".")[0] for task_id in tasks if "." in task_id}
+        assert parts == {
+            *("preflight", "backup", "compatible", "raise_retention", "drained", "final_backup", "healthy"),
+            *("at_rest", "healthy_old", "retention_back"),
+        }
+        for part in parts:
+            assert {t for t in tasks if t.startswith(f"{part}.")} == {f"{part}.orders", f"{part}.returns_eu"}
+            assert [tasks[f"{part}.{name}"].stream for name in ("orders", "returns_eu")] == ["orders", "returns=eu"]
+        once = {"begin", "plan", "approve", "go", "stop", "seal", "deploy", "release", "start", "keep", "report"}
+        once |= {"take_back", "stop_new", "seal_again", "roll_back_code", "restore", "start_old"}
+        assert set(tasks) == {*once, *(f"{part}.{name}" for part in parts for name in ("orders", "returns_eu"))}
+        assert tasks["compatible.returns_eu"].description == "b"
+
+    def test_each_waits_for_all(self) -> None:
+        tasks = several()
+        for before, after in (("drained", "final_backup"), ("final_backup", "deploy"), ("start", "healthy")):
+            firsts = [t for t in tasks if t.partition(".")[0] == before]
+            seconds = {t for t in tasks if t.partition(".")[0] == after}
+            assert all(seconds <= follows(tasks, first) for first in firsts)
+        assert {t for t in tasks if "take_back" in follows(tasks, t)} == {"keep"}
+        assert {t for t in tasks if "keep" in follows(tasks, t)} == {"healthy.orders", "healthy.returns_eu"}
+
+    def test_each_gets_what_is_its_own(self) -> None:
+        tasks = several(raise_retention_to_at_most="7d")
+        assert tasks["release"].backup_id == {
+            "orders": "{{ ti.xcom_pull(task_ids='safe_upgrade.final_backup.orders')['backup_id'] }}",
+            "returns=eu": "{{ ti.xcom_pull(task_ids='safe_upgrade.final_backup.returns_eu')['backup_id'] }}",
+        }
+        assert tasks["healthy.returns_eu"].baseline == (
+            "{{ ti.xcom_pull(task_ids='safe_upgrade.release')['streams']['returns=eu']['baseline'] | tojson }}"
+        )
+        assert "raise_retention.returns_eu', key='raised'" in tasks["retention_back.returns_eu"].raised
+        for task_id in ("begin", "go", "seal", "release", "keep", "restore", "report"):
+            assert tasks[task_id].streams == ("orders", "returns=eu")
+
+    def test_an_application_that_is_declared(self) -> None:
+        from airflow_ckpt_provider.streams.stream import Stream
+        from airflow_ckpt_provider.streams.streams import Streams
+
+        declared = Streams(
+            Stream(name, checkpoint=f"/ck/{name}", repository="/backups", application=of)
+            for name, of in (("orders", "shop"), ("returns", "shop"), ("clicks", None))
+        )
+        tasks = several(streams=(), application="shop", streams_file=declared)
+        assert [str(stream) for stream in tasks["go"].streams] == ["orders", "returns"]
+        with pytest.raises(RefusedError, match="no stream with application: shops"):
+            several(streams=(), application="shops", streams_file=declared)
+
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"mode": "stateless"}, "mode is 'stateless', which is for one stream"),
+            ({"sink": "/t"}, "sink is given, and 2 streams are upgraded"),
+            ({"stream": "orders"}, "stream is given"),
+            ({"streams": ["a", "a"]}, "two of the streams are a"),
+            ({"streams": ["a=b", "a_b"]}, "two of the streams are a_b"),
+            ({"description": "s3://d.json"}, "description is one for 2 streams"),
+            ({"description": {"orders": "d"}}, "description and the streams differ: returns=eu"),
+            ({"rehearse": {"clicks": mine}}, "rehearse and the streams differ: clicks"),
+            ({"sink_policy": {"clicks": "keep"}}, "sink_policy and the streams differ: clicks"),
+        ],
+    )
+    def test_what_does_not_go_together(self, given: dict[str, Any], says: str) -> None:
+        with pytest.raises(RefusedError, match=says):
+            several(**given)
+
+    def test_rehearsals_of_each(self) -> None:
+        given = {"orders": mine, "returns=eu": mine}
+        reports = {"orders": "s3://a.json", "returns=eu": "s3://b.json"}
+        tasks = several(rehearse=given, rehearsal_report=reports)
+        assert {t for t in tasks if t.startswith("rehearse.")} == {"rehearse.orders", "rehearse.returns_eu"}
+        assert tasks["plan"].rehearsal_report == reports
+        assert [words.partition(":")[0] for words in tasks["begin"].skipped] == ["comparison", "checks of the new rows"]

@@ -374,8 +374,9 @@ class TestTheWayBack:
         noted, _ = watched(kept.location, _dies_noting_the_way_back)
         with pytest.raises(Killed):
             taken_back(orders, Repository.open(noted), table)
-        assert Checkpoint.at(orders).progress().seal is None
+        assert loud_seal(orders)  # no Spark starts before it is noted
         assert way_back(orders, kept, table).restored
+        assert Checkpoint.at(orders).progress().seal is None
         assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
 
     def test_the_seal_was_lifted_by_hand(self, orders: Location, kept: Repository, table: Location) -> None:
