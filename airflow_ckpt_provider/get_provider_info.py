@@ -47,6 +47,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.operators.pipeline_positions",
                     "airflow_ckpt_provider.operators.pipeline_refresh",
                     "airflow_ckpt_provider.operators.pipeline_rewind",
+                    "airflow_ckpt_provider.operators.migrate",
                     "airflow_ckpt_provider.operators.pipeline_configuration",
                     "airflow_ckpt_provider.operators.pipeline_stop",
                     "airflow_ckpt_provider.operators.preflight",

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD
 from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
@@ -72,14 +73,18 @@ class CheckpointRepositoryCheckOperator(StreamOperator):
             # A task that fails has no result of its own accord, and this one is for whoever is informed of the failure.
             context["ti"].xcom_push(key="return_value", value=result)
         found = [f"{d.name} {d.backup_id}: {d.problems[0]}" for d in report.damaged]
+        unreadable = [words for stream in report.streams for words in stream.unreadable]
         lines = [
             *_shown(f"{repository.location} has {len(found)} damaged backups", found),
+            *_shown(f"{repository.location} has {len(unreadable)} records that cannot be read", unreadable),
             *_shown(f"{repository.location}: {len(unproven)} findings on what is proven", unproven),
         ]
         if found:
             lines.append(
                 "HINT: `airflow-ckpt repair REPOSITORY CHECKPOINT` rebuilds what the live checkpoint still has"
             )
+        if unreadable:
+            lines.append(f"HINT: {WITHOUT_RECORD}")
         raise AirflowFailException("\n".join(lines))
 
 

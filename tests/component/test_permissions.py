@@ -40,6 +40,7 @@ COMMANDS = {
     "restore": "REPOSITORY latest TARGET --name orders --apply",
     "expire": "REPOSITORY --keep-last 1 --apply",
     "prune": "REPOSITORY --apply",
+    "migrate": "REPOSITORY --apply",
 }
 
 
@@ -129,6 +130,7 @@ def test_the_page_has_every_verb_that_works_on_a_store() -> None:
     assert {verb for verb in COMMANDS if any("REPOSITORY/" in p for p in rights(verb).get("s3:DeleteObject", ()))} == {
         "expire",
         "prune",
+        "migrate",
     }
 
 

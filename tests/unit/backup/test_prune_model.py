@@ -407,7 +407,7 @@ def begun(kind: type[Stream] = Stream) -> Stream:
         (Stream, "backup", False),
         (Stream, "backup", True),
         (PackedStream, "prune", True),
-        (MigratedStream, "migrate", True),
+        (MigratedStream, "old backup", False),
     ),
 )
 def test_each_may_stand_still_at_every_request(streams: type[Stream], kind: str, dead: bool) -> None:

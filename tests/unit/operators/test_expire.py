@@ -1,4 +1,4 @@
-"""CheckpointExpireOperator, and those that check and copy a repository."""
+"""CheckpointExpireOperator, and those that check, copy and migrate a repository."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_ckpt_provider.backup.notes import hold
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
+from airflow_ckpt_provider.operators.migrate import CheckpointRepositoryMigrateOperator
 from airflow_ckpt_provider.operators.repository import CheckpointCopyOperator, CheckpointRepositoryCheckOperator
 from airflow_ckpt_provider.storage.opening import open_location
 
@@ -100,6 +101,37 @@ def test_check(backups: Repository, repository: Path, run: Run) -> None:
     with pytest.raises(AirflowFailException, match=f"has 3 damaged backups\norders .*: {entry.path}: its object"):
         operator.execute(context)
     assert len(context["pushed"]["return_value"]["streams"][0]["damaged"]) == 3
+
+
+def test_check_names_a_record_that_cannot_be_read(backups: Repository, repository: Path, run: Run) -> None:
+    backups.location.create(f"objects/orders/aa/{'0' * 64}-9.pack", b"a pack is there")
+    backups.location.create("moved/orders/000001.json", b"{")
+    with pytest.raises(
+        AirflowFailException, match=r"has 1 records that cannot be read\nmoved/orders/000001.json cannot be read"
+    ):
+        CheckpointRepositoryCheckOperator(task_id="c", repository=str(repository)).execute(run())
+
+
+def migrate(repository: Path, **fields: Any) -> CheckpointRepositoryMigrateOperator:
+    return CheckpointRepositoryMigrateOperator(task_id="m", repository=str(repository), **fields)
+
+
+def test_migrate(backups: Repository, repository: Path, run: Run) -> None:
+    planned = migrate(repository).execute(run())
+    assert json.loads(json.dumps(planned)) == planned
+    assert (planned["mode"], planned["outcome"]) == ("plan", None)
+    assert Repository.open(backups.location).format == 1
+    shown = planned["plan"]["fingerprint"]
+    with pytest.raises(AirflowFailException, match="the plan that was shown \\(0000\\) is not the one"):
+        migrate(repository, mode="apply", fingerprint="0000").execute(run())
+    applied = migrate(repository, mode="apply", fingerprint=shown).execute(run())
+    assert applied["outcome"]["objects"] == applied["outcome"]["deleted"] == planned["plan"]["objects"] > 0
+    assert Repository.open(backups.location).format == 2
+    assert next(backups.records())["made_by"] == "dag/manual__1/task/-1"
+    again = migrate(repository, mode="apply", fingerprint=shown).execute(run(try_number=2))
+    assert again["outcome"]["objects"] == 0
+    with pytest.raises(AirflowFailException, match="abandoned_after is 'later'"):
+        migrate(repository, abandoned_after="later").execute(run())
 
 
 def test_copy(backups: Repository, repository: Path, tmp_path: Path, run: Run) -> None:
