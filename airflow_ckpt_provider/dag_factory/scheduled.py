@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task, task_group
 
+from airflow_ckpt_provider import jobs
 from airflow_ckpt_provider.dag_factory.base import DagsOfStreams
 from airflow_ckpt_provider.dag_factory.told import tell
 from airflow_ckpt_provider.errors import RefusedError
@@ -184,12 +186,10 @@ class ScheduledDags(DagsOfStreams):
         """Every week: restore the newest backup of each stream to a scratch place and run the code of production on it."""
         from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-        from airflow_ckpt_provider.jobs import rehearse
-
         def make() -> None:
             SparkSubmitOperator.partial(
                 task_id="drill",
-                application=rehearse.__file__,
+                application=os.path.join(os.path.dirname(jobs.__file__), "rehearse.py"),
                 name="restore drill",
                 map_index_template="{{ task.application_args[2] }}",
                 max_active_tis_per_dagrun=1,
