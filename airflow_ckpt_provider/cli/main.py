@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_ckpt_provider import __version__
@@ -32,22 +33,23 @@ class _Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, which would list all verbs."""
         if action.choices is not None and value not in action.choices:
-            what = "verb" if isinstance(action, argparse._SubParsersAction) else "choice"
-            hint = _nearest(str(value), list(map(str, action.choices)))
-            raise argparse.ArgumentError(action if what == "choice" else None, f"there is no {what} {value!r}; {hint}")
+            from airflow_ckpt_provider.streams.problems import did_you_mean
+
+            is_verb = isinstance(action, argparse._SubParsersAction)
+            said = (
+                f"there is no {'verb ' if is_verb else ''}{value!r}; {did_you_mean(str(value), list(action.choices))}"
+            )
+            raise argparse.ArgumentError(None if is_verb else action, said)
 
     def unknown(self, words: Sequence[str]) -> NoReturn:
-        """Say which arguments nobody takes."""
-        options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+        """Say which arguments nobody takes, and the nearest option."""
+        from difflib import get_close_matches
+
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
         known = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
-        hint = f"; {_nearest(options[0], known)}" if options else ""
-        self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    from airflow_ckpt_provider.streams.problems import did_you_mean
-
-    return did_you_mean(word, known)
+        near = next((found[0] for word in options if (found := get_close_matches(word, known, n=1))), None)
+        hint = f"did you mean {near}?" if near else f"`{self.prog} --help` lists what there is"
+        self.error(f"unrecognized arguments: {' '.join(words)}\nHINT: {hint}")
 
 
 class _InAnyOrder(_Parser):
@@ -91,6 +93,9 @@ class _Program(_Parser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; what is unknown is told by the verb that it was given to."""
+        before = list(takewhile(lambda word: word.startswith("-"), args or ()))
+        if strange := [word for word in before if word.partition("=")[0] not in self._option_string_actions]:
+            self.unknown(strange)
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.verbs[found.verb].unknown(unknown)
@@ -112,7 +117,8 @@ class _Completion(argparse.Action):
         completion = _argcomplete()
         if completion is None:
             parser.error("completion needs the package argcomplete; pip install argcomplete")
-        parser.exit(message=completion.shellcode([PROGRAM], shell=values))
+        print(completion.shellcode([PROGRAM], shell=values))
+        parser.exit()
 
 
 def _argcomplete() -> Any:
@@ -190,9 +196,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if not words:
         build_parser(only="").print_help(sys.stderr)
-        return 2
+        return 2  # as of any wrong usage
     only = next((word for word in words if not word.startswith("-")), "")
-    args = build_parser(only=only, by_stream=names_stream(words)).parse_args(argv)
+    args = build_parser(only=only, by_stream=names_stream(words)).parse_args(words)
     # After the parser, for --help and wrong usage need nothing of it.
     from airflow_ckpt_provider.cli.calling import carry_out
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from airflow_ckpt_provider.cli.definition import VERBS
+from airflow_ckpt_provider.cli.definition import GROUPS
 from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.cli.options import pair, setting
 from tests.command_line import run
@@ -48,11 +48,16 @@ def test_a_pair_has_a_key_and_a_value(text: str):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        ([], "airflow-ckpt: error: the following arguments are required: VERB"),
+        (["--vesion"], "HINT: did you mean --version?"),
         (["inspect"], "airflow-ckpt inspect: error: the following arguments are required: CHECKPOINT"),
         (["inspect", ""], "airflow-ckpt inspect: error: argument CHECKPOINT: it is empty"),
-        (["inspect", "a", "b"], "airflow-ckpt: error: unrecognized arguments: b"),
-        (["inspect", "a", "--batch", "1"], "airflow-ckpt: error: unrecognized arguments: --batch 1"),
+        (["inspect", "a", "b"], "HINT: `airflow-ckpt inspect --help` lists what there is"),
+        (["inspect", "a", "--batch", "1"], "HINT: `airflow-ckpt inspect --help` lists what there is"),
+        (["backup", "a", "b", "--resaon=x"], "HINT: did you mean --reason?"),
+        (
+            ["streams", "chek"],
+            "airflow-ckpt streams: error: argument ACTION: there is no 'chek'; did you mean 'check'?",
+        ),
         (
             ["backup", "a", "b", "--tag", "x"],
             "airflow-ckpt backup: error: argument --tag: 'x' is not key=value",
@@ -82,7 +87,7 @@ def test_a_pair_has_a_key_and_a_value(text: str):
             ["restore", "a", "b", "c", "--quiet-for", "inf"],
             "airflow-ckpt restore: error: argument --quiet-for: 'inf' is no length of time such as 24h, 90min or 1d 12h",
         ),
-        (["restore", "a", "b", "c", "--appl"], "airflow-ckpt: error: unrecognized arguments: --appl"),
+        (["restore", "a", "b", "c", "--appl"], "HINT: did you mean --apply?"),
         (["seal", "a"], "airflow-ckpt seal: error: the following arguments are required: --reason"),
         (["seal", "a", "--reason", " "], "airflow-ckpt seal: error: argument --reason: it is empty"),
     ],
@@ -94,11 +99,29 @@ def test_wrong_usage(argv: list[str], complaint: str):
     assert finished.err.splitlines()[-1] == complaint
 
 
-def test_an_unknown_verb_names_the_known_ones():
-    finished = run("restor")
+def test_an_unknown_verb_is_told_the_nearest():
+    finished = run("restor", "--apply")
     assert finished.code == 2
-    names = ", ".join(repr(verb.name) for verb in VERBS)
-    assert f"invalid choice: 'restor' (choose from {names}" in finished.err
+    assert finished.err.endswith("airflow-ckpt: error: there is no verb 'restor'; did you mean 'restore'?\n")
+
+
+def test_what_is_unknown_is_told_with_the_usage_of_its_verb():
+    finished = run("inspect", "a", "--tokn=s3cr3t", "--password", "s3cr3t")
+    assert finished.err.startswith("usage: airflow-ckpt inspect ")
+    assert "unrecognized arguments: --tokn=" in finished.err
+    assert "--password ***" in finished.err
+
+
+def test_without_arguments_the_help_is_shown():
+    finished = run()
+    assert (finished.code, finished.out, finished.err) == (2, "", run("--help").out)
+
+
+def test_the_help_has_every_verb_once_in_its_group():
+    shown = run("--help").out
+    for title, verbs in GROUPS.items():
+        block = shown[shown.index(f"\n{title}:\n") :].split("\n\n")[0]
+        assert re.findall(r"^  (\S+)", block, re.MULTILINE) == [verb.name for verb in verbs]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,41 @@ def test_version():
     assert run_program("--version").out == f"airflow-ckpt {__version__}\n"
 
 
+def completed(line: str, place: Path) -> list[str]:
+    """What a shell is offered for the last word of a command line."""
+    environment = {
+        **os.environ,
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_SHELL": "bash",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(place / "completed"),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    subprocess.run([PROGRAM], env=environment, cwd=place, check=True, capture_output=True)
+    return (place / "completed").read_text().split("\n")
+
+
+def test_a_shell_completes_verbs_options_choices_and_declared_streams(tmp_path: Path):
+    (tmp_path / "streams.yaml").write_text(
+        "streams: {orders: {checkpoint: /o}, orders_eu: {checkpoint: /e}, clicks: {checkpoint: /c}}"
+    )
+    assert completed("airflow-ckpt res", tmp_path) == ["restore", "reset"]
+    assert completed("airflow-ckpt backup --rea", tmp_path) == ["--reason "]
+    assert completed("airflow-ckpt streams che", tmp_path) == ["check "]
+    assert completed("airflow-ckpt backup --stream or", tmp_path) == ["orders", "orders_eu"]
+    (tmp_path / "streams.yaml").write_text("streams: {")
+    assert completed("airflow-ckpt backup --stream or", tmp_path) == [""]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_a_shell_evaluates_for_completion(shell: str):
+    finished = run_program("--completion", shell)
+    assert finished.code == 0
+    assert "airflow-ckpt" in finished.out
+
+
 def test_codes_reach_the_shell(checkpoint: Path, tmp_path: Path):
     assert run_program("inspect", checkpoint).code == 0
     assert run_program("inspect", tmp_path / "nowhere").code == 1

@@ -11,7 +11,7 @@ import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_ckpt_provider.cli.by_stream import names_stream
-from airflow_ckpt_provider.cli.definition import EXIT_CODES, VERBS, get_cli_commands
+from airflow_ckpt_provider.cli.definition import EXIT_CODES, GROUPS, VERBS, get_cli_commands
 from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.cli.options import Option
 from airflow_ckpt_provider.cli.verb import Verb
@@ -76,13 +76,21 @@ def test_the_page_has_no_verb_that_the_program_has_not():
     assert list(sections()) == ["Every verb", *(verb.name for verb in VERBS), "airflow ckpt"]
 
 
+def test_the_page_groups_the_verbs_as_the_help_does():
+    rows = [
+        f"| {title} | {', '.join(f'[{verb.name}](#{verb.name})' for verb in verbs)} |" for title, verbs in GROUPS.items()
+    ]
+    assert table(PAGE.read_text(), "| to | verbs |") == rows
+
+
 def test_every_command_shown_on_the_page_parses():
     page = PAGE.read_text().replace("\\\n", " ")
     shown = [line.removeprefix("$ airflow-ckpt ") for line in page.splitlines() if line.startswith("$ airflow-ckpt")]
     assert len(shown) > 5
     for line in shown:
         argv = shlex.split(line)
-        build_parser(by_stream=names_stream(argv)).parse_args(argv)
+        if argv[0] != "--completion":  # it prints, and ends
+            build_parser(by_stream=names_stream(argv)).parse_args(argv)
 
 
 def test_the_page_has_the_exit_codes_of_the_help():
