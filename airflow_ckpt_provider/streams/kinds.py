@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
@@ -438,14 +438,15 @@ def default_of(of: type[Declared], name: str) -> Any:
 
 def defaults_of(of: type[Declared]) -> dict[str, Any]:
     """The defaults of all fields that have one."""
-    return {
-        field.name: field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
-        for field in _fields(of)
-        if field.name not in required_of(of)
-    }
+    found: dict[str, Any] = {}
+    for field in _fields(of):
+        if field.default is not MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            found[field.name] = field.default_factory()
+    return found
 
 
-@cache
 def required_of(of: type[Declared]) -> frozenset[str]:
     """The fields that have to be given."""
     return frozenset(

@@ -78,7 +78,8 @@ def test_the_page_has_no_verb_that_the_program_has_not():
 
 def test_the_page_groups_the_verbs_as_the_help_does():
     rows = [
-        f"| {title} | {', '.join(f'[{verb.name}](#{verb.name})' for verb in verbs)} |" for title, verbs in GROUPS.items()
+        f"| {title} | {', '.join(f'[{verb.name}](#{verb.name})' for verb in verbs)} |"
+        for title, verbs in GROUPS.items()
     ]
     assert table(PAGE.read_text(), "| to | verbs |") == rows
 
