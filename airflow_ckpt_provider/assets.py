@@ -121,7 +121,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
     """Return the dataset that an asset stands for, as :doc:`/howto/lineage` names it.
 
     :param asset: the asset.
-    :param lineage_context: who asks; not looked at.
+    :param lineage_context: who asks; not read.
     """
     from openlineage.client.event_v2 import Dataset
 

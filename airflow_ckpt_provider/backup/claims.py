@@ -257,7 +257,7 @@ def give_up(repository: Repository, claim: OpenClaim) -> None:
 def tidy_claims(repository: Repository, name: str, *, finished: Collection[str]) -> None:
     """Delete claims that nobody has to know of any more.
 
-    The end of one that was given up stays for ever: it is what keeps its process from going on. The claim of whoever wrote the
+    The end of one that was given up stays for ever: it is what keeps its process from continuing. The claim of whoever wrote the
     newest record of moved contents stays, too. A release before packs that has opened the repository of format 1 finds an end
     that names no manifest, and deletes nothing: it would take packs for objects that no backup lists.
     """

@@ -164,7 +164,7 @@ def _copied(
 
 
 def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:
-    """Copy a whole pack; ``None`` where it is not what was written: then its contents are copied one by one."""
+    """Copy a whole pack; ``None`` if it is not what was written: then its contents are copied one by one."""
     part = span.part(span.entries[0])
     pack = objects.held_pack(part) if part else None
     if part and pack is None:

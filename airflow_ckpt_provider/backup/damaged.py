@@ -139,7 +139,7 @@ def read_damaged(repository: Location, name: str) -> DamagedObjects:
 
 
 def _other_names(repository: Location, name: str, objects: Collection[str]) -> dict[str, set[str]]:
-    """The names that objects have in manifests: a content that was moved has its old one too, once it is not there any more.
+    """The names that objects have in manifests: a content that was moved has its old one too, once its old object is deleted.
 
     :return: path of each object -> all paths under which a reader finds the same; empty where nothing of the stream was moved.
     """

@@ -1,10 +1,10 @@
-"""Putting the small objects of a repository of format 1 together into packs, while backups, restores and prunes go on.
+"""Putting the small objects of a repository of format 1 together into packs, while backups, restores and prunes continue.
 
-Manifests never change: a record says in which pack an object is now, as for packs that a prune packs anew
+Manifests never change: a record says in which pack an object is now, as for packs that a prune repacks
 (:mod:`~airflow_ckpt_provider.backup.repack`), and the objects are deleted as a prune deletes them: behind a mark, after whoever
 began before has ended, after all that was written was read back and compared with what backups say of it. What stays as it is:
 objects that are too big for a pack, that are locked or damaged, that no hash proves, and those of which backups say different
-things. Killed anywhere, the same command goes on: it packs what has no record yet, and deletes what has one.
+things. If the process is killed, run the same command again: it packs what has no record yet, and deletes what has one.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class MigrateOutcome:
     :param bytes: their bytes.
     :param packs: packs that were written.
     :param deleted: objects that were deleted.
-    :param waits_for: stream -> why some of its objects are still there, such as who is at work; the same command goes on.
+    :param waits_for: stream -> why some of its objects are still there, such as who is at work; the same command continues.
     """
 
     plan_id: str
@@ -233,7 +233,7 @@ def plan_migrate(repository: Repository, *, name: str | None = None) -> MigrateP
 
 
 def _of_stream(repository: Repository, name: str) -> StreamMigration:
-    # In this order: what a backup adds between the two looks is listed and not looked for, and not the other way round.
+    # In this order: what a backup adds between the two reads is in `listed` and not in `there`, not the other way round.
     there = objects_there(repository, name)
     small = {path: f.size for path, f in there.items() if pack_size(path) is None and f.size < PACKED_BELOW}
     listed = listed_by(repository, name, entries_of=small)
@@ -288,7 +288,7 @@ def apply_migrate(
         more. By the store's own clock.
     :param workers: requests under way at once.
     :param on_progress: called after each content that is put into a pack.
-    :raises StorageError: reading or writing failed; the same command again goes on.
+    :raises StorageError: reading or writing failed; run the same command again to continue.
     """
     repository = Repository.open(place)
     repository.refuse_unsigned()

@@ -260,7 +260,7 @@ class Objects:
 
     def _whole(self, entry: FileEntry) -> FileEntry | None:
         """The entry if its object is there, and is none that was condemned; if it was moved, with its new path."""
-        # Also where it is still in its old place: a prune that stood still since it was moved may delete that late.
+        # Also where it is still in its old place: a prune that was suspended since it was moved may delete that late.
         now = self._moved.now(entry.object)
         if not self._condemned.isdisjoint((entry.object, now)):
             return None

@@ -126,7 +126,7 @@ class Span:
         return content
 
     def _read_elsewhere(self, entry: FileEntry, *, moved: bool) -> bytes:
-        """A content whose pack is missing, or was packed anew since the records were read."""
+        """A content whose pack is missing, or was repacked since the records were read."""
         with self._lock:
             if self._elsewhere is None:
                 now = read_moved(self._place, self.pack.split("/")[1])

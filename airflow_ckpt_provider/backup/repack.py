@@ -48,10 +48,10 @@ from airflow_ckpt_provider.storage.packs import (
 
 log = logging.getLogger(__name__)
 
-#: Told the bytes of a content.
+#: Called with the bytes of a content.
 OnFile = Callable[[int], object]
 
-#: Packs of which at least this share is not needed are packed anew.
+#: Packs of which at least this share is not needed are repacked.
 MOSTLY_GARBAGE = 0.5
 
 
@@ -73,7 +73,7 @@ class PackUse:
         return (pack_size(pack) or 0) - OVERHEAD - self.live[pack]
 
     def mostly_garbage(self) -> list[str]:
-        """The packs to pack anew, the one with the most garbage first."""
+        """The packs to repack, the one with the most garbage first."""
         sizes = {p: pack_size(p) or 0 for p in self.live.keys() - self.stuck}
         found = [p for p, size in sizes.items() if self.unused(p) > 0 and self.unused(p) >= MOSTLY_GARBAGE * size]
         return sorted(found, key=lambda pack: (-self.unused(pack), pack))
@@ -121,7 +121,7 @@ def repack(repository: Repository, name: str, packs: Collection[str], *, made_by
 class PackedAnew:
     """What was done until one record was written.
 
-    :param tried: the files that were looked at.
+    :param tried: the files that were inspected.
     :param going: of these, those of which nothing is needed any more.
     :param written: bytes that were written.
     :param packs: packs that were written.
@@ -146,8 +146,8 @@ def pack_anew(
 
     :param files: paths of packs, and of small objects that lie alone.
     :param workers: requests under way at once.
-    :param done: told the bytes of each content that was read, from any thread.
-    :raises FileExistsError: somebody else packs anew at the same moment.
+    :param done: called with the bytes of each content that was read, from any thread.
+    :raises FileExistsError: somebody else repacks at the same moment.
     :raises BackupRunningError: a prune has given this up.
     :raises StorageError: reading or writing failed.
     """
@@ -303,7 +303,7 @@ def unproven(
         stay |= alone & {damage.path}
         if (
             damage.is_damage
-        ):  # and with it its pack: no new backup uses it, and the next prune packs anew what is whole in it
+        ):  # and with it its pack: no new backup uses it, and the next prune repacks what is whole in it
             damaged |= dict.fromkeys((damage.object, file_of(damage.object)), damage.problem)
     return stay | {pack for pack in wanted if lost and _may_hold(repository, pack, lost)}, damaged
 

@@ -44,7 +44,7 @@ class BackupSet:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The streams whose backup is not there."""
+        """The streams whose backup is missing."""
         return tuple(name for name in self.names if name not in self.backups)
 
     @property

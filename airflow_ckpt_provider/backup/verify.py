@@ -384,7 +384,7 @@ def check_structure(
     for entry in entries:
         absent.discard(entry.path)
         damage = structure_damage(entry, listed.get(file_of(entry.object)))
-        if damage and damage.problem == "missing":  # it may have been packed anew
+        if damage and damage.problem == "missing":  # it may have been repacked
             moved = moved or read_moved(repository.location, manifest.name)
             now = moved.now(entry.object)
             # Of one that no hash is known of only its store can say that it is whole, and that says nothing of a copy.

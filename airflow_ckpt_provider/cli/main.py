@@ -92,10 +92,7 @@ class _Program(_Parser):
         return formatter.format_help()
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; what is unknown is told by the verb that it was given to."""
-        before = list(takewhile(lambda word: word.startswith("-"), args or ()))
-        if strange := [word for word in before if word.partition("=")[0] not in self._option_string_actions]:
-            self.unknown(strange)
+        """Parse; what is unknown is reported by the verb that it was given to."""
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.verbs[found.verb].unknown(unknown)

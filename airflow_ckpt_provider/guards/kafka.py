@@ -51,7 +51,7 @@ class KafkaGuard:
 
     @property
     def servers(self) -> str:
-        """``bootstrap.servers`` of the cluster that is asked; empty where none is."""
+        """``bootstrap.servers`` of the cluster that is asked; empty without one."""
         return self._cluster.servers if self._cluster else ""
 
     def recognises(self, source: GuardedSource) -> bool:

@@ -128,7 +128,7 @@ def of_change(
     :param outcome: what was carried out; ``None``: nothing, or that is not known because the task failed.
     :param opened: the places.
     :param mode: ``plan`` or ``apply``.
-    :param tables: tables whose positions were looked at, besides those that the plan names.
+    :param tables: tables whose positions were read, besides those that the plan names.
     :param servers: of the Kafka cluster that was asked, of a reset; the plans of other verbs name it.
     """
     if plan["kind"] == "flow-restore":
@@ -190,9 +190,9 @@ def changed_place(plan: Mapping[str, Any]) -> str:
 
 
 def of_undo(outcome: Mapping[str, Any], opened: Opened, sinks: Sequence[str] = ()) -> Lineage:
-    """A change was taken back: its checkpoint was written, and the tables that it had rolled back.
+    """A change was undone: its checkpoint was written, and the tables that it had rolled back.
 
-    :param outcome: what was taken back.
+    :param outcome: what was undone.
     :param opened: the places.
     :param sinks: the sinks that were named.
     """
@@ -208,9 +208,9 @@ def of_undo(outcome: Mapping[str, Any], opened: Opened, sinks: Sequence[str] = (
 
 
 def of_chain_undo(outcome: Mapping[str, Any], opened: Opened, sinks: Mapping[str, Sequence[str]]) -> Lineage:
-    """A rewind of several streams was taken back.
+    """A rewind of several streams was undone.
 
-    :param outcome: what was taken back.
+    :param outcome: what was undone.
     :param opened: the places.
     :param sinks: name of a stream -> its sinks.
     """

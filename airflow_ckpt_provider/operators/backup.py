@@ -367,4 +367,4 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         unchanged: bool = summary["unchanged"]
         announce([o for o in self.outlets if not (unchanged and isinstance(o, AssetAlias))], context, asset, extra)
         if not unchanged:
-            self.log.info("Downstream DAGs are told through %s", asset.uri)
+            self.log.info("Downstream DAGs are notified through %s", asset.uri)

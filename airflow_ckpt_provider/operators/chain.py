@@ -1,4 +1,4 @@
-"""Several streams together: back them up and restore them as one set, rewind them, and take that back."""
+"""Several streams together: back them up and restore them as one set, rewind them, and undo that."""
 
 from __future__ import annotations
 
@@ -265,10 +265,10 @@ class ChainRestoreOperator(JointOperator):
     """Restore a set of backups: every stream of it, or none. Plans only, unless ``mode="apply"``.
 
     All checkpoints are sealed, and every backup is read and found whole, before the first checkpoint is changed. A retry resumes;
-    :class:`~.chain.ChainUndoOperator` takes it back.
+    :class:`~.chain.ChainUndoOperator` undoes it.
 
     Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.chain.JointOperator`. Sinks are asked, and
-    stay as they are; :class:`~.chain.ChainRewindOperator` takes the sinks back too.
+    stay as they are; :class:`~.chain.ChainRewindOperator` rolls the sinks back too.
 
     .. seealso:: :doc:`/howto/application`
 

@@ -141,7 +141,7 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
                     raise
                 self._fail(context, result, left)  # it cannot be repaired
                 return result
-        self.log.info("%s goes on after batch %d", checkpoint.location, outcome.batch_id)
+        self.log.info("%s continues after batch %d", checkpoint.location, outcome.batch_id)
         return self._carried_out({**result, "outcome": outcome.to_json()}, context)
 
     def _advice(self, checkpoint: Checkpoint) -> tuple[Finding, ...]:

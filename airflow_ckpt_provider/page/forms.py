@@ -68,7 +68,7 @@ class DagOfForm:
     declared: bool
 
 
-#: The next step where there is none of them.
+#: The next step if there is none of them.
 HOW_TO_GET_ONE = "Copy the example DAG, or declare the stream and make its DAGs by stream_dags."
 _EXAMPLES = {"restore": "restore_checkpoint", "rewind": "rewind_replay"}
 
@@ -159,7 +159,7 @@ def rewind_form(dag_id: str, row: StreamRow, to: datetime, places: Places) -> Fo
 def declared_rewind_form(dag_id: str, stream: Stream, to: datetime) -> Form:
     """Rewind a declared stream, with the params of the DAG that ``stream_dags`` makes."""
     policies = ("rollback", "forward", "keep")
-    hint = "rollback: they go back too; forward: the checkpoint goes to them; keep: they stay"
+    hint = "rollback: they are rolled back too; forward: the checkpoint goes to them; keep: they stay"
     fields = (
         _MODE,
         _stream(stream),

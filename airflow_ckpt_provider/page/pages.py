@@ -36,7 +36,7 @@ class Pages:
     :param live: see :class:`~airflow_ckpt_provider.page.html.Head`.
     :param declared: the streams that are declared, by their names in the repository.
     :param key: what stands for the repository among several that are shown.
-    :param clock: tells the time.
+    :param clock: returns the time.
     """
 
     repository: Repository
@@ -47,7 +47,7 @@ class Pages:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def rows(self) -> list[StreamRow]:
-        """The streams of all reports, and those of which no report tells, but a backup or a declaration."""
+        """The streams of all reports, and those that no report names, but a backup or a declaration."""
         now, reported = self.clock(), rows_of(read_reports(self.repository))
         known = {text(row.get("name")) for row in reported}
         others = [

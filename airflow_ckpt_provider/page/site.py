@@ -60,7 +60,7 @@ def write_site(
     """Write all pages into a directory; what else is there stays.
 
     :param repository: is only read.
-    :param directory: is made where it is not there.
+    :param directory: is made if it does not exist.
     :param declared: as :class:`~airflow_ckpt_provider.page.pages.Pages` has them.
     :return: the files.
     :raises OSError: it cannot be written to.

@@ -128,9 +128,9 @@ def undoing(
     chain = document.get("chain")
     if chain and chain["plan_id"] != of_chain:
         raise RefusedError(
-            f"{document['kind']} {document['plan_id']} of {checkpoint} is a part of chain {chain['plan_id']}: taken back alone, "
+            f"{document['kind']} {document['plan_id']} of {checkpoint} is a part of chain {chain['plan_id']}: undone alone, "
             "the streams that were changed together would stand at different rows",
-            hint=f"take all back: `airflow-ckpt chain undo {chain['arguments']} --plan {chain['plan_id']}`",
+            hint=f"undo all: `airflow-ckpt chain undo {chain['arguments']} --plan {chain['plan_id']}`",
         )
     former = document.get("observed")
     observed = _sibling(checkpoint, str(former), open_place) if former else None

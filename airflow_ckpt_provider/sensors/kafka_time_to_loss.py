@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     """Wait until the time to loss of a stream's resume point falls below a threshold, or records are lost already.
 
-    Put the alarm downstream. The result is the report of the look that fired, as ``KafkaRetentionGuardOperator`` has it.
-    A stream that keeps up never lets it fire: then the sensor times out, or is skipped with ``soft_fail=True``. If its last look
+    Put the alarm downstream. The result is the report of the poll that fired, as ``KafkaRetentionGuardOperator`` has it.
+    A stream that keeps up never lets it fire: then the sensor times out, or is skipped with ``soft_fail=True``. If its last poll
     could not tell how much time is left, because the broker does not answer or by a verdict ``UNKNOWN``, it fails, with
     ``soft_fail=True`` too.
 
@@ -85,7 +85,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         self._unknown: str | None = None
 
     def execute(self, context: Context) -> Any:
-        """Return the report of the look that fired."""
+        """Return the report of the poll that fired."""
         if not self.deferrable:
             try:
                 return super().execute(context)

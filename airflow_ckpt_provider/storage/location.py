@@ -79,7 +79,7 @@ class Location:
         return map(self._relative, self.store.walk(self._absolute(path)))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file, or of one in a pack, wherever it is now; ``FileNotFoundError`` where there is none."""
+        """Return the content of a file, or of one in a pack, wherever it is now; ``FileNotFoundError`` if there is none."""
         part = part_of(path)
         try:
             if part is not None:

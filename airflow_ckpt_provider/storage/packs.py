@@ -9,7 +9,7 @@ The path of a content says all that reading it takes: which file, which part of 
 The name of a pack has the SHA-256 and the bytes of the whole file, so that a listing shows one that is cut off, and
 one read another one under its name. What a pack is like inside: :mod:`~airflow_ckpt_provider.backup.pack_file`.
 
-Contents that a prune has packed anew, and objects that were packed later, are found by the records in
+Contents that a prune has repacked, and objects that were packed later, are found by the records in
 ``moved/<stream>/``; manifests never change::
 
     moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}},
@@ -43,7 +43,7 @@ LARGEST = 128 * 1024**2
 #: What to do about a record that cannot be read.
 WITHOUT_RECORD = (
     "Put this file back from a copy of the repository; without one, move it out of the repository, and "
-    "`airflow-ckpt verify --read-data` tells which backups are whole"
+    "`airflow-ckpt verify --read-data` reports which backups are whole"
 )
 _FORMAT = "airflow-ckpt-moved"
 _VERSION = 2
@@ -132,11 +132,11 @@ def content_path(pack: str, sha256: str, start: int, length: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where contents are that were packed, or packed anew, after their backups were made.
+    """Where contents are that were packed, or repacked, after their backups were made.
 
     :param paths: path of a content or an object -> its new path, that of a content.
     :param records: path of each record -> what it says; nothing in the place of one whose repack was given up.
-    :param number: of the newest record; 0 where there is none.
+    :param number: of the newest record; 0 if there is none.
     :param unreadable: records that cannot be read, in words.
     """
 

@@ -44,9 +44,9 @@ def is_due(report: GuardReport, threshold: float) -> bool:
 
 
 def not_known(report: GuardReport) -> str | None:
-    """Why a look did not tell how much time is left; ``None``: it did.
+    """Why a poll did not show how much time is left; ``None``: it did.
 
-    :param report: of the look.
+    :param report: of the poll.
     """
     return "; ".join(report.reasons) if report.verdict is Verdict.UNKNOWN else None
 
@@ -54,7 +54,7 @@ def not_known(report: GuardReport) -> str | None:
 class KafkaTimeToLossTrigger(BaseTrigger):
     """Fires when the time to loss falls below a threshold, or something is lost already.
 
-    A broker that does not answer is asked again at the next look, until the time is over. Where the last look did not tell how
+    A broker that does not answer is asked again at the next poll, until the time is over. If the last poll did not show how
     much time is left, the event says why.
 
     :param checkpoint: URI of the checkpoint.

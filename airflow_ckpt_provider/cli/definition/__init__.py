@@ -24,11 +24,11 @@ EXIT_CODES = "exit codes: 0 fine, 1 findings or refused, 2 wrong usage, 3 could 
 
 #: Title in the help -> the verbs below it.
 GROUPS: dict[str, tuple[Verb, ...]] = {
-    "look at a checkpoint": reading.VERBS,
+    "inspect a checkpoint": reading.VERBS,
     "back up and restore": repositories.VERBS,
     "keep a repository small, whole and in a second place": keeping.VERBS,
     "many streams": fleet.VERBS,
-    "change a checkpoint, and take that back": recovering.VERBS,
+    "change a checkpoint, and undo that": recovering.VERBS,
     "Databricks": pipelines.VERBS,
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)

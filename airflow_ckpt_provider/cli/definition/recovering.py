@@ -163,7 +163,7 @@ VERBS = (
     Verb(
         "chain",
         "Back up, restore or rewind several streams together, such as bronze, silver and gold, or the queries of one "
-        "application, or take that back",
+        "application, or undo that",
         (
             Option(
                 ("ACTION",),

@@ -1,4 +1,4 @@
-"""``chain``: several streams that read each other's tables, or that one application runs, changed and taken back together."""
+"""``chain``: several streams that read each other's tables, or that one application runs, changed and undone together."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _restore(call: Call, streams: Sequence[ChainStream], repository: Repository)
     if call.screen and not outcome.already_done:
         call.screen.print(terminal.title(f"Set {made.set_id} is restored"))
         rows = [(part.name, f"stands at batch {part.batch_id}; start it") for part in made.parts]
-        rows.append(("take it back", f"{made.undo_command}, until one of them has run"))
+        rows.append(("undo it", f"{made.undo_command}, until one of them has run"))
         call.screen.print(terminal.facts(rows))
     return Answer(outcome.to_json())
 

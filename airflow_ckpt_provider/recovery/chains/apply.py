@@ -48,14 +48,14 @@ class _Rewind(Verb[ChainPlan]):
         return self.make(chain_id)
 
     def check(self, made: ChainPlan, streams: Mapping[str, ChainStream], held: ExitStack) -> ChainPlan:
-        """See that all sinks can go back."""
+        """Check that all sinks can be rolled back."""
         for name, rewind in made.changes:
             stream = streams[name]
             RollBack(rewind, named_sinks(stream.sinks), stream.held).check()
         return made
 
     def resume(self, kept: JointPlan, streams: Mapping[str, ChainStream]) -> ChainPlan:
-        """The plan as it was kept: nothing is planned anew."""
+        """The plan as it was kept: nothing is planned again."""
         if not isinstance(kept, ChainPlan):
             raise TypeError(f"{kept.plan_id} is no rewind")
         return kept
@@ -84,5 +84,5 @@ class _Rewind(Verb[ChainPlan]):
                 raise StorageError(
                     f"{sink.report.uri} was rolled back in version {version}, and the streams that read it stand behind version "
                     f"{back.from_version + 1}",
-                    hint=f"take the chain back, and plan it anew: `{made.undo_command}`",
+                    hint=f"undo the chain, and plan it again: `{made.undo_command}`",
                 )

@@ -82,7 +82,7 @@ class JointPlan(Plan):
 
     @property
     def undo_command(self) -> str:
-        """The command that takes it back."""
+        """The command that undoes it."""
         return f"airflow-ckpt chain undo {self.arguments} --plan {self.plan_id}"
 
     def risks_of_parts(self) -> dict[str, list[str]]:
@@ -168,12 +168,12 @@ class ChainPlan(JointPlan):
 
     @property
     def changes(self) -> tuple[tuple[str, RewindPlan], ...]:
-        """Stream and rewind of each part that goes back, in order."""
+        """Stream and rewind of each part that is rewound, in order."""
         return tuple((part.name, rewind) for part, rewind in self.rewinds)
 
     @property
     def change_ids(self) -> tuple[tuple[str, str], ...]:
-        """Stream and plan id of each part that goes back, in order."""
+        """Stream and plan id of each part that is rewound, in order."""
         return tuple((part.name, rewind.plan_id) for part, rewind in self.rewinds)
 
     @property

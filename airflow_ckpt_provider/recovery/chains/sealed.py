@@ -123,7 +123,7 @@ def seal_all(
     proofs, placed = {}, []
     try:
         if stop_running:
-            for stream in streams:  # all of them are told to stop before the first one is waited for
+            for stream in streams:  # all of them are asked to stop before the first one is waited for
                 there = inspect_target(stream.checkpoint)
                 if there.seal is None and not there.is_empty:
                     seal(Checkpoint.at(stream.checkpoint), reason=what, made_by=made_by, plan_id=ids[stream.name])

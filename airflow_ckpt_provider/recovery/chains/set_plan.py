@@ -25,7 +25,7 @@ class SetPart:
     :param backup_id: its backup.
     :param batch_id: the batch that is restored.
     :param target: URI of the place that is restored to.
-    :param restore: its restore; ``None`` in a plan that was read from the repository, which makes it anew from the backup.
+    :param restore: its restore; ``None`` in a plan that was read from the repository, which makes it again from the backup.
     """
 
     name: str
@@ -152,13 +152,13 @@ class SetRestorePlan(JointPlan):
         }
 
     def document(self) -> dict[str, Any]:
-        """The plan as it is kept in the repository. Resuming makes the restores anew from their backups."""
+        """The plan as it is kept in the repository. Resuming makes the restores again from their backups."""
         return self.to_json()
 
     @classmethod
     @reads_document
     def of_document(cls, value: Mapping[str, Any]) -> SetRestorePlan:
-        """Read what :meth:`document` wrote, to resume it or to take it back."""
+        """Read what :meth:`document` wrote, to resume it or to undo it."""
         parts = tuple(
             SetPart(
                 name=str(part["name"]),

@@ -116,7 +116,7 @@ class _Restore(Verb[SetRestorePlan]):
         return _with(made, {name: replace(change, is_prepared=True) for name, change in made.changes})
 
     def resume(self, kept: JointPlan, streams: Mapping[str, ChainStream]) -> SetRestorePlan:
-        """Plan the restores that are left anew, each from the backup that the plan has chosen.
+        """Plan again the restores that are left, each from the backup that the plan has chosen.
 
         :raises SealedError: another set was asked for.
         """
@@ -125,7 +125,7 @@ class _Restore(Verb[SetRestorePlan]):
         if self.set_id not in (LATEST_SET, kept.set_id):
             raise SealedError(
                 f"{kept.name} are sealed by chain {kept.plan_id}, a {kept.title} that was not ended",
-                hint=f"run that one again: `{kept.command}`, or take it back: `{kept.undo_command}`",
+                hint=f"run that one again: `{kept.command}`, or undo it: `{kept.undo_command}`",
             )
         left = [part.name for part in kept.parts if self.repository.audit_of(part.plan_id) is None]
         found = find_set(self.repository, kept.set_id, [part.name for part in kept.parts])

@@ -39,9 +39,9 @@ Joint = TypeVar("Joint", bound=JointPlan)
 
 @dataclass(frozen=True, slots=True)
 class ChainOutcome(RecoveryOutcome):
-    """Several streams that were changed together, or taken back.
+    """Several streams that were changed together, or put back.
 
-    :param plan_id: the plan; ``chain undo`` takes it back by this id.
+    :param plan_id: the plan; ``chain undo`` undoes it by this id.
     :param streams: what was done to each stream: its ``name`` and the outcome of its part, or of its undo.
     :param seconds: how long it took.
     :param already_done: nothing had to be done.
@@ -69,7 +69,7 @@ class Verb(Protocol[Joint]):
         """Make the plan, given the id under which the checkpoints are sealed; ``None``: they are not."""
 
     def check(self, made: Joint, streams: Mapping[str, ChainStream], held: ExitStack) -> Joint:
-        """See, under all seals, that every part can be carried out; what it holds meanwhile goes on the stack.
+        """See, under all seals, that every part can be carried out; what it holds meanwhile is put on the stack.
 
         :raises RefusedError: one cannot.
         """
@@ -182,7 +182,7 @@ class _Attempt(Generic[Joint]):
         except CkptError as e:
             names = ", ".join(name for name, _ in made.change_ids)
             e.add_hint(
-                f"{names} stay sealed, so none of them can start: run the same command again, or take it back: "
+                f"{names} stay sealed, so none of them can start: run the same command again, or undo it: "
                 f"`{made.undo_command}`"
             )
             raise
@@ -195,21 +195,19 @@ class _Attempt(Generic[Joint]):
     def _resumed(self, begun: Begun) -> Joint:
         """The plan that an earlier run has kept.
 
-        :raises SealedError: it is another one, or it is being taken back.
+        :raises SealedError: it is another one, or it is being undone.
         """
         kept = begun.plan
         if begun.is_undone:
             command = kept.undo_command if kept else "airflow-ckpt chain undo"
-            raise SealedError(
-                f"chain {begun.chain_id} is being taken back, and that was not ended", hint=f"`{command}`"
-            )
+            raise SealedError(f"chain {begun.chain_id} is being undone, and that was not ended", hint=f"`{command}`")
         if kept is None:
             raise ValueError("nothing was kept")
         same = {part.argument for part in kept.parts} == {stream.argument for stream in self.streams}
         if kept.kind != self.how.verb.kind or not same:
             raise SealedError(
                 f"some of these streams are sealed by chain {kept.plan_id}, a {kept.title} that was not ended",
-                hint=f"run that one again: `{kept.command}`, or take it back: `{kept.undo_command}`",
+                hint=f"run that one again: `{kept.command}`, or undo it: `{kept.undo_command}`",
             )
         return self.how.verb.resume(kept, self.by_name)
 
@@ -218,7 +216,7 @@ class _Attempt(Generic[Joint]):
         how, verb, fence = self.how, self.how.verb, self.fence
         if begun and begun.is_undone:
             raise SealedError(
-                f"chain {begun.chain_id} is being taken back, and that was not ended", hint="`airflow-ckpt chain undo`"
+                f"chain {begun.chain_id} is being undone, and that was not ended", hint="`airflow-ckpt chain undo`"
             )
         if begun and begun.is_half_way:
             raise SealedError(
@@ -236,7 +234,7 @@ class _Attempt(Generic[Joint]):
                 shown.check_fingerprint(how.fingerprint)
                 shown.check_accepted(how.accept)
         else:
-            # Seals are there, and no plan: nothing was changed. Which of the streams are changed, the plan under them tells.
+            # Seals are there, and no plan: nothing was changed. Which of the streams are changed, the plan under them says.
             going = list(self.streams)
         self.proofs.update(
             seal_all(
@@ -256,7 +254,7 @@ class _Attempt(Generic[Joint]):
                 if self.by_name[name] not in going:
                     raise RefusedError(
                         f"{name} has to be changed too, and had not when it was planned: it was written to meanwhile",
-                        hint="look at a new plan, and apply that",
+                        hint="inspect a new plan, and apply that",
                     )
             if not made.already_done:
                 made = verb.check(made, self.by_name, self.held)
@@ -290,7 +288,7 @@ class _Attempt(Generic[Joint]):
                 raise RefusedError(
                     f"the seal of {name} ({place}) was lifted while chain {made.plan_id} was half-way: its query may have been "
                     "started; nothing was changed by this attempt",
-                    hint=f"stop the query, and take the chain back: `{made.undo_command}`",
+                    hint=f"stop the query, and undo the chain: `{made.undo_command}`",
                 )
 
     def _apply(self, name: str, change: Plan, stream: ChainStream) -> RecoveryOutcome:
@@ -338,7 +336,7 @@ def _record(stream: ChainStream, plan_id: str) -> dict[str, Any] | None:
 
 
 def carried_out_by(streams: Sequence[ChainStream], made_by: str, *, kind: str) -> dict[str, Any] | None:
-    """The audit record of what a run has carried out on these streams; ``None`` where it has to go on, or did not begin.
+    """The audit record of what a run has carried out on these streams; ``None`` if it has to continue, or did not begin.
 
     :param streams: the streams.
     :param made_by: the run.

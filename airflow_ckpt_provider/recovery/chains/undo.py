@@ -147,7 +147,7 @@ def _undo_chain(
 
 
 def _plan(streams: Sequence[ChainStream], plan_id: str | None) -> JointPlan:
-    """The plan that is taken back.
+    """The plan that is undone.
 
     :raises NoSuchBackupError: there is none.
     """
@@ -216,7 +216,7 @@ def _check_exact(
 
 
 def _check(part: JointPart, part_id: str, stream: ChainStream, plan: JointPlan) -> None:
-    """See that a part can be taken back, before any of them is."""
+    """Check that a part can be undone, before any of them is."""
     try:
         change = undoing(
             stream.checkpoint,

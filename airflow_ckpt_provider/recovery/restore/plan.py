@@ -110,7 +110,7 @@ class RestorePlan(Plan):
     :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
-    :param other_query: id of the query whose checkpoint is replaced, where it is not known to be the backup's query; else empty.
+    :param other_query: id of the query whose checkpoint is replaced, if it is not known to be the backup's query; else empty.
     :param chain: the restore of several streams that it is a part of: its ``plan_id``, and the ``arguments`` that name its
         streams in a command; ``None``: it is a restore of its own.
     :param is_prepared: the backup was found whole already, and is kept from being pruned.
@@ -331,7 +331,7 @@ class RestorePlan(Plan):
 
     @property
     def undo_command(self) -> str:
-        """The command that takes it back; a part of several only with the others."""
+        """The command that undoes it; a part of several only with the others."""
         if self.chain is None:
             return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
         return f"airflow-ckpt {chain_command('undo', self.chain)}"
@@ -566,7 +566,7 @@ def _rewritten(
 def chain_command(action: str, chain: Mapping[str, str]) -> str:
     """The command on a restore of several streams, without the program.
 
-    :param action: ``restore``: resume it; ``undo``: take it back.
+    :param action: ``restore``: resume it; ``undo``: undo it.
     :param chain: as a part of it names it.
     """
     if action == "undo":
@@ -586,7 +586,7 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
     if chain:
         raise SealedError(
             f"{place} is sealed by plan {seal.plan_id}, its part of chain {chain['plan_id']}, which was not ended",
-            hint=f"run that one again: `airflow-ckpt {chain_command('restore', chain)}`, or take it back: "
+            hint=f"run that one again: `airflow-ckpt {chain_command('restore', chain)}`, or undo it: "
             f"`airflow-ckpt {chain_command('undo', chain)}`",
         )
     wanted = plan.seal_reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
