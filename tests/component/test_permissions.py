@@ -44,6 +44,17 @@ COMMANDS = {
 }
 
 
+#: Verb -> the right to ask whether files are locked, where it does nothing without.
+LOCKS = {"migrate": ("s3:GetBucketObjectLockConfiguration",)}
+
+
+def test_what_is_locked_has_to_be_known_where_something_moves(bucket: Bucket) -> None:
+    base = bucket.fresh()
+    allow(bucket, base, rights("migrate"))
+    assert bucket.run("migrate", base) == 1, "a finding: whether something is locked is not known"
+    assert Repository.open(bucket.place(f"{base}/repository")).format == 1
+
+
 def table() -> dict[str, tuple[str, str, str, str]]:
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|(.*)\|(.*)\|(.*)\|$", PAGE.read_text(), re.MULTILINE)
     return {verb: (a, b, c, d) for verb, a, b, c, d in rows}
@@ -116,13 +127,13 @@ def bucket(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Buc
     return Bucket(s3_server, s3_server.make_bucket(), checkpoint=contents(open_location(str(local))))
 
 
-def allow(bucket: Bucket, base: str, given: dict[str, list[str]]) -> None:
+def allow(bucket: Bucket, base: str, given: dict[str, list[str]], asked_for: tuple[str, ...] = ()) -> None:
     named = [(action, path) for action, paths in given.items() for path in paths]
     places = [
         (action, re.sub(r"CHECKPOINT|REPOSITORY|TARGET", lambda m: f"{base}/{m[0].lower()}", path))
         for action, path in named
     ]
-    bucket.server.allow(bucket.name, *places)
+    bucket.server.allow(bucket.name, *places, *((action, "") for action in asked_for))
 
 
 def test_the_page_has_every_verb_that_works_on_a_store() -> None:
@@ -139,7 +150,7 @@ def test_the_page_has_every_verb_that_works_on_a_store() -> None:
 )
 def test_the_rights_on_the_page_are_enough(bucket: Bucket, verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     base = bucket.fresh()
-    allow(bucket, base, rights(verb))
+    allow(bucket, base, rights(verb), LOCKS.get(verb, ()))
     assert bucket.run(verb, base) == 0, capfd.readouterr()
     assert "is not noted" not in capfd.readouterr().err
 
@@ -152,7 +163,7 @@ def test_and_none_is_too_much(bucket: Bucket, verb: str, caplog: pytest.LogCaptu
         if action == "s3:ListBucket" and len(paths) > 1:
             continue  # in this test all places are in one bucket
         base = bucket.fresh()
-        allow(bucket, base, {**{a: p for a, p in given.items() if a != action}})
+        allow(bucket, base, {**{a: p for a, p in given.items() if a != action}}, LOCKS.get(verb, ()))
         code = bucket.run(verb, base)
         a_row = verb == "discover" and action == "s3:GetObject" and code == 1
         assert code == 3 or a_row or "is not noted" in caplog.text, (verb, action, code)

@@ -15,6 +15,7 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
+from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
@@ -117,6 +118,11 @@ def work(gate: Gate, bucket: str) -> Repository:
     plan = plan_prune(repository)
     # A third of a pack is not needed any more: it stays.
     assert apply_prune(repository, plan).objects == (0 if repository.packs else len(edited))
+    if not repository.packs:
+        small = plan_migrate(repository)
+        migrated = apply_migrate(place(gate, f"{bucket}/repository"), small)
+        assert migrated.objects == migrated.deleted == small.objects > 0
+        assert verify_backup(repository, second.manifest, read_data=ReadData()).ok
     assert repository.backup_ids("orders") == (second.backup_id,)
     assert first.backup_id != second.backup_id
     return repository
