@@ -21,7 +21,7 @@ also holds backups and objects of format 1.
     changes/<key>/<nnnnnn>.json            attempts at changing a checkpoint
     audit/<time>-<plan id>.json            what was changed, by whom, why
     upgrades/<name>/<nnnnnn>.json          what an upgrade of a stream has done so far
-    moved/<name>/<nnnnnn>.json             where contents are that were packed, or packed anew, later
+    moved/<name>/<nnnnnn>.json             where contents are that were packed, or repacked, later
     drills/<name>/<backup id>/…            when a backup was last restored and run on
     reports/<writer>.json                  how the streams stood last, for the page
     signatures/<path of a document>/…      who has written it

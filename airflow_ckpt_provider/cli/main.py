@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_ckpt_provider import __version__

@@ -218,7 +218,7 @@ class ManualDags(DagsOfStreams):
         return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
 
     def upgrade(self, streams: Sequence[Stream]) -> DAG:
-        """Upgrade the code of a stateful stream, and go back by itself where anything fails."""
+        """Upgrade the code of a stateful stream, and roll it back by itself if anything fails."""
         params = {"stream": self.choice(streams), **self._upgrade_params()}
 
         def make() -> None:

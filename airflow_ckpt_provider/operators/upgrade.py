@@ -233,7 +233,7 @@ class UpgradeKeepOperator(UpgradeOperator):
             for name, upgrade in zip(steps, kept, strict=True)
         }
         for upgrade in kept:
-            self.log.info("%s is kept; it stood still for %s s", upgrade.name, upgrade.fact(Event.KEPT, "downtime"))
+            self.log.info("%s is kept; it did not run for %s s", upgrade.name, upgrade.fact(Event.KEPT, "downtime"))
         return self._result(results)
 
 

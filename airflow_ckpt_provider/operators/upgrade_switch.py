@@ -105,7 +105,7 @@ class UpgradeGateOperator(UpgradeOperator):
             members = [step._member for step in self._steps().values()]
             found = has_to_go_back(members, upgrade_id(context))
         if not found:
-            raise AirflowSkipException("nothing was changed: there is nothing to take back")
+            raise AirflowSkipException("nothing was changed: there is nothing to undo")
         return {
             "events": [event.value for event in found[0].events],
             "new_code_started": any(upgrade.has(Event.RELEASED) for upgrade in found),
@@ -143,7 +143,7 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
         results = {}
         for (name, step), back, way in zip(steps.items(), backs, ways, strict=True):
             newest = back.checkpoint.progress().latest_committed
-            self.log.info("%s: the old code goes on after batch %s", back.checkpoint.location, newest)
+            self.log.info("%s: the old code continues after batch %s", back.checkpoint.location, newest)
             results[name] = {**way.to_json(), "baseline": step._baseline(back.upgrade, newest)}
         return self._result(results)
 

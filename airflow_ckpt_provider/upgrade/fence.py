@@ -104,7 +104,7 @@ def release_all(releases: Sequence[Release], *, lift: bool = True) -> list[Upgra
     :param releases: the streams of one application, or one.
     :param lift: lift the seals; not where a new checkpoint is put in place under it first.
     :return: the upgrades with the step.
-    :raises RefusedError: an upgrade was taken back already; its seal is not there any more, so that somebody may have
+    :raises RefusedError: an upgrade was undone already; its seal was lifted, so that somebody may have
         started the stream; the backup is of another batch. No seal was lifted.
     :raises SealedError: somebody else has sealed one.
     """

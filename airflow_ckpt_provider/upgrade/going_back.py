@@ -97,7 +97,7 @@ def go_back_all(
     :param backs: the streams of one application, or one.
     :param accept: what a person has accepted, beside what the records have; see :mod:`~airflow_ckpt_provider.upgrade.way_back`.
     :param rest: how the new code is known to be stopped.
-    :raises RefusedError: one cannot be put back; all checkpoints stay sealed, and the same call again goes on.
+    :raises RefusedError: one cannot be put back; all checkpoints stay sealed, and the same call again continues.
     :raises SealedError: somebody else has sealed one; nothing was changed.
     """
     plans = [_judged(back, accept) for back in backs]
@@ -175,7 +175,7 @@ def _put_back(
             accept=_accepted(back, accept),
             rest=rest,
             made_by=made_by,
-            reason=f"upgrade {back.upgrade.upgrade_id} is taken back",
+            reason=f"upgrade {back.upgrade.upgrade_id} is undone",
             lifts_seal=False,
         )
     except ChangeRunningError:

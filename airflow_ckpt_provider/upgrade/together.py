@@ -46,7 +46,7 @@ def begin_all(members: Sequence[Member], upgrade_id: str, facts: Mapping[str, Ma
     :param members: the streams, or the one.
     :param upgrade_id: the run.
     :param facts: name -> what is known at the beginning; another way back, or other streams, than this run has noted before
-        begin it anew.
+        begin it again.
     :raises RefusedError: another run upgrades one of them: none is taken.
     :raises SealedError: somebody has sealed one of them.
     """
@@ -82,12 +82,12 @@ def _end(member: Member, upgrade: Upgrade, kind: str, *, reason: str) -> None:
 def keep_all(members: Sequence[Member], upgrades: Sequence[Upgrade]) -> list[Upgrade]:
     """Note that the new code is kept: the first stream by name decides, the others follow.
 
-    :raises RefusedError: one of them was taken back.
+    :raises RefusedError: one of them was undone.
     """
     for member, upgrade in zip(members, upgrades, strict=True):
         if upgrade.has(Event.BACK):
             raise RefusedError(
-                f"{member.name} was taken back: the old code runs", hint="clear the run from its first task on"
+                f"{member.name} was undone: the old code runs", hint="clear the run from its first task on"
             )
     found = dict(zip((member.name for member in members), upgrades, strict=True))
     for member in sorted(members, key=lambda member: member.name):

@@ -350,7 +350,7 @@ class TestTheDecision:
 
     def test_nothing_is_kept_that_was_taken_back(self, released: Shop) -> None:
         released.back()
-        with pytest.raises(RefusedError, match="orders was taken back"):
+        with pytest.raises(RefusedError, match="orders was undone"):
             keep_all(released.members(), released.upgrades())
 
     @pytest.mark.parametrize(
