@@ -20,7 +20,7 @@ from airflow_ckpt_provider.operators.declared import UNSET, DeclaredOperator
 #: Not templated, because they are no question of what is done but of how fast, or are known when the DAG is written.
 NOT_TEMPLATED = {"timeout", "workers", "quiet_for", "flows_run_for", "wait_at_most", "poll_interval", "deferrable"}
 NOT_TEMPLATED |= {"streams_file"}
-NOT_TEMPLATED_OF_UPGRADES = {"skipped", "steps", "lift", "after", "stopped_by"}
+NOT_TEMPLATED_OF_UPGRADES = {"skipped", "steps", "lift", "after", "stopped_by", "streams"}
 #: Template fields that no parameter has: what deprecated parameters were given.
 NOT_PARAMETERS = {"old_accept"}
 #: Operators whose results are taken whole; of all others ``backup.output["backup_id"]`` can be taken.
