@@ -69,6 +69,8 @@ class History:
     at: dict[int, Line] = field(default_factory=dict)
     version: int = -1
     made: int = 0
+    #: Batches of another stream, which begin at 0 as every stream's do.
+    others_batches: int = 0
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -278,7 +280,8 @@ class History:
     def _other_stream(self) -> None:
         self.made += 1
         rows: Rows = Counter({(f"s{self.made}", self.made): 1})
-        self.insert(self.out, rows, ("others", self.made))
+        self.insert(self.out, rows, ("others", self.others_batches))
+        self.others_batches += 1
         self.sync(added(rows))
 
     def _property(self) -> None:
