@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_ckpt_provider import __version__
@@ -92,6 +93,9 @@ class _Program(_Parser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; what is unknown is reported by the verb that it was given to."""
+        before = list(takewhile(lambda word: word.startswith("-"), args or ()))
+        if strange := [word for word in before if word.partition("=")[0] not in self._option_string_actions]:
+            self.unknown(strange)
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.verbs[found.verb].unknown(unknown)
