@@ -230,7 +230,7 @@ class TestTheWayBack:
         assert [(way.restored, way.plan) for way in shop.put_back()] == [(True, None), (True, None)]
         outcome = end_all(shop.members(), shop.upgrades(), reason="", facts={})
         assert outcome.kind == "taken_back"
-        assert outcome.message.startswith("orders: The upgrade was taken back")
+        assert outcome.message.startswith("orders: The upgrade was rolled back")
 
     def test_one_had_written_nothing(self, released: Shop) -> None:
         """The new code was started, and failed before the first batch of either."""
