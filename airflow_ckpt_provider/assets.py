@@ -17,12 +17,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_ckpt_provider.backup.manifest import is_name
 from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.lineage.names import dataset_of
-from airflow_ckpt_provider.places import address
-from airflow_ckpt_provider.storage.opening import open_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -125,12 +121,17 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
     """
     from openlineage.client.event_v2 import Dataset
 
+    from airflow_ckpt_provider.lineage.names import dataset_of
+
     _, place, name = _parts(urlsplit(asset.uri))
     found = dataset_of(f"{place}/backups/{name}" if name else place)
     return Dataset(found.namespace, found.name) if found else None
 
 
 def _uri(kind: str, place: str) -> str:
+    from airflow_ckpt_provider.places import address
+    from airflow_ckpt_provider.storage.opening import open_location
+
     scheme, rest = address(place)
     if scheme == "file":
         rest = open_location(place).root
@@ -143,6 +144,8 @@ def _uri(kind: str, place: str) -> str:
 
 def _parts(uri: SplitResult) -> tuple[str, str, str]:
     """Kind, place and name of the stream, which is empty of a checkpoint."""
+    from airflow_ckpt_provider.backup.names import is_name
+
     scheme, _, rest = uri.path.strip("/").partition("/")
     place, name = rest, ""
     if uri.netloc == _BACKUPS:

@@ -9,21 +9,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook, Connection, ObjectStoragePath
 
-from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
 from airflow_ckpt_provider.redaction import credentials_in, secrets_of_options
-from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES
-from airflow_ckpt_provider.storage.keys import parse_key
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.opening import location_of, open_location, refuse_password
-from airflow_ckpt_provider.storage.signatures import Signing
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
+    from airflow_ckpt_provider.storage.signatures import Signing
 
 #: In the extra of a connection: the key of the repository that is reached by it. Airflow hides the value of an extra whose name
 #: has one of its words in it, here ``secret``.
@@ -57,6 +56,9 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
     :raises RefusedError: there is no such connection; there are credentials before the bucket of the URI.
     :raises MissingExtraError: Airflow has no filesystem for the scheme; the message has the ``pip install`` line.
     """
+    from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES
+    from airflow_ckpt_provider.storage.opening import location_of, open_location, refuse_password
+
     mask_credentials(uri)
     refuse_password(uri)
     connection = _connection(uri, conn_id) if conn_id else None
@@ -106,6 +108,8 @@ def open_logs(progress_log: str | None, error_log: str | None, conn_id: str | No
     :param error_log: URI of its text log.
     :param conn_id: Airflow connection to reach both, see :func:`open_place`.
     """
+    from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
+
     if not (progress_log or error_log):
         return None
     return DriverLogs(
@@ -116,6 +120,8 @@ def open_logs(progress_log: str | None, error_log: str | None, conn_id: str | No
 
 def _open_hdfs(uri: str, conn_id: str | None) -> Location:
     """HDFS, of which Airflow has a connection type and no filesystem."""
+    from airflow_ckpt_provider.storage.opening import open_location
+
     scheme, _, rest = uri.partition("://")
     authority, slash, path = rest.partition("/")
     of_address, _, authority = authority.rpartition("@")
@@ -160,6 +166,9 @@ def _of_repository(connection: Connection) -> dict[str, Any]:
 
 
 def _signing_of(connection: Connection) -> Signing | None:
+    from airflow_ckpt_provider.storage.keys import parse_key
+    from airflow_ckpt_provider.storage.signatures import Signing
+
     extra = connection.extra_dejson
     text, trusted = extra.get(_SIGNING_KEY), extra.get(_TRUSTED_KEYS) or []
     if text:
@@ -172,6 +181,8 @@ def _signing_of(connection: Connection) -> Signing | None:
 
 
 def _key_of(connection: Connection) -> bytes | None:
+    from airflow_ckpt_provider.storage.keys import parse_key
+
     extra = connection.extra_dejson
     mask_secret([str(extra[name]) for name in (_KEY, _OLD_KEY) if extra.get(name)])
     if extra.get(_OLD_KEY):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from airflow_ckpt_provider.change.plan import RISKS
 from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.storage.location import Location
 

@@ -30,7 +30,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
+from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.errors import BackupRunningError, RepositoryError, StorageError, TooLargeError

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.backup.damaged import DamagedObjects
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError

@@ -27,7 +27,8 @@ from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.identity import chain_of_ids
 from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.lease import lease
-from airflow_ckpt_provider.backup.manifest import LONGEST_NAME, Manifest, checked_name, new_backup_id, next_backup_id
+from airflow_ckpt_provider.backup.manifest import Manifest, new_backup_id, next_backup_id
+from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name
 from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository

@@ -1,6 +1,6 @@
 """Which objects of a stream are known to be damaged: the part of what verifying learned that everybody goes by.
 
-A backup takes none of them for its content, :data:`~airflow_ckpt_provider.backup.repository.LATEST` passes over backups that
+A backup takes none of them for its content, :data:`~airflow_ckpt_provider.backup.latest.LATEST` passes over backups that
 list one, an expire gives those no place, a check names them::
 
     damaged/<name>/<nnnnnn>.json    all that is known to be damaged, as of this record
@@ -24,7 +24,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
+from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.numbered import leading_number, number_of, numbered
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError, TooLargeError, UntrustedError

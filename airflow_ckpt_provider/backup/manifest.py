@@ -39,8 +39,6 @@ _HASH_LENGTH = 77
 _TABLE, _END_OF_TABLE = b',"file_table":"', b'"}'
 #: By how much the clock of whoever took a backup may be ahead of ours.
 CLOCKS_DIFFER = timedelta(minutes=5)
-#: Of names of streams, so that every name that is made of one fits on disks and HDFS (255 bytes).
-LONGEST_NAME = 240
 #: Of what is used in a document without a further look.
 _TYPES: dict[str, type] = {
     "batch_id": int,
@@ -49,7 +47,6 @@ _TYPES: dict[str, type] = {
     "tags": dict,
     **dict.fromkeys(("backup_id", "checkpoint", "query_id", "reason", "made_by", "tool_version"), str),
 }
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,21 +332,3 @@ def next_backup_id(manifest: Manifest, *, last: str, repository: object) -> str:
 def manifest_path(name: str, backup_id: str) -> str:
     """Path of a manifest in a repository."""
     return f"backups/{name}/{backup_id}.json"
-
-
-def is_name(name: str) -> bool:
-    """Whether a stream can have a name: it cannot leave its directory, and can be typed."""
-    return _NAME.fullmatch(name) is not None and ".." not in name
-
-
-def checked_name(name: str) -> str:
-    """Return the name of a stream if it can be one.
-
-    :raises RefusedError: it could leave its directory, or is hard to type.
-    """
-    if not is_name(name):
-        raise RefusedError(
-            f"{name!r} cannot be the name of a stream",
-            hint="use letters, digits, '.', '_', '-' and '=', beginning with a letter, a digit or '_', without '..' or '/'",
-        )
-    return name

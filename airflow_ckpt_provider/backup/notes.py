@@ -22,7 +22,8 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.damaged import VERIFIED, Damage, learn_damaged
 from airflow_ckpt_provider.backup.disputed import to_note
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, manifest_path
+from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.numbered import leading_number, number_of, numbered
 from airflow_ckpt_provider.backup.reads import note_reads
 from airflow_ckpt_provider.backup.repository import Repository

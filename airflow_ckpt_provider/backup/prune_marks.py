@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
-from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.errors import RepositoryError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative

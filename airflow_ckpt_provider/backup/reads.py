@@ -24,7 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, checked_name
+from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import StorageError, TooLargeError
 from airflow_ckpt_provider.json_text import load_json

@@ -42,7 +42,9 @@ from itertools import groupby
 from typing import Any
 
 from airflow_ckpt_provider.backup.damaged import read_damaged
-from airflow_ckpt_provider.backup.manifest import Manifest, checked_name, is_name, manifest_path, parse_manifest
+from airflow_ckpt_provider.backup.latest import LATEST
+from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path, parse_manifest
+from airflow_ckpt_provider.backup.names import checked_name, is_name
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.errors import (
@@ -63,7 +65,6 @@ from airflow_ckpt_provider.storage.store import Listing, StoredFile
 
 log = logging.getLogger(__name__)
 
-LATEST = "latest"
 #: In the place of a manifest: a prune has given up the backup that was going to write it. See
 #: :mod:`~airflow_ckpt_provider.backup.claims`.
 GIVEN_UP = b'{"format":"airflow-ckpt-given-up"}\n'

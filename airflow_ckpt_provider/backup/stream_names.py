@@ -10,7 +10,8 @@ import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from airflow_ckpt_provider.backup.manifest import LONGEST_NAME, Manifest, checked_name
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.streams import is_place
 from airflow_ckpt_provider.backup.transfer import in_parallel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_ckpt_provider.change.plan import sink_risk, source_risk
+from airflow_ckpt_provider.change.risks import sink_risk, source_risk
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Old flag -> the words that it accepts. The same in Python and, with hyphens, on the command line.

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id
 from airflow_ckpt_provider.backup.repository import default_repository as default_repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark
 from airflow_ckpt_provider.errors import RefusedError
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark
 
 DRAINED, PROGRESSED_BY, COMMITTED_BATCH, MAX_GAP = "drained", "progressed_by", "committed_batch", "max_gap"
 CONDITIONS = (DRAINED, PROGRESSED_BY, COMMITTED_BATCH, MAX_GAP)
@@ -86,6 +88,8 @@ class Wait:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Wait:
         """The wait that :meth:`to_json` wrote."""
+        from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark
+
         patience = value["stuck_after"]
         return cls(
             Condition(value["condition"], value["value"], value["since_batch"]),

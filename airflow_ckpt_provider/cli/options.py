@@ -133,7 +133,7 @@ KAFKA_CONFIG = Option(
     {"type": filled, "metavar": "FILE"},
 )
 
-#: Words of risks, as :data:`airflow_ckpt_provider.change.plan.RISKS` has them; that module takes long to load.
+#: Words of risks, as :data:`airflow_ckpt_provider.change.risks.RISKS` has them; that module takes long to load.
 RISKS = (
     "sink_skips",
     "sink_duplicates",

@@ -67,6 +67,7 @@ class DagsOfStreams:
         *,
         streams: Sequence[Stream] = (),
         schedule: Any = None,
+        params: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> DAG:
         """Make a DAG.
@@ -75,6 +76,7 @@ class DagsOfStreams:
         :param make: makes its tasks, inside it.
         :param streams: the streams that it is about.
         :param schedule: when it runs; ``None``: when somebody triggers it.
+        :param params: the fields of its form.
         :param settings: more for the DAG.
         """
         owners = {stream.owner for stream in streams if stream.owner}
@@ -95,6 +97,8 @@ class DagsOfStreams:
         ) as dag:
             make()
             self.around(dag)
+        # Last, for each task would copy all of them, names of streams and all; at run time it gets them from the DAG.
+        dag.params = dict(params or {})  # type: ignore[assignment]  # Airflow converts it
         return dag
 
     def choice(self, streams: Sequence[Stream]) -> Param:

@@ -9,14 +9,13 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, BaseOperator, Param, task
 
-from airflow_ckpt_provider.change.plan import RISKS
+from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.dag_factory.base import OPTIONAL, DagsOfStreams
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, StreamActionOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
-from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.task_groups.safe_upgrade import SAVEPOINT, safe_upgrade
 
@@ -126,6 +125,8 @@ class ManualDags(DagsOfStreams):
 
     def rewind(self, streams: Sequence[Stream]) -> DAG:
         """Put checkpoint, state and sinks back to an earlier batch."""
+        from airflow_ckpt_provider.recovery.rewind.specifier import KINDS
+
         common = {"sink_policy": "{{ params.sink_policy }}", "exact_replay": "{{ params.exact_replay }}"}
         return self._planned(
             "rewind",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
-from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
+from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.stream import SinkPlace, Stream

@@ -23,15 +23,12 @@ from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, UnreadableLogError
+from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.fleet.names import backup_names
 from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS, FLOW_DEPTH
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing
 
-#: How deep below a root is looked: a pipeline's storage in a folder of pipelines, and its flows, are seven levels.
-DEPTH = 8
-#: Directories and streams read at once.
-WORKERS = 16
 _OF_A_CHECKPOINT = frozenset({OFFSETS, COMMITS, SOURCES, STATE})
 #: Delta sources keep ``_schema_log_<table id>`` there.
 _OF_DELTA = "_schema_log"

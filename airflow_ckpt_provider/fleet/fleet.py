@@ -8,23 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from airflow_ckpt_provider.backup.manifest import checked_name
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError
 from airflow_ckpt_provider.fleet.backups import BackupsOfFleet, LastBackup
-from airflow_ckpt_provider.fleet.discovery import (
-    WORKERS,
-    Discovery,
-    Found,
-    OnCount,
-    State,
-    Unread,
-    inspect_target,
-    named,
-    said,
-)
+from airflow_ckpt_provider.fleet.discovery import Discovery, Found, OnCount, State, Unread, inspect_target, named, said
+from airflow_ckpt_provider.fleet.limits import WORKERS
 from airflow_ckpt_provider.fleet.stream import Limits, Stream
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss, not_known, time_to_loss
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, guard_query

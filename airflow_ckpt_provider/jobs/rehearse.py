@@ -22,7 +22,8 @@ import sys
 from collections.abc import Sequence
 
 from airflow_ckpt_provider.backup.drills import record_drill
-from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.latest import LATEST
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write

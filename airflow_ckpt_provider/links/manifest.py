@@ -10,7 +10,6 @@ from airflow.providers.common.compat.sdk import XCom, conf
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from airflow_ckpt_provider.configuration import shown_by_the_page
-from airflow_ckpt_provider.page.shown import key_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
@@ -64,6 +63,8 @@ def page_url(repository: Location, name: str, backup_id: str) -> str:
     :param name: name of the stream.
     :param backup_id: id of the backup.
     """
+    from airflow_ckpt_provider.page.shown import key_of
+
     shown, mine = [each.key for each in shown_by_the_page()], key_of(repository.uri)
     if mine not in shown:
         return ""

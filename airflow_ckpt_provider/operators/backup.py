@@ -9,24 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import AssetAlias
 
-from airflow_ckpt_provider.assets import BACKUPS, announce, backup_asset
-from airflow_ckpt_provider.backup.create import create_backup, make_for_backup
-from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
-from airflow_ckpt_provider.backup.immutability import Immutability
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.transfer import WORKERS
-from airflow_ckpt_provider.backup.unchanged import unchanged_backup
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
-from airflow_ckpt_provider.lineage.runs import of_backup
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url, page_url
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
-from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
-from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
-from airflow_ckpt_provider.operators.spark_backup import arguments_for, backup_by_connection
 from airflow_ckpt_provider.units import format_size, parse_duration
 
 if TYPE_CHECKING:
@@ -36,6 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_ckpt_provider.backup.facts import ObserveSources
     from airflow_ckpt_provider.backup.manifest import Manifest
+    from airflow_ckpt_provider.backup.repository import Repository
     from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.guards.kafka_client import KafkaClient
     from airflow_ckpt_provider.storage.location import Location
@@ -135,6 +125,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         spark_from_bytes: int | str = SPARK_FROM_BYTES,
         **kwargs: Any,
     ) -> None:
+        from airflow_ckpt_provider.assets import BACKUPS
+
         kwargs["outlets"] = kwargs.get("outlets") or [BACKUPS]
         super().__init__(**kwargs)
         self.tags = tags
@@ -156,6 +148,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the summary of the backup that this task took, now or in an attempt before."""
+        from airflow_ckpt_provider.backup.create import make_for_backup
+        from airflow_ckpt_provider.backup.repository import Repository
+
         with no_retry_when_refused():
             checkpoint, place = self._checkpoint(), self._repository_place()
             summary = self._taken_before(place, checkpoint, context)
@@ -170,6 +165,9 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
 
     def _taken_before(self, place: Location, checkpoint: Checkpoint, context: Context) -> dict[str, Any] | None:
         """Find what an attempt before this one has finished: its manifest was written, then its worker was lost."""
+        from airflow_ckpt_provider.backup.repository import Repository
+        from airflow_ckpt_provider.backup.stream_names import stream_name
+
         if not has_been_tried(context):
             return None
         try:
@@ -195,6 +193,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
 
     def _old(self, manifest: Manifest, repository: Repository, **why: bool) -> dict[str, Any]:
         """The summary of a backup that was there already, locked again."""
+        from airflow_ckpt_provider.backup.immutability import Immutability
+
         immutability = Immutability(repository, self._immutable_for(), self.workers)
         immutability.check()
         immutability.lock_objects(manifest)
@@ -213,6 +213,10 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         return whole_number(self.restorable_batches, "restorable_batches", least=1) or 1
 
     def _take(self, checkpoint: Checkpoint, repository: Repository, context: Context) -> dict[str, Any]:
+        from airflow_ckpt_provider.backup.create import create_backup
+        from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
+        from airflow_ckpt_provider.operators.progress_log import ProgressLog
+
         name = text(self.name)
         self.log.info(
             "Backing up %s into %s%s", checkpoint.location, repository.location, f", as {name}" if name else ""
@@ -284,6 +288,11 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
     def _take_on_spark(
         self, checkpoint: Checkpoint, repository: Repository, about: dict[str, Any], *, skips: bool
     ) -> dict[str, Any]:
+        from airflow_ckpt_provider.backup.immutability import Immutability
+        from airflow_ckpt_provider.backup.stream_names import stream_name
+        from airflow_ckpt_provider.backup.unchanged import unchanged_backup
+        from airflow_ckpt_provider.operators.spark_backup import arguments_for, backup_by_connection
+
         query_id = None if about["name"] else checkpoint.progress().query_id
         about["name"] = name = stream_name(repository, checkpoint.location, about["name"], query_id=query_id)
         same = skips and unchanged_backup(
@@ -324,6 +333,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
 
     @cached_property
     def _kafka(self) -> KafkaClient | None:
+        from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+
         kafka_config_id = text(self.kafka_config_id)
         return open_kafka(kafka_config_id) if kafka_config_id else None
 
@@ -339,6 +350,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         unchanged: bool = False,
         immutable_until: datetime | None = None,
     ) -> dict[str, Any]:
+        from airflow_ckpt_provider.lineage.runs import of_backup
+
         summary = {
             **manifest.summary(),
             "repository": repository.location.uri,
@@ -357,6 +370,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
 
     def _announce(self, summary: dict[str, Any], place: Location, context: Context) -> None:
         """Send the asset events and leave the URL of the manifest for the link."""
+        from airflow_ckpt_provider.assets import announce, backup_asset
+
         if "outlet_events" not in context:
             return  # not run by Airflow
         page = page_url(place, summary["name"], summary["backup_id"])

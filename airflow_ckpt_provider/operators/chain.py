@@ -34,7 +34,7 @@ from airflow_ckpt_provider.recovery.chains.set_restore import plan_set_restore, 
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
 from airflow_ckpt_provider.recovery.chains.together import carried_out_by
 from airflow_ckpt_provider.recovery.chains.undo import RISK, undo_chain
-from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
+from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.streams.streams import common
 

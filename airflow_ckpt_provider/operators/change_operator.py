@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from airflow.sdk import BaseOperator
 
-from airflow_ckpt_provider.assets import CHANGES, announce, checkpoint_asset
-from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS, words_of
-from airflow_ckpt_provider.change.plan import RISKS
-from airflow_ckpt_provider.change.rest import RestRule
-from airflow_ckpt_provider.change.rest_probes import probes_of
-from airflow_ckpt_provider.change.target import inspect_target
-from airflow_ckpt_provider.lineage.runs import changed_place, changes_of, of_change
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, since_start
-from airflow_ckpt_provider.places import open_place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.change.rest import RestRule
     from airflow_ckpt_provider.storage.location import Location
 
 PLAN, APPLY = "plan", "apply"
@@ -115,6 +108,8 @@ class StoppedQueryOperator(MaskingOperator):
         wait_at_most: float = 600.0,
         **kwargs: Any,
     ) -> None:
+        from airflow_ckpt_provider.assets import CHANGES
+
         kwargs["outlets"] = kwargs.get("outlets") or [CHANGES]
         super().__init__(**kwargs)
         self.query_is_stopped = query_is_stopped
@@ -126,10 +121,16 @@ class StoppedQueryOperator(MaskingOperator):
 
     def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context) -> None:
         """Send the event of the checkpoint that was changed."""
+        from airflow_ckpt_provider.assets import announce, checkpoint_asset
+
         whole = {**extra, "checkpoint": checkpoint, "made_by": made_by(context)}
         announce(self.outlets, context, checkpoint_asset(checkpoint), whole)
 
     def _rest(self, checkpoint: Location, context: Context) -> RestRule:
+        from airflow_ckpt_provider.change.rest import RestRule
+        from airflow_ckpt_provider.change.rest_probes import probes_of
+        from airflow_ckpt_provider.places import open_place
+
         lines = text(self.progress_log)
         return RestRule(
             query_is_stopped=flag(self.query_is_stopped, "query_is_stopped"),
@@ -169,6 +170,8 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
     old_flags: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *, accept: Sequence[str] | str | None = None, **kwargs: Any) -> None:
+        from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS
+
         old_accept = {name: kwargs.pop(name) for name in self.old_flags if name in kwargs}
         for name in old_accept:
             deprecated(name, instead=f"accept={list(OLD_FLAGS[name])}")
@@ -178,6 +181,9 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
     def _accepted(self) -> tuple[str, ...]:
         """Words of the risks that were accepted, whether by their names of now or of the release before."""
+        from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS, words_of
+        from airflow_ckpt_provider.change.risks import RISKS
+
         found: list[str] = []
         for word in words(self.accept, "accept", (*RISKS, *OLD_VERDICTS)):
             if word in OLD_VERDICTS:
@@ -194,11 +200,15 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
         """Note what was planned, and carried out, for OpenLineage; return the task's result as it is."""
+        from airflow_ckpt_provider.lineage.runs import of_change
+
         self.note(of_change, result["plan"], result["outcome"], self.places, mode=result["mode"], **self._asked())
         return result
 
     def _carried_out(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
         """Announce what was carried out, and return the task's result."""
+        from airflow_ckpt_provider.lineage.runs import changed_place, changes_of
+
         for part in changes_of(result["plan"]):
             extra = {"kind": part["kind"], "plan_id": part["plan_id"], "batch_id": part.get("batch_id")}
             self._announce(changed_place(part), extra, context)
@@ -227,6 +237,8 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
         It is written before the seal is lifted: a place that is still sealed by its plan is not finished yet.
         """
+        from airflow_ckpt_provider.change.target import inspect_target
+
         record = repository.audit(made_by(context)) if has_been_tried(context) else None
         if (
             record is None

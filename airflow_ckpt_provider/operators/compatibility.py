@@ -9,13 +9,12 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import one_of, required, text
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
-from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription, parse_description
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
 
 #: ``fail_on`` -> the verdicts at which the task fails.
 _FAILS_ON = {"forbidden": (Verdict.WILL_FAIL,), "unknown": (Verdict.WILL_FAIL, Verdict.UNKNOWN)}
@@ -67,6 +66,8 @@ class CompatibilityOperator(CheckpointOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the comparison; fail where it says so."""
+        from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
+
         with no_retry_when_refused():
             fails_on = _FAILS_ON[one_of(self.fail_on, "fail_on", tuple(_FAILS_ON))] if text(self.fail_on) else ()
             old = text(self.old_description)
@@ -88,6 +89,9 @@ class CompatibilityOperator(CheckpointOperator):
         return result
 
     def _described(self, uri: str) -> QueryDescription:
+        from airflow_ckpt_provider.places import open_place
+        from airflow_ckpt_provider.upgrade.compatibility.description import parse_description
+
         directory, _, name = uri.rpartition("/")
         try:
             data = open_place(directory or ".", text(self.description_conn_id)).read(name)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.lineage.runs import facet_of_stream
 from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.lineage import LineageOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -113,6 +112,8 @@ class DeclaredOperator(LineageOperator):
 
     def facets_of_every_run(self) -> Mapping[str, Mapping[str, Any]]:
         """What is declared of the stream, for OpenLineage."""
+        from airflow_ckpt_provider.lineage.runs import facet_of_stream
+
         with suppress(CkptError):  # the task has said what is wrong with the declaration
             if stream := self.declared_stream():
                 return {"ckpt_stream": facet_of_stream(stream)}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.fleet.stream import Limits
-from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
-from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
-from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.parameters import guard_options
 from airflow_ckpt_provider.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.fleet.stream import Limits
+    from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
+    from airflow_ckpt_provider.storage.location import Location
 
 #: Among the options of the guard of Kafka: the connection of one stream.
 _CONN_ID = "conn_id"
@@ -24,6 +24,8 @@ def limits_of(stream: Stream) -> Limits:
 
     :param stream: the stream.
     """
+    from airflow_ckpt_provider.fleet.stream import Limits
+
     rpo, left = stream.objectives.rpo, stream.watch.min_time_to_loss or stream.max_downtime
     # Without a source that a guard can ask, the time to loss is never known.
     guarded = bool(stream.kafka or guard_options(stream))
@@ -55,6 +57,8 @@ def guards_of(settings: GuardSettings, kafka_config_id: str | None) -> tuple[Gua
     :param settings: the settings of the guards.
     :param kafka_config_id: the connection for streams that have none.
     """
+    from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+
     return guards_with_kafka(settings, settings.options.get("kafka", {}).get(_CONN_ID) or kafka_config_id)
 
 
@@ -64,6 +68,9 @@ def repository_of(streams: Sequence[Stream]) -> Repository:
     :param streams: the streams.
     :raises RefusedError: they have several, or one has none.
     """
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.places import open_place
+
     places = {(stream.repository, stream.repository_conn_id or stream.storage_conn_id) for stream in streams}
     [(uri, conn_id), *others] = sorted(places, key=str)
     if others or uri is None:
@@ -79,4 +86,6 @@ def checkpoint_place(stream: Stream) -> Location:
 
     :param stream: the stream.
     """
+    from airflow_ckpt_provider.places import open_place
+
     return open_place(stream.checkpoint, stream.checkpoint_conn_id or stream.storage_conn_id)

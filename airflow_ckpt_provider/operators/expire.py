@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.backup.expire import apply_expire
-from airflow_ckpt_provider.backup.expire_plan import AskSources, ExpirePlan, plan_expire
-from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
-from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.change_operator import PLAN, PlannedOperator
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, mapping, required, text
-from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
@@ -23,6 +18,8 @@ from airflow_ckpt_provider.verdict import Usefulness
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.backup.expire_plan import AskSources, ExpirePlan
 
 
 class CheckpointExpireOperator(PlannedOperator, StreamOperator):
@@ -85,6 +82,11 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was kept and what went, and why."""
+        from airflow_ckpt_provider.backup.expire import apply_expire
+        from airflow_ckpt_provider.backup.expire_plan import plan_expire
+        from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
+        from airflow_ckpt_provider.backup.retention import Policy
+
         with no_retry_when_refused():
             mode = self._mode()
             most = text(self.max_unused)
@@ -120,6 +122,8 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
         return result
 
     def _asking(self) -> AskSources | None:
+        from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+
         kafka_config_id = text(self.kafka_config_id)
         if kafka_config_id is None:
             return None

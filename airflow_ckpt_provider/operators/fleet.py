@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError
-from airflow_ckpt_provider.fleet.discovery import DEPTH, WORKERS, Discovery, State, discover
-from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
-from airflow_ckpt_provider.fleet.metrics import gauges
-from airflow_ckpt_provider.fleet.report import keep_report
-from airflow_ckpt_provider.fleet.stream import Limits
-from airflow_ckpt_provider.fleet.tables import to_markdown
-from airflow_ckpt_provider.guards.registry import GuardSettings
+from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.operators.declared_fleet import (
     checkpoint_place,
     guards_of,
@@ -26,7 +20,6 @@ from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.streams.stream import Stream as DeclaredStream
 from airflow_ckpt_provider.units import parse_seconds
 
@@ -34,6 +27,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.fleet.discovery import Discovery
+    from airflow_ckpt_provider.fleet.fleet import Fleet
+    from airflow_ckpt_provider.fleet.stream import Limits
     from airflow_ckpt_provider.storage.location import Location
 
 #: Problems named in the error; the report has all of them.
@@ -75,6 +71,8 @@ class DiscoverCheckpointsOperator(MaskingOperator):
 
     def execute(self, context: Context) -> list[dict[str, str]]:
         """Return address and name of each checkpoint."""
+        from airflow_ckpt_provider.fleet.discovery import State, discover
+
         with no_retry_when_refused():
             places = _places(self.directories, self.checkpoint_conn_id)
             if not places:
@@ -187,6 +185,9 @@ class FleetReportOperator(RepositoryOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; problems fail the task, unless they are only to be reported."""
+        from airflow_ckpt_provider.fleet.fleet import inspect_fleet
+        from airflow_ckpt_provider.guards.registry import GuardSettings
+
         with no_retry_when_refused():
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
             limits = self._limits()
@@ -211,6 +212,8 @@ class FleetReportOperator(RepositoryOperator):
             return self._conclude(fleet, reaction, context)
 
     def _limits(self) -> Limits:
+        from airflow_ckpt_provider.fleet.stream import Limits
+
         age, left = text(self.max_age), text(self.min_time_to_loss)
         return Limits(
             parse_seconds(age, field="max_age") if age else None,
@@ -231,6 +234,10 @@ class FleetReportOperator(RepositoryOperator):
         return repository_of(declared)
 
     def _streams(self, declared: Sequence[DeclaredStream] = ()) -> Discovery:
+        from airflow_ckpt_provider.fleet.discovery import discover
+        from airflow_ckpt_provider.fleet.fleet import discovered
+        from airflow_ckpt_provider.places import open_place
+
         conn_id = text(self.checkpoint_conn_id)
         roots = _places(self.directories, conn_id)
         given = self.checkpoints.split(",") if isinstance(self.checkpoints, str) else self.checkpoints or ()
@@ -251,6 +258,8 @@ class FleetReportOperator(RepositoryOperator):
 
     def _keep(self, repository: Repository, fleet: Fleet, context: Context) -> None:
         """Keep the report for the page; a connection that may only read is no reason to fail."""
+        from airflow_ckpt_provider.fleet.report import keep_report
+
         writer = f"{context['ti'].dag_id}.{context['ti'].task_id}" if "ti" in context else self.task_id
         try:
             keep_report(repository, fleet, writer=writer)
@@ -258,6 +267,8 @@ class FleetReportOperator(RepositoryOperator):
             self.log.warning("The page keeps its older report of these streams: %s", e)
 
     def _conclude(self, fleet: Fleet, reaction: str, context: Context) -> dict[str, Any]:
+        from airflow_ckpt_provider.fleet.tables import to_markdown
+
         markdown = to_markdown(fleet)
         result = {**fleet.to_json(), "markdown": markdown}
         problems = fleet.problems()
@@ -275,6 +286,8 @@ class FleetReportOperator(RepositoryOperator):
 
 
 def _places(directories: Sequence[str] | str, conn_id: str | None) -> list[Location]:
+    from airflow_ckpt_provider.places import open_place
+
     given = directories.split(",") if isinstance(directories, str) else directories or ()
     return [open_place(uri, text(conn_id)) for each in given if (uri := text(each))]
 
@@ -287,6 +300,8 @@ def _depth(value: int | str) -> int:
 def _send(fleet: Fleet) -> None:
     """Tell Airflow's metrics, wherever they are sent to."""
     from airflow.providers.common.compat.sdk import Stats
+
+    from airflow_ckpt_provider.fleet.metrics import gauges
 
     for gauge in gauges(fleet):
         if gauge.name == "unknown":

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.fields import flag, one_of, text
 from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.units import parse_seconds
-from airflow_ckpt_provider.upgrade.preflight import query_to_guard
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.query import GuardedQuery
+    from airflow_ckpt_provider.guards.registry import GuardSettings
 
 
 class GuardOperator(CheckpointOperator, StreamOperator):
@@ -64,6 +63,8 @@ class GuardOperator(CheckpointOperator, StreamOperator):
         return one_of(self.on_finding, "on_finding", REACTIONS)
 
     def _query(self, offsets: str | Mapping[str, Any] | None = None) -> GuardedQuery:
+        from airflow_ckpt_provider.upgrade.preflight import query_to_guard
+
         return query_to_guard(
             checkpoint=self._checkpoint_place() if text(self.checkpoint) else None,
             repository=self._given_repository(),
@@ -73,6 +74,8 @@ class GuardOperator(CheckpointOperator, StreamOperator):
         )
 
     def _settings(self, options: Mapping[str, Mapping[str, Any]]) -> GuardSettings:
+        from airflow_ckpt_provider.guards.registry import GuardSettings
+
         downtime = text(self.max_downtime)
         return GuardSettings(
             fail_on_data_loss=flag(self.fail_on_data_loss, "fail_on_data_loss"),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError
-from airflow_ckpt_provider.lineage.runs import of_guard
 from airflow_ckpt_provider.operators.fields import one_of
 from airflow_ckpt_provider.operators.lineage import LineageOperator
 from airflow_ckpt_provider.verdict import Verdict
@@ -51,6 +50,8 @@ def conclude(report: GuardReport, reaction: str, context: Context, task: Lineage
     :raises RefusedError: the verdict is not ``SAFE`` and the reaction is to fail; the report is then pushed before, as the
         XCom ``report``.
     """
+    from airflow_ckpt_provider.lineage.runs import of_guard
+
     result = report.to_json()
     task.note(of_guard, result, task.places)
     tell = task.log.info if report.verdict is Verdict.SAFE else task.log.warning

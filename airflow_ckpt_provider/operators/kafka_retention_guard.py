@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
-from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.units import parse_seconds
@@ -97,6 +95,8 @@ class KafkaRetentionGuardOperator(GuardOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
+        from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction, settings = self._reaction(), self._settings({"kafka": self._options()})
             offsets = self.offsets if isinstance(self.offsets, Mapping) else text(self.offsets)
@@ -122,6 +122,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
 
     def _judge(self, query: GuardedQuery, settings: GuardSettings, cluster: KafkaClient) -> GuardReport:
         from airflow_ckpt_provider.guards.kafka import KafkaGuard
+        from airflow_ckpt_provider.guards.query import guard_query
 
         return guard_query(query, settings, guards=[KafkaGuard(settings, cluster)])
 
@@ -206,6 +207,7 @@ class KafkaRetentionRestoreOperator(MaskingOperator):
         import json
 
         from airflow_ckpt_provider.guards.kafka_raise import RaisedRetention, restore_retention
+        from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 
         with no_retry_when_refused():
             given = self.raised

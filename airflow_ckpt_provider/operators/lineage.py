@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider import __version__
-from airflow_ckpt_provider.lineage.names import Dataset, full_uri
-from airflow_ckpt_provider.lineage.runs import FACETS, SCHEMA_ID, Lineage, Opened
-from airflow_ckpt_provider.storage.location import Location
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.lineage.names import Dataset
+    from airflow_ckpt_provider.lineage.runs import Lineage, Opened
+    from airflow_ckpt_provider.storage.location import Location
 
 #: Who made our facets.
 _PRODUCER = f"urn:airflow-ckpt-provider:{__version__}"
@@ -28,6 +30,8 @@ class LineageOperator(BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the datasets and facets of the run; OpenLineage's provider calls this."""
+        from airflow_ckpt_provider.lineage.runs import Lineage
+
         noted: Lineage = self.__dict__.get("_lineage", Lineage)()
         return to_openlineage(noted, {**noted.run_facets, **self.facets_of_every_run()})
 
@@ -50,12 +54,16 @@ class LineageOperator(BaseOperator):
 
     def opened(self, place: Location) -> Location:
         """Keep the full name of a place that was opened, and return the place."""
+        from airflow_ckpt_provider.lineage.names import full_uri
+
         self.places.uris[place.uri] = full_uri(place)
         return place
 
     @property
     def places(self) -> Opened:
         """The places that were opened."""
+        from airflow_ckpt_provider.lineage.runs import Opened
+
         found: Opened = self.__dict__.setdefault("_places", Opened())
         return found
 
@@ -99,6 +107,8 @@ def to_openlineage(lineage: Lineage, run_facets: Mapping[str, Mapping[str, Any]]
 
 def _facet(base: Any, name: str, body: Mapping[str, Any]) -> Any:
     """A facet of ours: the client's own class with our properties, which names our schema."""
+    from airflow_ckpt_provider.lineage.runs import FACETS, SCHEMA_ID
+
     made = base(producer=_PRODUCER).with_additional_properties(**body)
     made._schemaURL = f"{SCHEMA_ID}#/$defs/{FACETS[name]}"
     return made

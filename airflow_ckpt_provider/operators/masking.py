@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
-from airflow_ckpt_provider.places import mask_credentials
 
 
 class MaskingOperator(DeclaredOperator):
@@ -17,6 +16,8 @@ class MaskingOperator(DeclaredOperator):
 
     def after_rendering(self) -> None:
         """Make credentials in the fields known."""
+        from airflow_ckpt_provider.places import mask_credentials
+
         super().after_rendering()
         for field in self.template_fields:
             value: Any = getattr(self, field, None)

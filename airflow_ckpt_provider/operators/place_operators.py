@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.masking import MaskingOperator
-from airflow_ckpt_provider.places import open_place, repository_uri
 
 if TYPE_CHECKING:
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.storage.location import Location
 
 
@@ -34,9 +32,13 @@ class CheckpointOperator(MaskingOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
 
     def _checkpoint_place(self) -> Location:
+        from airflow_ckpt_provider.places import open_place
+
         return self.opened(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
 
     def _checkpoint(self) -> Checkpoint:
+        from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+
         return Checkpoint.at(self._checkpoint_place())
 
 
@@ -58,6 +60,8 @@ class RepositoryOperator(MaskingOperator):
         self.repository_conn_id = repository_conn_id
 
     def _repository_place(self) -> Location:
+        from airflow_ckpt_provider.places import open_place
+
         return self._as_repository(
             open_place(required(self._repository_uri(), "repository"), text(self.repository_conn_id))
         )
@@ -68,6 +72,8 @@ class RepositoryOperator(MaskingOperator):
 
     def _repository_uri(self) -> str | None:
         """The repository that is given; else the one that the connection names."""
+        from airflow_ckpt_provider.places import repository_uri
+
         return text(self.repository) or repository_uri(text(self.repository_conn_id))
 
     def _repository_beside(self, place: Location) -> Location:
@@ -75,9 +81,13 @@ class RepositoryOperator(MaskingOperator):
 
         :param place: the checkpoint.
         """
+        from airflow_ckpt_provider.change.set_aside import default_repository
+
         return self._repository_place() if self._repository_uri() else self._as_repository(default_repository(place))
 
     def _open_repository(self) -> Repository:
+        from airflow_ckpt_provider.backup.repository import Repository
+
         return Repository.open(self._repository_place())
 
     def _given_repository(self) -> Repository | None:

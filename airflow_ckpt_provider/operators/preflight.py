@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import conclude
-from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 
 if TYPE_CHECKING:
@@ -46,6 +44,9 @@ class RecoveryPreflightOperator(GuardOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
+        from airflow_ckpt_provider.guards.query import guard_query
+        from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+
         with no_retry_when_refused():
             reaction, settings = self._reaction(), self._settings(self.options or {})
             guards = guards_with_kafka(settings, text(self.kafka_config_id))

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowOptionalProviderFeatureException
 
-from airflow_ckpt_provider.advisor.surface import for_operators
 from airflow_ckpt_provider.errors import BackupRunningError, ChangeRunningError, MissingExtraError, RefusedError
 
 
@@ -19,6 +18,8 @@ def no_retry_when_refused() -> Iterator[None]:
     while it was being written, a lease that was lost. So is the refusal that passes by itself, another backup or change that is
     running: it may be the attempt before, on a worker that was lost. The hint of what fails names arguments instead of options.
     """
+    from airflow_ckpt_provider.advisor.surface import for_operators
+
     try:
         yield
     except (BackupRunningError, ChangeRunningError):

@@ -6,27 +6,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.backup.repository import Repository, repository_for_change
-from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
-from airflow_ckpt_provider.guards.kafka import KafkaGuard
-from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, whole_number
-from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated_class, renamed
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
-from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.positions.asking import partitions_of
-from airflow_ckpt_provider.recovery.reset.apply import apply_reset, outcome_of
-from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
-from airflow_ckpt_provider.recovery.reset.planning import plan_reset, read_reset
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.backup.repository import Repository
     from airflow_ckpt_provider.guards.registry import Guard
+    from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
     from airflow_ckpt_provider.storage.location import Location
 
 _WAYS = tuple(way.value for way in ResetWay)
@@ -113,6 +106,11 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the plan and, where it was carried out, the outcome."""
+        from airflow_ckpt_provider.backup.repository import repository_for_change
+        from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
+        from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+        from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
+
         with no_retry_when_refused():
             mode = self._mode()
             checkpoint, seal_id = self._checkpoint_place(), text(self.seal_id)
@@ -146,10 +144,18 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _asked(self) -> dict[str, Any]:
+        from airflow_ckpt_provider.guards.kafka import KafkaGuard
+
         servers = next((guard.servers for guard in self._guards or () if isinstance(guard, KafkaGuard)), "")
         return {"tables": list((self.tables or {}).values()), "servers": servers}
 
     def _plan(self, checkpoint: Location, place: Location, seal_id: str | None) -> ResetPlan:
+        from airflow_ckpt_provider.guards.registry import GuardSettings
+        from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+        from airflow_ckpt_provider.places import open_place
+        from airflow_ckpt_provider.recovery.positions.asking import partitions_of
+        from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+
         kafka = text(self.kafka_config_id)
         self._guards = guards_with_kafka(GuardSettings(), kafka) if kafka else None
         tables = {s: open_place(uri, text(self.sink_conn_id)) for s, uri in (self.tables or {}).items()}
@@ -172,6 +178,10 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
     def _done_before(
         self, repository: Repository, checkpoint: Location, seal_id: str | None, context: Context
     ) -> dict[str, Any] | None:
+        from airflow_ckpt_provider.recovery.reset.apply import outcome_of
+        from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
+        from airflow_ckpt_provider.recovery.reset.planning import read_reset
+
         record = self._ended_before(repository, checkpoint, context, kind=ResetPlan.kind)
         if record is None or seal_id not in (None, record["plan_id"]):
             return None  # of a run that was cleared since: the seal that is there now wants its own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.backup.repository import LATEST
+from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.operators.change_operator import APPLY, ChangeOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator

@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.transfer import WORKERS
-from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
-from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
-from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
-from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
     from airflow_ckpt_provider.storage.location import Location
 
 
@@ -88,6 +84,12 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the plan and, where it was carried out, the outcome."""
+        from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
+        from airflow_ckpt_provider.operators.progress_log import ProgressLog
+        from airflow_ckpt_provider.places import open_place
+        from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+        from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+
         with no_retry_when_refused():
             mode = self._mode()
             repository = self._open_repository()
@@ -132,6 +134,9 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _plan(self, repository: Repository, target: Location, seal_id: str | None) -> RestorePlan:
+        from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+        from airflow_ckpt_provider.recovery.restore.sink import sink_says
+
         manifest = repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name))
         batch = whole_number(self.batch, "batch")
         return plan_restore(

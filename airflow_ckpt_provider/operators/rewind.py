@@ -6,27 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.backup.repository import repository_for_change
-from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts
-from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed
 from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
-from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
-from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
-from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
-from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+    from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
     from airflow_ckpt_provider.storage.location import Location
 
 _KEEP = "keep"
@@ -100,6 +92,11 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the plan and, where it was carried out, the outcome."""
+        from airflow_ckpt_provider.backup.repository import repository_for_change
+        from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
+        from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+        from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+
         with no_retry_when_refused():
             mode = self._mode()
             checkpoint = self._checkpoint()
@@ -129,6 +126,12 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _plan(self, checkpoint: Checkpoint, place: Location, seal_id: str | None) -> RewindPlan:
+        from airflow_ckpt_provider.guards.registry import GuardSettings
+        from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+        from airflow_ckpt_provider.places import open_place
+        from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+        from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
+
         kind = one_of(self.to, "to", KINDS)
         value = "" if kind in BARE else required(self.value, "value")
         return plan_rewind(

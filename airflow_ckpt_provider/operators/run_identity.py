@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.storage.clocks import Clocks
-
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.storage.clocks import Clocks
 
 
 def made_by(context: Context) -> str:
@@ -25,6 +25,8 @@ def made_by(context: Context) -> str:
 
 def since_start(context: Context) -> Clocks:
     """Return clocks that began when this attempt of the task was started, by the wall clock of its worker."""
+    from airflow_ckpt_provider.storage.clocks import Clocks
+
     started = getattr(context.get("ti"), "start_date", None)
     return Clocks(passed=(datetime.now(UTC) - started).total_seconds() if isinstance(started, datetime) else 0.0)
 

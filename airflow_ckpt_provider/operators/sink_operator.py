@@ -7,18 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.lakeflow.queries import warehouse_queries
-from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import for_each, text, texts
 from airflow_ckpt_provider.operators.masking import MaskingOperator
-from airflow_ckpt_provider.operators.spark_restore import restore_by_connection, run_by_connection
-from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.sinks.named_tables import TableEngine
-from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
-from airflow_ckpt_provider.sinks.spark_tables import SparkTables
-from airflow_ckpt_provider.sinks.unity_catalog import UnityCatalog
 
 if TYPE_CHECKING:
+    from airflow_ckpt_provider.sinks.named_tables import TableEngine
+    from airflow_ckpt_provider.sinks.sink import Sink
+    from airflow_ckpt_provider.sinks.unity_catalog import UnityCatalog
     from airflow_ckpt_provider.storage.location import Location
 
 
@@ -70,6 +65,9 @@ class SinkOperator(MaskingOperator):
         self.warehouse_id = warehouse_id
 
     def _sinks(self) -> tuple[Sink, ...]:
+        from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
+        from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
+
         spark, names = text(self.spark_conn_id), texts(self.sink, "sink") or [""]
         conn_ids = for_each(self.sink_conn_id, len(names), "sink_conn_id")
         app_ids = for_each(self.txn_app_id, len(names), "txn_app_id")
@@ -92,6 +90,9 @@ class SinkOperator(MaskingOperator):
 
     def _engines(self, spark: str | None) -> tuple[TableEngine, ...]:
         """What knows tables by their names; nothing is connected to yet."""
+        from airflow_ckpt_provider.operators.spark_restore import run_by_connection
+        from airflow_ckpt_provider.sinks.spark_tables import SparkTables
+
         found: list[TableEngine] = []
         if unity := text(self.databricks_conn_id):
             found.append(_unity_catalog(unity, text(self.warehouse_id), caller=type(self).__name__))
@@ -101,6 +102,8 @@ class SinkOperator(MaskingOperator):
         return tuple(found)
 
     def _open_sink(self, uri: str, *, conn_id: str | None) -> Location:
+        from airflow_ckpt_provider.places import open_place
+
         return self.opened(open_place(uri, conn_id))
 
     def _sink(self) -> Sink:
@@ -115,6 +118,10 @@ class SinkOperator(MaskingOperator):
 
 
 def _unity_catalog(conn_id: str, warehouse: str | None, *, caller: str) -> UnityCatalog:
+    from airflow_ckpt_provider.lakeflow.queries import warehouse_queries
+    from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
+    from airflow_ckpt_provider.sinks.unity_catalog import UnityCatalog
+
     workspace = open_workspace(conn_id, caller=caller)
     if warehouse is None:
         return UnityCatalog(workspace.find_table)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.sdk import BaseHook
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
-from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
-from airflow_ckpt_provider.sinks.spark_restore import APPLICATION, arguments_for
-from airflow_ckpt_provider.sinks.spark_tables import RunApplication
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
+    from airflow_ckpt_provider.sinks.spark_tables import RunApplication
 
 
 def run_by_connection(conn_id: str, **settings: Any) -> RunApplication:
@@ -56,6 +57,8 @@ def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: A
     :param uri: the table as Spark names it, where that differs from its address here, such as ``s3a://…``.
     :param settings: see :func:`run_by_connection`, which also says what is raised before anything is changed.
     """
+    from airflow_ckpt_provider.sinks.spark_restore import APPLICATION, arguments_for
+
     run = run_by_connection(conn_id, **settings)
 
     def restore(target: TableTarget, expected: int) -> None:

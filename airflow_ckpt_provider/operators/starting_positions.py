@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.backup.repository import LATEST
+from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames
 from airflow_ckpt_provider.operators.fields import mapping, required, text, whole_number

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.lineage.runs import of_undo
 from airflow_ckpt_provider.operators.change_operator import StoppedQueryOperator
 from airflow_ckpt_provider.operators.fields import text, texts
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
-from airflow_ckpt_provider.places import open_place
-from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
-from airflow_ckpt_provider.recovery.undo import undo
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,6 +56,11 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was put back."""
+        from airflow_ckpt_provider.lineage.runs import of_undo
+        from airflow_ckpt_provider.places import open_place
+        from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
+        from airflow_ckpt_provider.recovery.undo import undo
+
         with no_retry_when_refused():
             checkpoint, plan_id = self._checkpoint_place(), text(self.plan_id)
             outcome = undo(

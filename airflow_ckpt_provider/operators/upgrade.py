@@ -17,13 +17,7 @@ from airflow_ckpt_provider.operators.upgrade_operator import (
     task_part,
     upgrade_id,
 )
-from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.sensors.stream_health import stream_baseline
-from airflow_ckpt_provider.upgrade.outcome import HALF_WAY, KEPT, TAKEN_BACK, UNTOUCHED
-from airflow_ckpt_provider.upgrade.page import page_of, then
-from airflow_ckpt_provider.upgrade.record import Event, newest_upgrade, note
-from airflow_ckpt_provider.upgrade.rehearsal.report import parse_report
-from airflow_ckpt_provider.upgrade.together import begin_all, end_all, keep_all
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -62,6 +56,9 @@ class UpgradeBeginOperator(UpgradeSinkOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the baseline and the dry run."""
+        from airflow_ckpt_provider.upgrade.record import Event
+        from airflow_ckpt_provider.upgrade.together import begin_all
+
         with no_retry_when_refused():
             run, steps = upgrade_id(context), self._steps()
             members, ways, facts = [], {}, {}
@@ -109,6 +106,8 @@ class UpgradeGoOperator(UpgradeSinkOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the dry run."""
+        from airflow_ckpt_provider.upgrade.record import Event, note
+
         results = {}
         with no_retry_when_refused():
             steps, members, upgrades = self._members(context)
@@ -162,6 +161,8 @@ class UpgradePlanOperator(UpgradeOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the page."""
+        from airflow_ckpt_provider.upgrade.page import page_of, then
+
         pages, rehearsals = [], {}
         with no_retry_when_refused():
             begun = self._pulled(context, "begin")
@@ -199,6 +200,9 @@ class UpgradePlanOperator(UpgradeOperator):
         return found if isinstance(found, dict) else {}
 
     def _rehearsal(self, name: str) -> dict[str, Any] | None:
+        from airflow_ckpt_provider.places import open_place
+        from airflow_ckpt_provider.upgrade.rehearsal.report import parse_report
+
         given = self.rehearsal_report
         uri = text(given.get(name) if isinstance(given, Mapping) else given)
         if uri is None:
@@ -222,6 +226,9 @@ class UpgradeKeepOperator(UpgradeOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the downtime."""
+        from airflow_ckpt_provider.upgrade.record import Event
+        from airflow_ckpt_provider.upgrade.together import keep_all
+
         with no_retry_when_refused():
             steps, members, upgrades = self._members(context)
             kept = keep_all(members, upgrades)
@@ -257,6 +264,10 @@ class UpgradeReportOperator(UpgradeOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; fail where the new code does not run because of a failure."""
+        from airflow_ckpt_provider.upgrade.outcome import HALF_WAY, KEPT, TAKEN_BACK, UNTOUCHED
+        from airflow_ckpt_provider.upgrade.record import newest_upgrade
+        from airflow_ckpt_provider.upgrade.together import end_all
+
         failed = self._failed(context)
         with no_retry_when_refused():
             members, run = [step._member for step in self._steps().values()], upgrade_id(context)

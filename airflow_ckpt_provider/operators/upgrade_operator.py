@@ -8,27 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.stream_names import stream_name
-from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
-from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.sensors.stream_health import mark_baseline
-from airflow_ckpt_provider.sinks.report import SinkPolicy
-from airflow_ckpt_provider.upgrade.record import Event, upgrade_of
-from airflow_ckpt_provider.upgrade.together import Member
-from airflow_ckpt_provider.upgrade.way_back import ACCEPTABLE, FOREIGN_LOSS, dry_run, policy_word
+from airflow_ckpt_provider.sinks.policy import SinkPolicy, policy_word
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
     from airflow_ckpt_provider.streams.stream import Stream
     from airflow_ckpt_provider.upgrade.record import Upgrade
+    from airflow_ckpt_provider.upgrade.together import Member
     from airflow_ckpt_provider.upgrade.way_back import DryRun
 
 _POLICIES = {policy_word(policy): policy for policy in SinkPolicy}
@@ -98,11 +94,15 @@ class UpgradeOperator(MaskingOperator):
     @property
     def _member(self) -> Member:
         """The stream of this step."""
+        from airflow_ckpt_provider.upgrade.together import Member
+
         checkpoint, repository = self._checkpoint(), self._kept()
         return Member(self._name(repository, checkpoint), checkpoint, repository)
 
     def _members(self, context: Context) -> tuple[dict[str, Self], list[Member], list[Upgrade]]:
         """The step, the stream and the upgrade of each."""
+        from airflow_ckpt_provider.upgrade.record import upgrade_of
+
         steps = self._steps()
         members = [step._member for step in steps.values()]
         return steps, members, [upgrade_of(m.repository, m.name, upgrade_id(context)) for m in members]
@@ -125,16 +125,26 @@ class UpgradeOperator(MaskingOperator):
             raise
 
     def _checkpoint(self) -> Checkpoint:
+        from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+        from airflow_ckpt_provider.places import open_place
+
         return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
 
     def _kept(self) -> Repository:
+        from airflow_ckpt_provider.backup.repository import Repository
+        from airflow_ckpt_provider.places import open_place
+
         return Repository.open(open_place(required(self.repository, "repository"), text(self.repository_conn_id)))
 
     def _name(self, repository: Repository, checkpoint: Checkpoint) -> str:
+        from airflow_ckpt_provider.backup.stream_names import stream_name
+
         return stream_name(repository, checkpoint.location, text(self.name))
 
     def _baseline(self, upgrade: Upgrade, batch_id: int | None, *, anew: bool = False) -> dict[str, Any]:
         """The pace that was measured before the upgrade, for the batches that come next."""
+        from airflow_ckpt_provider.upgrade.record import Event
+
         measured: dict[str, Any] = dict(upgrade.fact(Event.BEGUN, "baseline"))
         measured["batch_id"] = -1 if anew or batch_id is None else batch_id
         if anew:
@@ -143,6 +153,8 @@ class UpgradeOperator(MaskingOperator):
         return mark_baseline(measured, **(self.driver_logs or {}))
 
     def _upgrade(self, repository: Repository, checkpoint: Checkpoint, context: Context) -> Upgrade:
+        from airflow_ckpt_provider.upgrade.record import upgrade_of
+
         return upgrade_of(repository, self._name(repository, checkpoint), upgrade_id(context))
 
     def _states(self, context: Context) -> dict[str, str]:
@@ -256,9 +268,13 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         return _POLICIES[one_of(found or SinkPolicy.ROLLBACK.value, "sink_policy", tuple(_POLICIES))]
 
     def _accepted(self) -> tuple[str, ...]:
+        from airflow_ckpt_provider.upgrade.way_back import ACCEPTABLE, FOREIGN_LOSS
+
         found = words(self.accept, "accept", ACCEPTABLE)
         foreign = flag(self.accept_foreign_loss, "accept_foreign_loss")
         return tuple(dict.fromkeys((*found, FOREIGN_LOSS))) if foreign else found
 
     def _dry_run(self, checkpoint: Checkpoint) -> DryRun:
+        from airflow_ckpt_provider.upgrade.way_back import dry_run
+
         return dry_run(checkpoint, self._sinks, self._policies())

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.operators.fields import required
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by, since_start
 from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
-from airflow_ckpt_provider.upgrade.fence import Release, fence, release_all
-from airflow_ckpt_provider.upgrade.going_back import Back, go_back_all
-from airflow_ckpt_provider.upgrade.record import Event
-from airflow_ckpt_provider.upgrade.together import has_to_go_back
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.change.rest import RestRule
 
 
 class UpgradeSealOperator(UpgradeOperator):
@@ -40,6 +37,8 @@ class UpgradeSealOperator(UpgradeOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what names the seal."""
+        from airflow_ckpt_provider.upgrade.fence import fence
+
         if self.after and (state := self._states(context).get(self.after)) != "success":
             raise AirflowSkipException(f"the task {self.after} is {state or 'none'}: nothing is to be stopped")
         results = {}
@@ -71,6 +70,9 @@ class UpgradeReleaseOperator(UpgradeOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the baseline of the health gate."""
+        from airflow_ckpt_provider.upgrade.fence import Release, release_all
+        from airflow_ckpt_provider.upgrade.record import Event
+
         with no_retry_when_refused():
             steps, members, upgrades = self._members(context)
             releases = [
@@ -101,6 +103,9 @@ class UpgradeGateOperator(UpgradeOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what has been done so far."""
+        from airflow_ckpt_provider.upgrade.record import Event
+        from airflow_ckpt_provider.upgrade.together import has_to_go_back
+
         with no_retry_when_refused():
             members = [step._member for step in self._steps().values()]
             found = has_to_go_back(members, upgrade_id(context))
@@ -133,6 +138,8 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return how it was rolled back."""
+        from airflow_ckpt_provider.upgrade.going_back import Back, go_back_all
+
         with no_retry_when_refused():
             steps, members, upgrades = self._members(context)
             backs = [
@@ -149,6 +156,8 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
 
     def _rest(self, context: Context) -> RestRule:
         """The new code is stopped where its stop said so, or a person has marked the stop as successful."""
+        from airflow_ckpt_provider.change.rest import RestRule
+
         stopped = bool(self.stopped_by) and self._states(context).get(str(self.stopped_by)) == "success"
         by = f"the task {self.stopped_by} of {upgrade_id(context)}" if stopped else ""
         return RestRule(query_is_stopped=stopped, said_by=by, said=since_start(context), quiet_for=self.quiet_for)

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_ckpt_provider.backup.notes import note_verification
-from airflow_ckpt_provider.backup.repository import LATEST, Repository
-from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
-from airflow_ckpt_provider.backup.verify_repository import verify_repository
+from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.lineage.runs import of_verification
 from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
-from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.backup.verify import ReadData
 
 #: In the place of a backup's id: all of them.
 ALL = "all"
@@ -56,6 +54,11 @@ class CheckpointVerifyOperator(StreamOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; fail where it has findings."""
+        from airflow_ckpt_provider.backup.notes import note_verification
+        from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+        from airflow_ckpt_provider.lineage.runs import of_verification
+        from airflow_ckpt_provider.operators.progress_log import ProgressLog
+
         with no_retry_when_refused():
             chosen = text(self.read_data)
             read_data = ReadData.parse(chosen) if chosen else None
@@ -91,6 +94,9 @@ class CheckpointVerifyOperator(StreamOperator):
     def _verify_all(
         self, repository: Repository, read_data: ReadData | None, how: str, context: Context
     ) -> dict[str, Any]:
+        from airflow_ckpt_provider.backup.verify_repository import verify_repository
+        from airflow_ckpt_provider.operators.progress_log import ProgressLog
+
         name = text(self.name)
         self.log.info("Verifying all backups%s in %s, %s", f" of {name}" if name else "", repository.location, how)
         report = verify_repository(

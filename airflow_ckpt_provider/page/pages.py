@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from airflow_ckpt_provider.backup.manifest import Manifest, is_name
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
 from airflow_ckpt_provider.fleet.report import read_reports, rows_of

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from airflow_ckpt_provider.backup.manifest import is_name
+from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.page.html import ASSETS, asset

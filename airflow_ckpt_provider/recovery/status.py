@@ -20,7 +20,7 @@ from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.recovery.restore.plan import chain_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.sinks.named_tables import UNITY
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"

@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.checkpoint.conditions import CONDITIONS, DRAINED, Condition, Wait
-from airflow_ckpt_provider.checkpoint.waiting import Answer, State
 from airflow_ckpt_provider.operators.fields import flag, one_of, seconds, text, whole_number
 from airflow_ckpt_provider.sensors.waiting import StreamSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.checkpoint.waiting import Answer
 
 _REACTIONS = ("fail", "pass")
 
@@ -96,6 +97,8 @@ class CommitGapSensor(StreamSensor):
         )
 
     def _judge(self, answer: Answer, context: Context) -> dict[str, Any] | None:
+        from airflow_ckpt_provider.checkpoint.waiting import State
+
         if answer.state is State.STUCK and text(self.on_stuck) == "pass":
             self.log.warning("%s: taken for stopped", answer.message)
             self._forget(context)

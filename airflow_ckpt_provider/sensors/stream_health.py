@@ -9,21 +9,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.checkpoint.conditions import PROGRESSED_BY, Condition, Wait
-from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark, mark_logs
-from airflow_ckpt_provider.checkpoint.health import Check, Pace, compare, measure
-from airflow_ckpt_provider.checkpoint.lag import batches_of, compare_lags, largest_lags
-from airflow_ckpt_provider.checkpoint.progress_events import read_events
-from airflow_ckpt_provider.checkpoint.waiting import Answer
-from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import required, seconds, text, whole_number
-from airflow_ckpt_provider.places import open_logs, open_place
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.sensors.waiting import StreamSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ckpt_provider.checkpoint.conditions import Wait
+    from airflow_ckpt_provider.checkpoint.health import Check, Pace
+    from airflow_ckpt_provider.checkpoint.waiting import Answer
+    from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 
 
 def stream_baseline(
@@ -47,6 +44,12 @@ def stream_baseline(
         driver``.
     :raises RefusedError: there is no committed batch to measure.
     """
+    from airflow_ckpt_provider.checkpoint.driver_logs import mark_logs
+    from airflow_ckpt_provider.checkpoint.health import measure
+    from airflow_ckpt_provider.checkpoint.lag import batches_of, largest_lags
+    from airflow_ckpt_provider.checkpoint.progress_events import read_events
+    from airflow_ckpt_provider.places import open_logs, open_place
+
     location = open_place(required(checkpoint, "checkpoint"), text(checkpoint_conn_id))
     pace = measure(location, batches=batches, with_query_id=True)
     if not pace.batches:
@@ -77,6 +80,9 @@ def mark_baseline(
     :param baseline: what :func:`stream_baseline` returned.
     :raises RefusedError: it is something else.
     """
+    from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark, mark_logs
+    from airflow_ckpt_provider.places import open_logs
+
     now = datetime.now(UTC)
     logs = open_logs(text(progress_log), text(error_log), text(progress_log_conn_id))
     return replace(_parsed(baseline), driver=mark_logs(logs, now) if logs else DriverMark(now)).to_json()
@@ -166,6 +172,9 @@ class StreamHealthSensor(StreamSensor):
         return super().execute(context)
 
     def _wait(self) -> Wait:
+        from airflow_ckpt_provider.checkpoint.conditions import PROGRESSED_BY, Condition, Wait
+        from airflow_ckpt_provider.checkpoint.driver_logs import DriverMark
+
         for field in ("duration_within", "input_within", "lag_within"):
             percent = getattr(self, field)
             if percent is not None and (
@@ -203,6 +212,8 @@ class StreamHealthSensor(StreamSensor):
         return replace(memory, base=baseline.batch_id, committed=committed, query_id=baseline.query_id)
 
     def _conclude(self, answer: Answer) -> dict[str, Any] | None:
+        from airflow_ckpt_provider.checkpoint.health import compare, measure
+
         new, warm_up, limit = self._numbers()
         baseline = self._baseline()
         measured = measure(self._open(), batches=new, after=baseline.batch_id + warm_up)
@@ -233,6 +244,9 @@ class StreamHealthSensor(StreamSensor):
         return None
 
     def _lags(self, baseline: Pace, measured: Pace) -> list[Check]:
+        from airflow_ckpt_provider.checkpoint.lag import batches_of, compare_lags
+        from airflow_ckpt_provider.checkpoint.progress_events import read_events
+
         if self.lag_within is None or self._logs is None or self._logs.progress is None:
             return []
         progress = batches_of(read_events(self._logs.progress), baseline.query_id)
@@ -265,6 +279,8 @@ class StreamHealthSensor(StreamSensor):
 
 
 def _parsed(baseline: dict[str, Any] | str) -> Pace:
+    from airflow_ckpt_provider.checkpoint.health import Pace
+
     value = baseline
     if isinstance(value, str):
         try:

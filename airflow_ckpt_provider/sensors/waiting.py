@@ -17,22 +17,21 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_ckpt_provider.checkpoint.conditions import Wait
-from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
-from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
-from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.fields import required, seconds, text
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
-from airflow_ckpt_provider.places import open_logs, open_place
 from airflow_ckpt_provider.triggers.commit_gap import CommitGapTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.checkpoint.conditions import Wait
+    from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
+    from airflow_ckpt_provider.checkpoint.waiting import Answer
+    from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
     from airflow_ckpt_provider.storage.location import Location
 
 _KEY = "ckpt_wait"
@@ -104,6 +103,9 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Continue where the trigger has stopped."""
+        from airflow_ckpt_provider.checkpoint.waiting import Answer, State
+        from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
+
         status, message = event["status"], event["message"]
         if status == "timeout":
             raise AirflowSensorTimeout(self._too_late(message))
@@ -141,6 +143,8 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         return result
 
     def _defer(self, end_time: float) -> None:
+        from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
+
         checkpoint, conn_id = required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)
         self.defer(
             trigger=CommitGapTrigger(
@@ -158,6 +162,8 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         )
 
     def _look(self, context: Context) -> Answer:
+        from airflow_ckpt_provider.checkpoint.waiting import look
+
         with no_retry_when_refused():
             if self._memory is None:
                 self._memory = self._recall(context)
@@ -169,6 +175,8 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         return answer
 
     def _open(self) -> Location:
+        from airflow_ckpt_provider.places import open_logs, open_place
+
         if self._location is None:
             self._location = open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id))
             places = self._log_places()
@@ -177,6 +185,8 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
 
     def _judge(self, answer: Answer, context: Context) -> dict[str, Any] | None:
         """Fail, return what the task returns, or return ``None`` to continue: the same for every mode."""
+        from airflow_ckpt_provider.checkpoint.waiting import State
+
         self.log.info("%s", answer.message)
         if answer.state is State.WAITING:
             return None
@@ -199,6 +209,8 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         return f"not within {self.timeout:g} s: {message}"
 
     def _recall(self, context: Context) -> Memory:
+        from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
+
         kept = self._kept(context)
         if "memory" in kept.data:
             return Memory.from_json(kept.data["memory"])

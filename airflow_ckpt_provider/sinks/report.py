@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from airflow_ckpt_provider.storage.location import safe_paths
 from airflow_ckpt_provider.verdict import Verdict
-
-
-class SinkPolicy(StrEnum):
-    """What is done about rows that the sink has beyond the target batch; chosen by a person."""
-
-    #: The sink is rolled back too.
-    ROLLBACK = "rollback"
-    #: The sink stays; the checkpoint goes to the batch where the sink is.
-    FORWARD = "forward"
-    #: The sink stays and the checkpoint is rewound: what the verdict says will happen is accepted.
-    ACCEPT = "accept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from airflow_ckpt_provider.backup.manifest import is_name
+from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.streams.schema import MODELINE
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@+=-]*")

@@ -11,8 +11,6 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
-from airflow_ckpt_provider.backup.manifest import is_name
-from airflow_ckpt_provider.backup.retention import COUNT_RULES, SPAN_RULES, Policy
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.redaction import HIDDEN, is_secret_name, redacted_text
 from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem, did_you_mean
@@ -281,6 +279,8 @@ class Rules:
 
     def read(self, value: Any, path: Path, problems: list[Problem]) -> Any:
         """Read the rules."""
+        from airflow_ckpt_provider.backup.retention import Policy
+
         if not isinstance(value, Mapping):
             return wrong(problems, path, "it is no mapping", "give rules, such as {hourly: 48, daily: 30}")
         try:
@@ -291,6 +291,8 @@ class Rules:
 
     def schema(self) -> dict[str, Any]:
         """The schema of the rules."""
+        from airflow_ckpt_provider.backup.retention import COUNT_RULES, SPAN_RULES
+
         count = {"anyOf": [{"type": "integer", "minimum": 0}, {"const": "unlimited"}]}
         span = {"type": "string", "pattern": "^(\\d+[ymdh])+$"}
         texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -306,6 +308,8 @@ class NameOfStream:
 
     def read(self, value: Any, path: Path, problems: list[Problem]) -> Any:
         """Read the name."""
+        from airflow_ckpt_provider.backup.names import is_name
+
         if isinstance(value, str) and is_name(value):
             return value
         hint = (

@@ -14,12 +14,10 @@ from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
-from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
 from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionGuardOperator,
     KafkaRetentionRestoreOperator,
 )
-from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.upgrade import (
@@ -209,6 +207,9 @@ def safe_upgrade(
     :param old_names: deprecated names of parameters: ``sink_exit``.
     :raises RefusedError: the parameters do not go together.
     """
+    from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
+    from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
+
     _check_mode(mode, stop, shadow)
     if application is not None:
         streams = (*streams, *_declared(streams_file).of_application(application))

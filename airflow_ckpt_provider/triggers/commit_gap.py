@@ -6,18 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_ckpt_provider.checkpoint.conditions import Wait
-from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
-from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
-from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import CkptError, RefusedError
-from airflow_ckpt_provider.places import open_logs, open_place
 from airflow_ckpt_provider.redaction import redacted
-from airflow_ckpt_provider.storage.location import Location
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.conditions import Wait
+    from airflow_ckpt_provider.checkpoint.driver_logs import DriverLogs
+    from airflow_ckpt_provider.checkpoint.waiting import Answer
+    from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
+    from airflow_ckpt_provider.storage.location import Location
 
 #: Seconds that the last poll may take, beyond the deadline.
 _LAST_LOOK = 30.0
@@ -89,6 +90,10 @@ class CommitGapTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is an answer, or the deadline has passed."""
+        from airflow_ckpt_provider.checkpoint.conditions import Wait
+        from airflow_ckpt_provider.checkpoint.waiting import State
+        from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
+
         wait = Wait.from_json(self.wait)
         memory = Memory.from_json(self.memory)
         said = f"{redacted(self.checkpoint)}: no look was finished in time"
@@ -124,6 +129,9 @@ class CommitGapTrigger(BaseTrigger):
             await self._sleep(self.poll_interval)
 
     def _look(self, wait: Wait, memory: Memory) -> tuple[Answer, Memory]:
+        from airflow_ckpt_provider.checkpoint.waiting import look
+        from airflow_ckpt_provider.places import open_logs, open_place
+
         if self._location is None:
             self._location = open_place(self.checkpoint, self.checkpoint_conn_id)
             self._logs = open_logs(self.progress_log, self.error_log, self.logs_conn_id)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import SourceError
-from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
-from airflow_ckpt_provider.guards.registry import GuardSettings
-from airflow_ckpt_provider.guards.report import GuardReport
-from airflow_ckpt_provider.operators.kafka_connection import open_kafka
-from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.verdict import Verdict
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.guards.report import GuardReport
 
 
 def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, source: str | None) -> GuardReport:
@@ -24,6 +22,10 @@ def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, 
     :raises CkptError: the checkpoint or the broker could not be asked.
     """
     from airflow_ckpt_provider.guards.kafka import KafkaGuard
+    from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
+    from airflow_ckpt_provider.guards.registry import GuardSettings
+    from airflow_ckpt_provider.operators.kafka_connection import open_kafka
+    from airflow_ckpt_provider.places import open_place
 
     settings = GuardSettings()
     query = from_checkpoint(open_place(checkpoint, checkpoint_conn_id)).of_kind("kafka", source)

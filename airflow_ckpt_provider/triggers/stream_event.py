@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_ckpt_provider.checkpoint.incidents import Glance, Limits, Watched, glance
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.redaction import redacted
-from airflow_ckpt_provider.storage.location import Location
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.incidents import Glance, Watched
+    from airflow_ckpt_provider.storage.location import Location
 
 
 class StreamEventTrigger(BaseEventTrigger):
@@ -79,6 +80,8 @@ class StreamEventTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look for ever; fire when something begins."""
+        from airflow_ckpt_provider.checkpoint.incidents import Glance
+
         watched = await self._recall()
         while True:
             try:
@@ -98,6 +101,9 @@ class StreamEventTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _look(self, watched: Watched) -> Glance:
+        from airflow_ckpt_provider.checkpoint.incidents import Limits, glance
+        from airflow_ckpt_provider.places import open_place
+
         if self._location is None:
             self._location = open_place(self.checkpoint, self.checkpoint_conn_id)
         limits = Limits(self.stuck_after, self.behind_after, self.max_gap, self.silent_after)
@@ -109,6 +115,8 @@ class StreamEventTrigger(BaseEventTrigger):
 
     async def _recall(self) -> Watched:
         """What was announced before the triggerer was started again (Airflow 3.3 and later)."""
+        from airflow_ckpt_provider.checkpoint.incidents import Watched
+
         store: Any = getattr(self, "asset_state_store", None)
         if store is None:
             return Watched()

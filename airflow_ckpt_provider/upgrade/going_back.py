@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import RISKS, undone_by
+from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.change.sealing import unseal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -24,8 +25,8 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.sink import RollBack
-from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.upgrade.fence import own_seal
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, note, note_refusal

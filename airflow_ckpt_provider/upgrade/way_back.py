@@ -23,8 +23,9 @@ from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import DeltaTableContent
 from airflow_ckpt_provider.sinks.file_sink import obstacle_to_rollback
 from airflow_ckpt_provider.sinks.named_tables import BY_NAME
+from airflow_ckpt_provider.sinks.policy import SinkPolicy, policy_word
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkPolicy, SinkReport
+from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -145,11 +146,6 @@ class DryRun:
 
 
 _QUESTION = "The code of a foreachBatch decides what the stream writes to, and the checkpoint does not name it."
-
-
-def policy_word(policy: SinkPolicy) -> str:
-    """The word by which people choose a policy."""
-    return "keep" if policy is SinkPolicy.ACCEPT else policy.value
 
 
 def dry_run(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from tests.integration.delta_history import FEW_TASKS, History, StreamHistory, newest_version
 from tests.integration.sink_model import rows_after
 from tests.integration.sink_recovery import recover, run_histories

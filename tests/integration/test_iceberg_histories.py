@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.iceberg_history import IcebergHistory, iceberg_host
 from tests.integration.sink_model import rows_after

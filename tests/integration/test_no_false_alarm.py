@@ -20,7 +20,7 @@ from airflow_ckpt_provider.guards.delta import DeltaGuard
 from airflow_ckpt_provider.guards.iceberg import IcebergGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, judge_source
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.integration.delta_history import History, json_versions, new_commits

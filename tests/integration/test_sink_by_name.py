@@ -17,9 +17,9 @@ from airflow_ckpt_provider.cli.spark_submit import run_by_command
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
-from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.undo import undo
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.spark_tables import DESCRIBE, SparkTables
 from airflow_ckpt_provider.storage.location import Location

@@ -12,8 +12,9 @@ from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, s
 from airflow_ckpt_provider.cli.verbs.rewind import guards_of
 from airflow_ckpt_provider.recovery.positions.asking import partitions_of
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset
-from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetWay
+from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 
 
 def reset(call: Call) -> Answer:

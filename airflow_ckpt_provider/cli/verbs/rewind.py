@@ -27,10 +27,10 @@ from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.rewind.apply import RewindOutcome, apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
-from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS, Specifier
+from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import format_time
 

@@ -7,8 +7,9 @@ from argparse import Namespace
 from rich.console import Console
 from rich.text import Text
 
+from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.notes import note_verification
-from airflow_ckpt_provider.backup.repository import LATEST, Repository
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, VerifyReport, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import VerifiedRepository, verify_repository
 from airflow_ckpt_provider.cli import terminal

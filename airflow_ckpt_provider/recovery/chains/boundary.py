@@ -24,7 +24,8 @@ from airflow_ckpt_provider.recovery.chains.edges import Edge, files_read, place_
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
-from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport, SinkRollback
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
+from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 

@@ -21,7 +21,8 @@ from airflow_ckpt_provider.recovery.rewind.asked_sink import batch_of_version
 from airflow_ckpt_provider.recovery.rewind.downstream import readers_among, streams_in
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind, reachable
-from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, resolve
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
+from airflow_ckpt_provider.recovery.rewind.specifiers import resolve
 from airflow_ckpt_provider.recovery.rewind.undo_preview import undo_preview
 from airflow_ckpt_provider.sinks.sink import named_sinks
 from airflow_ckpt_provider.storage.location import Location, plain_uri

@@ -20,8 +20,9 @@ from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
 from airflow_ckpt_provider.recovery.rewind.planned_sink import policies_for
 from airflow_ckpt_provider.recovery.rewind.targets import repartitions
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
+from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 

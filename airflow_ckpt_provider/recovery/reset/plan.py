@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -19,28 +18,17 @@ from airflow_ckpt_provider.change.plan import (
     literal_writes,
     plan_page,
     reads_document,
-    sink_risk,
-    source_risk,
 )
+from airflow_ckpt_provider.change.risks import sink_risk, source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.positions.position import FirstStart
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.cutover import Cutover
 from airflow_ckpt_provider.verdict import Verdict
-
-
-class ResetWay(StrEnum):
-    """What takes the place of the old checkpoint; chosen by a person."""
-
-    #: A new checkpoint that reads on where the old one stood.
-    KEEP_POSITION = "keep-position"
-    #: A new checkpoint that starts where its sources' own options say.
-    FROM_SCRATCH = "from-scratch"
-    #: The same checkpoint under a new query id.
-    NEW_QUERY_ID = "new-query-id"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.recorded_sources import recorded_sources
 from airflow_ckpt_provider.recovery.reset.asked import asked_of_kafka
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
-from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest, ResetWay
+from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.cutover import (
     NOTHING_READ,
     Known,

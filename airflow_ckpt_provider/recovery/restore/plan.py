@@ -35,8 +35,8 @@ from airflow_ckpt_provider.change.plan import (
     entry_writes,
     literal_writes,
     plan_page,
-    sink_risk,
 )
+from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure

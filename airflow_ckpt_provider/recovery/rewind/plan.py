@@ -24,8 +24,8 @@ from airflow_ckpt_provider.change.plan import (
     plan_page,
     reads_document,
     some,
-    source_risk,
 )
+from airflow_ckpt_provider.change.risks import source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
@@ -45,7 +45,8 @@ from airflow_ckpt_provider.recovery.rewind.planned_sink import (
     steps_of,
     verdict_of,
 )
-from airflow_ckpt_provider.sinks.report import SinkPolicy, SinkReport
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
+from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -57,7 +58,7 @@ _NEW_IDS = UUID("b0a8c0de-0000-4000-8000-7265776f756e")
 class RewindRequest:
     """What was asked for; a rewind that was killed is continued with when the same is asked again.
 
-    :param target: where to, as :class:`~airflow_ckpt_provider.recovery.rewind.specifiers.Specifier` prints itself.
+    :param target: where to, as :class:`~airflow_ckpt_provider.recovery.rewind.specifier.Specifier` prints itself.
     :param sinks: what was asked for each sink.
     :param exact_replay: the next batch is to run again with exactly its logged end offsets.
     :param backup: the backup that everything is to come from; empty: the checkpoint itself, as far as it reaches.

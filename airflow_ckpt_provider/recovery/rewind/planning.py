@@ -43,7 +43,8 @@ from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan, RewindRequest
 from airflow_ckpt_provider.recovery.rewind.planned_sink import RequestedSink, policies_for
 from airflow_ckpt_provider.recovery.rewind.replay import replay_after
 from airflow_ckpt_provider.recovery.rewind.sources import judge_sources
-from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier, resolve
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
+from airflow_ckpt_provider.recovery.rewind.specifiers import resolve
 from airflow_ckpt_provider.recovery.rewind.targets import (
     RewindTarget,
     merged,
@@ -53,8 +54,8 @@ from airflow_ckpt_provider.recovery.rewind.targets import (
     targets_of_manifest,
 )
 from airflow_ckpt_provider.recovery.rewind.undo_preview import undo_preview
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.report import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 

@@ -10,45 +10,12 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget, chosen, span
 from airflow_ckpt_provider.units import format_time, parse_duration, parse_time
-
-#: The specifiers; ``to_table_version`` is for a Delta sink.
-KINDS = (
-    "to_batch",
-    "to_datetime",
-    "by_duration",
-    "shift_by",
-    "to_earliest",
-    "to_latest",
-    "to_current",
-    "from_file",
-    "to_table_version",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Specifier:
-    """Where to.
-
-    :param kind: one of :data:`KINDS`.
-    :param value: its value as text; for ``from_file`` the content of the file; empty for those without a value.
-    """
-
-    kind: str
-    value: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The specifier as plain JSON."""
-        return {"kind": self.kind, "value": self.value}
-
-    def __str__(self) -> str:
-        words = self.kind.replace("_", "-")
-        return f"{words} {self.value}" if self.value and self.kind != "from_file" else words
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.manifest import LONGEST_NAME
+from airflow_ckpt_provider.backup.names import LONGEST_NAME
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore

@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.backup.manifest import (
-    FileEntry,
-    Manifest,
-    checked_name,
-    manifest_path,
-    new_backup_id,
-    parse_manifest,
-)
+from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, manifest_path, new_backup_id, parse_manifest
+from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from tests.unit.checkpoint.damage import HOSTILE_JSON, anything, flipped_bits, truncated
 

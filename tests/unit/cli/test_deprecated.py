@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS, words_of
-from airflow_ckpt_provider.change.plan import RISKS
+from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.cli import options
 from airflow_ckpt_provider.cli.definition import VERBS
 from airflow_ckpt_provider.cli.main import build_parser

@@ -6,6 +6,8 @@ import tests.throwaway_airflow  # isort: skip  # noqa: F401
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -317,6 +319,20 @@ def test_300_streams_are_parsed_without_a_network_and_at_little_more_than_the_co
     assert number == few  # the number of DAGs does not grow
     # Measured: 0.4 to 0.7 s on two busy cores, for the first time in a process.
     assert taken < base + 1.5, (base, taken)
+
+
+def test_declared_dags_load_nothing_that_reads_a_store(tmp_path: Path) -> None:
+    """What parses files of DAGs does it every half a minute: the core is loaded when a task runs."""
+    program = (
+        "import sys; from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags; "
+        f"stream_dags({str(write(tmp_path, DECLARED))!r}); "
+        "print(*(name.split('.', 1)[1] for name in sys.modules if name.startswith('airflow_ckpt_provider.')))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = run.stdout.split()
+    assert "operators.restore" in loaded
+    heavy = ("storage", "guards", "lakeflow", "page", "lineage", "upgrade", "checkpoint.checkpoint", "change.engine")
+    assert [name for name in loaded if name.startswith(heavy)] == []
 
 
 APPLICATION = """

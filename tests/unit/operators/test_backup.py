@@ -110,7 +110,7 @@ def test_spark_is_not_asked_where_nothing_was_committed_since(
     checkpoint: Path, repository: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _operator(checkpoint, repository).execute(run())
-    monkeypatch.setattr("airflow_ckpt_provider.operators.backup.backup_by_connection", None)
+    monkeypatch.setattr("airflow_ckpt_provider.operators.spark_backup.backup_by_connection", None)
     operator = _operator(checkpoint, repository, skip_if_unchanged=True, engine="spark")
     assert operator.execute(run(run_id="manual__2"))["unchanged"]
 

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.operators.upgrade import UpgradeBeginOperator
-from airflow_ckpt_provider.sinks.report import SinkPolicy
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.unit.backup.backups import stream
 from tests.unit.checkpoint.builders import plant

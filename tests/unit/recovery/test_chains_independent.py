@@ -18,7 +18,7 @@ from airflow_ckpt_provider.recovery.chains.planning import plan_chain
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.recovery.chains.together import ChainOutcome
 from airflow_ckpt_provider.recovery.chains.undo import undo_chain
-from airflow_ckpt_provider.recovery.rewind.specifiers import Specifier
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.stopped import STOPPED

@@ -15,8 +15,8 @@ from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.recovery.positions.asking import Question, ask
 from airflow_ckpt_provider.recovery.positions.logs import logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
-from airflow_ckpt_provider.recovery.reset.plan import ResetWay
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.unit.guards.delta_tables import delta_checkpoint, new_table, rows

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
-from airflow_ckpt_provider.recovery.reset.plan import ResetWay
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location

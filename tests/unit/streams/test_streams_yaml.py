@@ -365,4 +365,5 @@ def test_300_streams_are_read_quickly() -> None:
         for _ in range(3)
     ]
     ours, theirs = (min(times) for times in zip(*rounds, strict=True))
-    assert ours < 4 * theirs, (ours, theirs)
+    # Measured: 2 to 3 times on a quiet machine, 6 beside nine other processes. A reader that is quadratic takes 100.
+    assert ours < 15 * theirs, (ours, theirs)

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset, AssetWatcher
 
+import airflow_ckpt_provider.checkpoint.incidents as incidents
+import airflow_ckpt_provider.checkpoint.waiting as waiting
+import airflow_ckpt_provider.places as places
 import airflow_ckpt_provider.triggers.commit_gap as commit_gap
-import airflow_ckpt_provider.triggers.stream_event as stream_event
 from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.conditions import Condition, Wait
@@ -68,7 +70,7 @@ class TestCommitGapTrigger:
     ) -> None:
         answered = threading.Event()
         monkeypatch.setattr(commit_gap, "_LAST_LOOK", 0.2)
-        monkeypatch.setattr(commit_gap, "look", lambda *_, **__: answered.wait(20))
+        monkeypatch.setattr(waiting, "look", lambda *_, **__: answered.wait(20))
         made = trigger(stream, seconds=0.2)
 
         async def run() -> Any:
@@ -130,8 +132,7 @@ class TestCommitGapTrigger:
             seen.append(threading.current_thread() is threading.main_thread())
             return open_place(*arguments)
 
-        monkeypatch.setattr(commit_gap, "open_place", opened)
-        monkeypatch.setattr(stream_event, "open_place", opened)
+        monkeypatch.setattr(places, "open_place", opened)
         fired(trigger(stream, wait=Wait(Condition("committed_batch", 5)).to_json()))
         events(stream.log(6, age=50), [lambda: None], stuck_after=30.0)
         assert seen == [False, False]
@@ -234,7 +235,7 @@ class TestStreamEventTrigger:
 
     def test_a_store_that_fails_is_looked_at_again(self, stream: DiskStream, monkeypatch: pytest.MonkeyPatch) -> None:
         stream.log(6, age=50)
-        inner, failed = stream_event.glance, []
+        inner, failed = incidents.glance, []
 
         def fail_twice(*arguments: Any) -> Any:
             if len(failed) < 2:
@@ -242,7 +243,7 @@ class TestStreamEventTrigger:
                 raise StorageError("no answer")
             return inner(*arguments)
 
-        monkeypatch.setattr(stream_event, "glance", fail_twice)
+        monkeypatch.setattr(incidents, "glance", fail_twice)
         assert [kind for kind, _ in events(stream, [lambda: None], stuck_after=30.0)] == ["stuck"]
 
     def test_a_restarted_triggerer_does_not_announce_it_again(self, stream: DiskStream) -> None:
