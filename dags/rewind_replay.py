@@ -25,7 +25,7 @@ from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.operators.replay_proof import ReplayProofOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.rewind_report import RewindReportOperator
-from airflow_ckpt_provider.recovery.rewind.specifiers import KINDS
+from airflow_ckpt_provider.recovery.rewind.specifier import KINDS
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, stream_baseline
 
