@@ -25,8 +25,8 @@ from benchmarks.sample_tree import SampleTree
 from benchmarks.setting import today
 from benchmarks.steps import Step
 from benchmarks.tools import Format1, Format2, Tool, available
-from tests.s3_gate import Gate, by_kind
-from tests.s3_server import S3Server, running_s3_server
+from tests.support.s3_gate import Gate, by_kind
+from tests.support.s3_server import S3Server, running_s3_server
 
 #: Tool and step -> seconds of each round; and requests by kind, bytes sent and received by the tool.
 Times = dict[tuple[str, Step], list[float]]

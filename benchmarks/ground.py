@@ -22,7 +22,7 @@ from airflow_ckpt_provider.storage.store import StoredFile
 from benchmarks.sample_tree import SampleTree
 from benchmarks.steps import Step
 from benchmarks.tools import AT_ONCE, Tool
-from tests.s3_server import ADMIN, REGION, S3Server
+from tests.support.s3_server import ADMIN, REGION, S3Server
 
 #: Takes a step: the tool, the step, and what does it.
 Take = Callable[[Tool, Step, Callable[[], None]], None]

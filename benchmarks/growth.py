@@ -22,8 +22,8 @@ from benchmarks.sample_tree import SampleTree
 from benchmarks.setting import setting, today
 from benchmarks.steps import Step
 from benchmarks.tools import OursInProcess
-from tests.s3_gate import Gate
-from tests.s3_server import S3Server, running_s3_server
+from tests.support.s3_gate import Gate
+from tests.support.s3_server import S3Server, running_s3_server
 
 FILES = 2000
 #: Backups in the repository, and state partitions of the tree of :data:`FILES` changelogs.

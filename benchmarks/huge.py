@@ -30,7 +30,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.store import StoredFile
 from benchmarks.sample_tree import SampleTree
-from tests.s3_server import running_s3_server
+from tests.support.s3_server import running_s3_server
 
 _COSTS = Path(__file__).with_name("huge_costs.json")
 #: Sizes of files that 10 TB are made of, and clusters that copy them; the first is the local engine.

@@ -30,10 +30,10 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from benchmarks.page import write_part
-from tests.s3_gate import Gate, by_kind, longest_chain
-from tests.s3_server import S3Server, running_s3_server
-from tests.unit.checkpoint.builders import commit_log, compact, metadata, offsets_log, rocksdb_aggregation
-from tests.unit.guards.delta_tables import fresh, id_of, new_table, offset
+from tests.support.checkpoints import commit_log, compact, metadata, offsets_log, rocksdb_aggregation
+from tests.support.delta_tables import fresh, id_of, new_table, offset
+from tests.support.s3_gate import Gate, by_kind, longest_chain
+from tests.support.s3_server import S3Server, running_s3_server
 
 LATENCIES = (0.02, 0.05, 0.1)
 #: Versions of the Delta table, entries of the file source's log, partitions of the state.

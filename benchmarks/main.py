@@ -21,7 +21,7 @@ from benchmarks.sample_tree import SampleTree
 from benchmarks.setting import Others, cpu, differences, setting, today
 from benchmarks.steps import Step
 from benchmarks.tools import Tool, available
-from tests.s3_server import S3Server, running_s3_server
+from tests.support.s3_server import S3Server, running_s3_server
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ from benchmarks.sample_tree import SampleTree
 from benchmarks.setting import setting, today
 from benchmarks.steps import Step
 from benchmarks.tools import OURS, Tool, available
-from tests.s3_gate import Gate, by_kind
-from tests.s3_server import S3Server, running_s3_server
+from tests.support.s3_gate import Gate, by_kind
+from tests.support.s3_server import S3Server, running_s3_server
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.steps import CHANGED_SHARE
-from tests.unit.checkpoint.builders import snapshot_zip
+from tests.support.checkpoints import snapshot_zip
 
 _SECOND = 1_795_256_370_000
 _CONF = {

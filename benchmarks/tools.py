@@ -23,8 +23,8 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks.fetching import CACHE, NotAvailableError, from_debian, from_pypi
 from benchmarks.steps import Step
-from tests.s3_server import ADMIN, REGION, S3Server
-from tests.stopped import STOPPED
+from tests.support.s3_server import ADMIN, REGION, S3Server
+from tests.support.stopped import STOPPED
 
 #: Requests under way at once, for every tool that has a setting for it.
 AT_ONCE = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.one_checkpoint import unpack
+from tests.support.one_checkpoint import unpack
 
 if __name__ == "__main__":
     directory = Path(sys.argv[1])

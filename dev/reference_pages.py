@@ -106,12 +106,12 @@ def diagnosis() -> Iterator[str]:
 
 def compatibility() -> Iterator[str]:
     """``docs/compatibility.md``: changes of a query, and what catches them."""
-    from tests.integration.upgrades.changes import CHANGES as WRITTEN
-    from tests.integration.upgrades.changes import NOT_WRITTEN
+    from tests.support.upgrades.changes import CHANGES as WRITTEN
+    from tests.support.upgrades.changes import NOT_WRITTEN
 
     yield "# Changes of a query, and what Spark makes of them"
     yield ""
-    yield "<!-- made by dev/reference_pages.py from tests/integration/upgrades/changes.py, which a test runs on Spark 4.0.0 -->"
+    yield "<!-- made by dev/reference_pages.py from tests/support/upgrades/changes.py, which a test runs on Spark 4.0.0 -->"
     yield ""
     yield "Every change of Spark's guide that can be written as code: described, compared with the checkpoint, and"
     yield "rehearsed on real Spark 4.0.0 ([how to](howto/rehearse.md)). *Comparison*: what `airflow-ckpt compatible` finds"

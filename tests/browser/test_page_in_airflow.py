@@ -5,7 +5,7 @@ Makes the pictures of ``docs/howto/page.md`` with ``PICTURES=docs/images``.
 
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 import json
 import os
@@ -30,8 +30,8 @@ from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.storage.opening import open_location
 from dev.run_airflow import health
-from tests.browser.chromium import chromium
-from tests.one_checkpoint import NEWEST, unpack
+from tests.support.chromium import chromium
+from tests.support.one_checkpoint import NEWEST, unpack
 from tests.system.test_watch_stream import RealAirflow
 
 pytestmark = [pytest.mark.browser, pytest.mark.airflow, pytest.mark.timeout(1800)]

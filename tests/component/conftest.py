@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.s3_server import s3_server
+from tests.support.s3_server import s3_server
 
 __all__ = ["s3_server"]

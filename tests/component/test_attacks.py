@@ -28,10 +28,10 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of
-from tests.roles import World, assume, condition_gate
-from tests.s3_server import RESTRICTED, S3Server
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
+from tests.support.backups import stream
+from tests.support.checkpoints import contents, plant
+from tests.support.roles import World, assume, condition_gate
+from tests.support.s3_server import RESTRICTED, S3Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 CHECK = "check REPOSITORY"

@@ -12,8 +12,8 @@ from benchmarks.requests import count
 from benchmarks.sample_tree import SampleTree
 from benchmarks.steps import Step
 from benchmarks.tools import Fsspec, OursInProcess
-from tests.s3_gate import Gate
-from tests.s3_server import S3Server
+from tests.support.s3_gate import Gate
+from tests.support.s3_server import S3Server
 
 _TREE = SampleTree(partitions=2, snapshots=(10, 20))
 

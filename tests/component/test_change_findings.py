@@ -20,14 +20,10 @@ import pytest
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import Finished, new_repository, run
-from tests.damaged_samples import Files, delta_missing
-from tests.every_run import of_these
 from tests.golden.half_done import HALF_DONE, half_done
 from tests.samples.archives import sample, write_files
-from tests.support.killing import killed_before
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import (
+from tests.support.backups import stream
+from tests.support.checkpoints import (
     QUERY_ID,
     batch_metadata,
     commit_log,
@@ -37,7 +33,11 @@ from tests.unit.checkpoint.builders import (
     metadata,
     offsets_log,
 )
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.command_line import Finished, new_repository, run
+from tests.support.damaged_samples import Files, delta_missing
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.every_run import of_these
+from tests.support.killing import killed_before
 
 ROOT = Path(__file__).parents[2]
 #: Seconds; a second attempt waits for the lease of the first one, whose process is stopped and not dead.

@@ -33,7 +33,7 @@ from tests.component.test_change_findings import (
     metadata,
     offsets_log,
 )
-from tests.s3_server import S3Server
+from tests.support.s3_server import S3Server
 
 LEASE = "2.0"
 #: Histories that run side by side: they wait for leases most of the time.

@@ -21,9 +21,9 @@ from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.s3_store import S3Store
-from tests.s3_gate import Gate
-from tests.s3_server import STRANGER, S3Server
-from tests.unit.checkpoint.builders import batch_metadata, commit_log, compact, metadata, offsets_log
+from tests.support.checkpoints import batch_metadata, commit_log, compact, metadata, offsets_log
+from tests.support.s3_gate import Gate
+from tests.support.s3_server import STRANGER, S3Server
 
 
 @pytest.fixture

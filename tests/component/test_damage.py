@@ -21,12 +21,12 @@ from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import Finished, new_repository, run
-from tests.every_run import of_these
-from tests.fingerprints import NOTES, fingerprint
-from tests.s3_server import S3Server
 from tests.samples.archives import sample
-from tests.stopped import STOPPED
+from tests.support.command_line import Finished, new_repository, run
+from tests.support.every_run import of_these
+from tests.support.fingerprints import NOTES, fingerprint
+from tests.support.s3_server import S3Server
+from tests.support.stopped import STOPPED
 
 #: One of each way in which state is stored; a restore of the second rewrites what it reads.
 KINDS = (

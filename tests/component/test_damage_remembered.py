@@ -32,10 +32,10 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.s3_server import S3Server
-from tests.unit.backup.backups import entry_of, stream
-from tests.unit.checkpoint.builders import Files, plant
-from tests.unit.checkpoint.stores import forget_all, in_memory
+from tests.support.backups import entry_of, stream
+from tests.support.checkpoints import Files, plant
+from tests.support.s3_server import S3Server
+from tests.support.watched_stores import forget_all, in_memory
 
 STATE = "state/0/1/5.changelog"
 

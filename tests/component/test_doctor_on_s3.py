@@ -7,11 +7,11 @@ from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.repair.planning import plan_repair, repair_place
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.damaged_samples import Files, delta_missing, source_log_short
-from tests.s3_server import S3Server
 from tests.samples.archives import sample
-from tests.stopped import ACCEPTED, STOPPED
-from tests.unit.checkpoint.stores import watched
+from tests.support.damaged_samples import Files, delta_missing, source_log_short
+from tests.support.s3_server import S3Server
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.watched_stores import watched
 
 
 def uploaded(server: S3Server, name: str, files: Files) -> Location:

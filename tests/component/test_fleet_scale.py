@@ -19,11 +19,11 @@ from airflow_ckpt_provider.fleet.limits import WORKERS
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.one_checkpoint import NEWEST, unpack
-from tests.s3_gate import Gate, by_kind
-from tests.s3_server import S3Server
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.checkpoints import contents, plant
+from tests.support.one_checkpoint import NEWEST, unpack
+from tests.support.s3_gate import Gate, by_kind
+from tests.support.s3_server import S3Server
+from tests.support.watched_stores import watched
 
 #: Requests that a stream may cost: its directory, two logs, query id and newest entry; then backups, what is known to be damaged,
 #: verification, manifest.

@@ -24,10 +24,10 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.storage.signatures import Signing, new_signing_key, public_key
-from tests.command_line import run
-from tests.s3_server import ADMIN, RESTRICTED, S3Server
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
+from tests.support.backups import stream
+from tests.support.checkpoints import contents, plant
+from tests.support.command_line import run
+from tests.support.s3_server import ADMIN, RESTRICTED, S3Server
 
 DAY = timedelta(days=1)
 RIGHTS = ("s3:ListBucket", "s3:GetObject", "s3:PutObject")

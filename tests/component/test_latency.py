@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import page
 from benchmarks.latency import LATENCIES, OPERATIONS, Measured, Operation, Place, measure, report
-from tests.s3_gate import Request, longest_chain
-from tests.s3_server import S3Server
+from tests.support.s3_gate import Request, longest_chain
+from tests.support.s3_server import S3Server
 
 _LATENCY = 0.05
 

@@ -22,11 +22,11 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.packs import pack_size
-from tests.s3_gate import Gate
-from tests.s3_server import S3Server
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
+from tests.support.backups import stream
+from tests.support.checkpoints import contents, plant
+from tests.support.s3_gate import Gate
+from tests.support.s3_server import S3Server
+from tests.support.stopped import STOPPED
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import run
-from tests.kafka_broker import KafkaBroker, kafka_broker, running_kafka_broker
-from tests.mirror_maker import running_mirror_maker
-from tests.unit.checkpoint.builders import batch_metadata, commit_log, compact, metadata, offsets_log, plant
+from tests.support.checkpoints import batch_metadata, commit_log, compact, metadata, offsets_log, plant
+from tests.support.command_line import run
+from tests.support.kafka_broker import KafkaBroker, kafka_broker, running_kafka_broker
+from tests.support.mirror_maker import running_mirror_maker
 from tests.unit.guards.test_mirror_syncs import RECORDED
 
 __all__ = ["kafka_broker"]

@@ -17,9 +17,9 @@ from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.record import begin_upgrade
-from tests.one_checkpoint import unpack
-from tests.s3_server import ADMIN, RESTRICTED, S3Server
-from tests.unit.checkpoint.builders import contents, plant
+from tests.support.checkpoints import contents, plant
+from tests.support.one_checkpoint import unpack
+from tests.support.s3_server import ADMIN, RESTRICTED, S3Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "permissions.md"
 ACTIONS = ("s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject")

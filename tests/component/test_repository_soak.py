@@ -27,9 +27,9 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.s3_server import S3Server
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
+from tests.support.s3_server import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -11,10 +11,10 @@ import pytest
 
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import Finished, run
-from tests.s3_server import S3Server
+from tests.support.checkpoints import QUERY_ID
+from tests.support.command_line import Finished, run
+from tests.support.s3_server import S3Server
 from tests.unit.backup.test_identity import OTHER, begin
-from tests.unit.checkpoint.builders import QUERY_ID
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import pytest
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.roles import POLICIES, ROLES, World, as_words, assume, condition_gate, policy
-from tests.s3_gate import Gate
-from tests.s3_server import RESTRICTED, S3Server
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
+from tests.support.roles import POLICIES, ROLES, World, as_words, assume, condition_gate, policy
+from tests.support.s3_gate import Gate
+from tests.support.s3_server import RESTRICTED, S3Server
 
 #: Role -> what it may write over in the repository, and what it may delete there. The rest is refused.
 OVERWRITES = {

@@ -27,9 +27,9 @@ from airflow_ckpt_provider.jobs.spark_engine import Address, SparkEngine
 from airflow_ckpt_provider.storage import fsspec_store, s3_store
 from airflow_ckpt_provider.storage.conditions import CopyCondition
 from airflow_ckpt_provider.storage.location import Location
-from tests.s3_server import S3Server
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import Files, plant
+from tests.support.backups import stream
+from tests.support.checkpoints import Files, plant
+from tests.support.s3_server import S3Server
 
 
 @pytest.fixture(autouse=True)

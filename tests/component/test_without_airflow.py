@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.one_checkpoint import unpack
+from tests.support.one_checkpoint import unpack
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]

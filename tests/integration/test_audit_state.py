@@ -14,20 +14,20 @@ import pytest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.jobs import audit_state
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import SparkHost
 from tests.samples.archives import HOME, sample, write_files
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 class Auditor:
-    """The tests' end of :mod:`tests.integration.state_auditor`."""
+    """The tests' end of :mod:`tests.support.state_auditor`."""
 
     def __init__(self, log: Path) -> None:
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.state_auditor"],
+                [sys.executable, "-m", "tests.support.state_auditor"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

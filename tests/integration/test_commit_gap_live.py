@@ -19,8 +19,8 @@ from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import Run, SparkHost
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import Run, SparkHost
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

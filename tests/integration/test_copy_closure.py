@@ -23,12 +23,12 @@ from airflow_ckpt_provider.jobs import copy_closure
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks.sample_tree import SampleTree
-from tests.integration.live_copies import LiveCopies, Stream
-from tests.integration.spark_cluster import SparkCluster
-from tests.integration.streams.spark_host import SparkHost
-from tests.s3_server import S3Server
 from tests.samples.archives import kinds_of, sample
-from tests.waiting import wait_until
+from tests.support.live_copies import LiveCopies, Stream
+from tests.support.s3_server import S3Server
+from tests.support.spark_cluster import SparkCluster
+from tests.support.streams.spark_host import SparkHost
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

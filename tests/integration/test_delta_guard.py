@@ -23,8 +23,8 @@ from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.streams.described import Source, Stream
-from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.support.streams.described import Source, Stream
+from tests.support.streams.spark_host import SparkHost, coordinates
 
 pytestmark = pytest.mark.spark
 

@@ -16,10 +16,10 @@ import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
-from tests.integration.delta_history import FEW_TASKS, History, StreamHistory, newest_version
-from tests.integration.sink_model import rows_after
-from tests.integration.sink_recovery import recover, run_histories
-from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.support.delta_history import FEW_TASKS, History, StreamHistory, newest_version
+from tests.support.sink_model import rows_after
+from tests.support.sink_recovery import recover, run_histories
+from tests.support.streams.spark_host import SparkHost, coordinates
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(4 * 3600)]
 

@@ -22,7 +22,9 @@ from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.damaged_samples import (
+from tests.samples.kinds import KINDS
+from tests.samples.sparks import Sparks
+from tests.support.damaged_samples import (
     DAMAGES,
     Damage,
     Placed,
@@ -34,11 +36,9 @@ from tests.damaged_samples import (
     placed,
     source_log_missing,
 )
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import SparkHost
-from tests.samples.kinds import KINDS
-from tests.samples.sparks import Sparks
-from tests.stopped import ACCEPTED, STOPPED
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import SparkHost
 
 #: A test may have to install a Spark first, and to start it.
 pytestmark = pytest.mark.timeout(900)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.advisor.advice import recovery_advice
-from tests.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_broker import KafkaBroker, kafka_broker
 
 __all__ = ["kafka_broker"]
 
@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Streams:
-    """The tests' end of :mod:`tests.integration.failing_sources`."""
+    """The tests' end of :mod:`tests.support.failing_sources`."""
 
     def __init__(self, log: Path) -> None:
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.failing_sources"],
+                [sys.executable, "-m", "tests.support.failing_sources"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

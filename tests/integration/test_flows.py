@@ -14,9 +14,9 @@ from airflow_ckpt_provider.recovery.flows.reset import apply_flow_reset, plan_fl
 from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.pipeline import Pipeline
 from tests.samples.spark_versions import python_with
-from tests.stopped import ACCEPTED, STOPPED
+from tests.support.declarative_pipeline import Pipeline
+from tests.support.stopped import ACCEPTED, STOPPED
 
 pytestmark = pytest.mark.other_spark
 

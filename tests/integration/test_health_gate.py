@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 import json
 import os
@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, mark_baseline, stream_baseline
 from airflow_ckpt_provider.spark.stopping import clear_stop, request_stop
-from tests.integration.streams.data import put_files
-from tests.integration.upgrades.spark_worker import HDFS, QUERIES, SparkWorker
+from tests.support.streams.data import put_files
+from tests.support.upgrades.spark_worker import HDFS, QUERIES, SparkWorker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -11,10 +11,10 @@ import pytest
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.iceberg_history import IcebergHistory, iceberg_host
-from tests.integration.sink_model import rows_after
-from tests.integration.sink_recovery import expect_true, recover, run_histories
-from tests.stopped import STOPPED
+from tests.support.iceberg_history import IcebergHistory, iceberg_host
+from tests.support.sink_model import rows_after
+from tests.support.sink_recovery import expect_true, recover, run_histories
+from tests.support.stopped import STOPPED
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(4 * 3600)]
 

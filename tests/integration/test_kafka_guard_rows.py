@@ -22,9 +22,9 @@ from airflow_ckpt_provider.guards.report import GuardReport
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.preflight import query_to_guard
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.streams.sink import batches
-from tests.integration.streams.spark_host import Run, SparkHost
-from tests.kafka_broker import KafkaBroker, running_kafka_broker
+from tests.support.kafka_broker import KafkaBroker, running_kafka_broker
+from tests.support.streams.sink import batches
+from tests.support.streams.spark_host import Run, SparkHost
 
 pytestmark = pytest.mark.spark
 

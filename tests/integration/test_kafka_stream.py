@@ -21,9 +21,9 @@ import pytest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.streams.spark_host import coordinates
-from tests.kafka_broker import KafkaBroker
-from tests.s3_server import S3Server, _end_with_parent
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.s3_server import S3Server, _end_with_parent
+from tests.support.streams.spark_host import coordinates
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -14,10 +14,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.live_copies import LiveCopies
-from tests.integration.streams import sink
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import SparkHost
+from tests.support.live_copies import LiveCopies
+from tests.support.streams import sink
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.spark]
 

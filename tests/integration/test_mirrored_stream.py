@@ -21,10 +21,10 @@ from airflow_ckpt_provider.recovery.positions.mirror import Mirror
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.streams.described import Source, Stream
-from tests.integration.streams.spark_host import SparkHost
-from tests.kafka_broker import KafkaBroker, running_kafka_broker
-from tests.mirror_maker import running_mirror_maker
+from tests.support.kafka_broker import KafkaBroker, running_kafka_broker
+from tests.support.mirror_maker import running_mirror_maker
+from tests.support.streams.described import Source, Stream
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

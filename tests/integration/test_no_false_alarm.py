@@ -23,12 +23,12 @@ from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, 
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.delta_history import History, json_versions, new_commits
-from tests.integration.iceberg_history import IcebergHistory, iceberg_host, line_of
-from tests.integration.streams.spark_host import SparkHost
-from tests.unit.checkpoint.builders import compact
-from tests.unit.guards.delta_tables import delta_checkpoint
-from tests.unit.guards.healthy import Said
+from tests.support.checkpoints import compact
+from tests.support.delta_history import History, json_versions, new_commits
+from tests.support.delta_tables import delta_checkpoint
+from tests.support.healthy_sources import Said
+from tests.support.iceberg_history import IcebergHistory, iceberg_host, line_of
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(3600)]
 

@@ -20,9 +20,9 @@ from airflow_ckpt_provider.recovery.positions.logs import logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.streams.described import Source, Stream
-from tests.integration.streams.spark_host import SparkHost
-from tests.kafka_broker import KafkaBroker
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.streams.described import Source, Stream
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = pytest.mark.spark
 

@@ -15,11 +15,11 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.fingerprints import fingerprint
-from tests.integration.streams.data import put_files
-from tests.integration.upgrades.spark_worker import HDFS, QUERIES, SparkWorker
-from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
-from tests.waiting import wait_until
+from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.support.fingerprints import fingerprint
+from tests.support.streams.data import put_files
+from tests.support.upgrades.spark_worker import HDFS, QUERIES, SparkWorker
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -27,11 +27,10 @@ from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests import waiting
-from tests.every_run import of_these
-from tests.integration import rest_oracle
-from tests.integration.resting_queries import RestingQueries
-from tests.integration.streams.data import put_files
+from tests.support import rest_oracle, waiting
+from tests.support.every_run import of_these
+from tests.support.resting_queries import RestingQueries
+from tests.support.streams.data import put_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

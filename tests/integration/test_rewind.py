@@ -18,10 +18,10 @@ from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.rewinding import Story, difference
-from tests.integration.streams.kinds import KINDS, REWOUND
-from tests.integration.streams.spark_host import SparkHost, coordinates
-from tests.stopped import ACCEPTED, STOPPED
+from tests.support.rewinding import Story, difference
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.streams.kinds import KINDS, REWOUND
+from tests.support.streams.spark_host import SparkHost, coordinates
 
 pytestmark = pytest.mark.spark
 

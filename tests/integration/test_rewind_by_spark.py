@@ -19,10 +19,10 @@ from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.status import status_of
-from tests.integration.rewinding import Story, difference
-from tests.integration.streams.spark_host import SparkHost, coordinates
-from tests.stopped import STOPPED
-from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.support.rewinding import Story, difference
+from tests.support.stopped import STOPPED
+from tests.support.streams.spark_host import SparkHost, coordinates
+from tests.support.watched_stores import Killed, Life, watched
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -29,11 +29,11 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.rewinding import Story, difference, rows_of
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import Run, SparkHost
-from tests.stopped import STOPPED, wait_until_quiet
-from tests.waiting import wait_until
+from tests.support.rewinding import Story, difference, rows_of
+from tests.support.stopped import STOPPED, wait_until_quiet
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import Run, SparkHost
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 

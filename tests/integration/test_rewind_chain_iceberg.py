@@ -14,8 +14,8 @@ from airflow_ckpt_provider.recovery.chains.undo import undo_chain
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.iceberg_story import IcebergStory
-from tests.stopped import STOPPED
+from tests.support.iceberg_story import IcebergStory
+from tests.support.stopped import STOPPED
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 

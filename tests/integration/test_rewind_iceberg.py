@@ -13,10 +13,10 @@ from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.verdict import Verdict
-from tests.every_run import of_these
-from tests.integration.iceberg_story import IcebergStory
-from tests.rest_catalog import running_rest_catalog
-from tests.stopped import STOPPED
+from tests.support.every_run import of_these
+from tests.support.iceberg_story import IcebergStory
+from tests.support.rest_catalog import running_rest_catalog
+from tests.support.stopped import STOPPED
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

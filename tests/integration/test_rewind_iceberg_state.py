@@ -19,10 +19,10 @@ from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.iceberg_history import iceberg_host
-from tests.integration.rewinding import Story, difference
-from tests.integration.streams.spark_host import SparkHost
-from tests.stopped import ACCEPTED, STOPPED
+from tests.support.iceberg_history import iceberg_host
+from tests.support.rewinding import Story, difference
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

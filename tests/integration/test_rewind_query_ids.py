@@ -17,9 +17,9 @@ from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.rewinding import Story, difference
-from tests.integration.streams.spark_host import SparkHost
-from tests.stopped import STOPPED, wait_until_quiet
+from tests.support.rewinding import Story, difference
+from tests.support.stopped import STOPPED, wait_until_quiet
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = pytest.mark.spark
 

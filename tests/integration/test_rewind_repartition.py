@@ -20,7 +20,7 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.service import SampleService
 from tests.samples.spark_versions import python_with
-from tests.stopped import STOPPED, wait_until_quiet
+from tests.support.stopped import STOPPED, wait_until_quiet
 
 pytestmark = pytest.mark.other_spark
 

@@ -17,9 +17,9 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.rewinding import Story, difference, rows_of
-from tests.integration.streams.spark_host import SparkHost
-from tests.stopped import STOPPED, wait_until_quiet
+from tests.support.rewinding import Story, difference, rows_of
+from tests.support.stopped import STOPPED, wait_until_quiet
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = pytest.mark.spark
 

@@ -19,10 +19,10 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError
 from airflow_ckpt_provider.recovery.rewind.planning import reachable
 from airflow_ckpt_provider.recovery.undo import undo
-from tests.integration.rewinding import Story, difference
-from tests.integration.streams.kinds import KINDS, REWOUND
-from tests.integration.streams.spark_host import SparkHost, coordinates
-from tests.stopped import STOPPED, wait_until_quiet
+from tests.support.rewinding import Story, difference
+from tests.support.stopped import STOPPED, wait_until_quiet
+from tests.support.streams.kinds import KINDS, REWOUND
+from tests.support.streams.spark_host import SparkHost, coordinates
 
 pytestmark = [pytest.mark.rewind_soak, pytest.mark.spark]
 

@@ -22,11 +22,11 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.streams.described import Stream
-from tests.integration.streams.spark_host import SparkHost
 from tests.integration.test_positions_replay import append, delta, kafka, new_topic, produce
-from tests.kafka_broker import KafkaBroker
-from tests.stopped import STOPPED, wait_until_quiet
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.stopped import STOPPED, wait_until_quiet
+from tests.support.streams.described import Stream
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = pytest.mark.spark
 

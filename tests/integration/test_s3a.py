@@ -17,11 +17,11 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.sealing_streams import seal_at_random_moments
-from tests.integration.streams import sink
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import Run, SparkHost, coordinates
-from tests.s3_server import S3Server
+from tests.support.s3_server import S3Server
+from tests.support.sealing_streams import seal_at_random_moments
+from tests.support.streams import sink
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import Run, SparkHost, coordinates
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -21,17 +21,17 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.record import Event, begin_upgrade, newest_upgrade, note
-from tests.integration.safe_upgrades.stream import Stream
-from tests.integration.safe_upgrades.upgrades import (
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.safe_upgrades.stream import Stream
+from tests.support.safe_upgrades.upgrades import (
     Upgrade,
     contiguous,
     make_upgrade,
     timeouts_are_noticed,
     worker_dies,
 )
-from tests.integration.safe_upgrades.versions import PER_BATCH, STARTING
-from tests.integration.streams.spark_host import SparkHost, coordinates
-from tests.kafka_broker import KafkaBroker
+from tests.support.safe_upgrades.versions import PER_BATCH, STARTING
+from tests.support.streams.spark_host import SparkHost, coordinates
 from tests.system.conftest import Answer, RunDag, answer, known, metadata_database, run_dag
 
 __all__ = ["answer", "known", "metadata_database", "run_dag"]

@@ -14,9 +14,9 @@ from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.every_run import of_these
-from tests.integration.sealing_streams import STOPPED, Sealed, seal_at_random_moments
-from tests.integration.streams.spark_host import Run, SparkHost
+from tests.support.every_run import of_these
+from tests.support.sealing_streams import STOPPED, Sealed, seal_at_random_moments
+from tests.support.streams.spark_host import Run, SparkHost
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -27,13 +27,13 @@ from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.sealing_streams import STOPPED
-from tests.integration.streams import sink
 from tests.samples.kinds import KINDS, newest, write_input
 from tests.samples.service import SampleService
 from tests.samples.spark_versions import python_with
-from tests.stopped import ACCEPTED
-from tests.waiting import wait_until
+from tests.support.sealing_streams import STOPPED
+from tests.support.stopped import ACCEPTED
+from tests.support.streams import sink
+from tests.support.waiting import wait_until
 
 #: A test may have to install a Spark first, and to start it.
 pytestmark = pytest.mark.timeout(900)

@@ -23,12 +23,12 @@ from airflow_ckpt_provider.errors import QueryNotStoppedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.sealing_streams import STOPPED
 from tests.samples.kinds import newest
 from tests.samples.service import SampleService
 from tests.samples.spark_versions import python_with
-from tests.stopped import ACCEPTED
-from tests.waiting import wait_until
+from tests.support.sealing_streams import STOPPED
+from tests.support.stopped import ACCEPTED
+from tests.support.waiting import wait_until
 
 #: A test may have to install a Spark first, and to start it.
 pytestmark = [pytest.mark.other_spark, pytest.mark.timeout(900)]

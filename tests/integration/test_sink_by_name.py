@@ -24,10 +24,10 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.spark_tables import DESCRIBE, SparkTables
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.rewinding import Story, difference
-from tests.integration.streams.spark_host import SparkHost, coordinates
 from tests.integration.test_rewind_by_spark import SETTINGS
-from tests.stopped import ACCEPTED, STOPPED
+from tests.support.rewinding import Story, difference
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.streams.spark_host import SparkHost, coordinates
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.live_copies import BACKUP, LISTED_AS_IT_GOES, LISTED_FIRST, SPOILED, LiveCopies, Verdict
-from tests.integration.streams.kinds import SOAK
-from tests.integration.streams.spark_host import SparkHost
+from tests.support.live_copies import BACKUP, LISTED_AS_IT_GOES, LISTED_FIRST, SPOILED, LiveCopies, Verdict
+from tests.support.streams.kinds import SOAK
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark]
 

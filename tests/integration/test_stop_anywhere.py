@@ -19,10 +19,10 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.killing import back_up, killed_after, killed_within, restore
-from tests.integration.streams import sink
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import SparkHost
+from tests.support.killed_repository import back_up, killed_after, killed_within, restore
+from tests.support.streams import sink
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import SparkHost
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

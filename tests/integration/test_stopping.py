@@ -11,8 +11,8 @@ import pytest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.spark.stopping import clear_stop, request_stop, stop_requested
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.streams.data import put_files
-from tests.integration.upgrades.spark_worker import HDFS, QUERIES, SparkWorker
+from tests.support.streams.data import put_files
+from tests.support.upgrades.spark_worker import HDFS, QUERIES, SparkWorker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -15,9 +15,9 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
 from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription, parse_description
-from tests.integration.streams.data import put_files
-from tests.integration.upgrades.changes import CHANGES, Written
-from tests.integration.upgrades.spark_worker import HDFS, QUERIES, ROCKSDB, SparkWorker
+from tests.support.streams.data import put_files
+from tests.support.upgrades.changes import CHANGES, Written
+from tests.support.upgrades.spark_worker import HDFS, QUERIES, ROCKSDB, SparkWorker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

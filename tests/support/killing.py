@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_ckpt_provider.storage.local_store import LocalStore
-from tests.command_line import run
+from tests.support.command_line import run
 
 #: The methods that change a store.
 _WRITES = ("create", "replace", "replace_listed", "delete", "delete_listed", "remove_empty_directories")

@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.storage.opening import open_location
 from demo.answering import answering
-from tests.one_checkpoint import unpack
+from tests.support.one_checkpoint import unpack
 
 DAGS = Path(__file__).parents[2] / "dags"
 _BUNDLE = "system_tests"

@@ -10,8 +10,8 @@ import pytest
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
 
-from tests.command_line import Finished, run
-from tests.s3_server import S3Server, s3_server
+from tests.support.command_line import Finished, run
+from tests.support.s3_server import S3Server, s3_server
 
 __all__ = ["s3_server"]
 

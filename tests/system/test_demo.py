@@ -19,8 +19,8 @@ from demo.comparison import Comparison, compare
 from demo.control import copy_recursively
 from demo.orders import Arrivals, is_complete, orders_of
 from demo.spark_errors import reason
-from tests.one_checkpoint import unpack
-from tests.system.left_running import still_running
+from tests.support.left_running import still_running
+from tests.support.one_checkpoint import unpack
 
 CHECKOUT = Path(__file__).parents[2]
 

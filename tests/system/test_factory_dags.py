@@ -26,15 +26,15 @@ from demo.upgrade import commands
 from demo.upgrade.checks import wrong_seconds
 from demo.upgrade.place import Place
 from dev.run_airflow import health
-from tests.integration.streams.data import put_files
-from tests.kafka_broker import KafkaBroker, kafka_broker
-from tests.one_checkpoint import NEWEST
+from tests.support.checkpoints import logs, plant
+from tests.support.growing_streams import DiskStream
+from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.one_checkpoint import NEWEST
+from tests.support.streams.data import put_files
+from tests.support.waiting import wait_until
 from tests.system.conftest import Answer, RunDag, result, states
 from tests.system.test_restore_drill import STREAM
 from tests.system.test_watch_stream import RealAirflow, ran
-from tests.unit.checkpoint.builders import logs, plant
-from tests.unit.sensors.streams import DiskStream
-from tests.waiting import wait_until
 
 __all__ = ["kafka_broker"]
 

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionGuardOperator,
     KafkaRetentionRestoreOperator,
 )
-from tests.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_broker import KafkaBroker, kafka_broker
 from tests.system.conftest import RunDag, result, states
 
 __all__ = ["kafka_broker"]

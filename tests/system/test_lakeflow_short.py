@@ -16,7 +16,6 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
-from tests.every_run import of_these
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace
 from tests.fake_databricks.failures import (
     FAILURES,
@@ -32,6 +31,7 @@ from tests.fake_databricks.failures import (
     land,
 )
 from tests.fake_databricks.sources import Kind
+from tests.support.every_run import of_these
 from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = pytest.mark.airflow

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.every_run import of_these
-from tests.throwaway_airflow import HOME
+from tests.support.every_run import of_these
+from tests.support.throwaway_airflow import HOME
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -58,7 +58,7 @@ def test_the_key_of_a_connection(client: TestClient) -> None:
 #: A DAG file, with a line that somebody has left, or a library: it logs what the task was given.
 DAG_FILE = """
 from airflow.sdk import DAG
-from tests.every_run import of_these
+from tests.support.every_run import of_these
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 

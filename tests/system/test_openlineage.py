@@ -15,7 +15,7 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 from tests.system.conftest import RunDag, result, states
 from tests.unit.lineage.test_runs import check
 

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.places import open_place
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = pytest.mark.airflow

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.jobs import rehearse
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.streams.data import SCHEMA, put_files
+from tests.support.streams.data import SCHEMA, put_files
 from tests.system.conftest import RunDag, result, states
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from tests.integration.rewinding import Story, difference
-from tests.integration.streams.data import put_files
-from tests.integration.streams.spark_host import SparkHost, coordinates
+from tests.support.rewinding import Story, difference
+from tests.support.streams.data import put_files
+from tests.support.streams.spark_host import SparkHost, coordinates
 from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -44,7 +44,7 @@ def rewind(example_dags: dict[str, DAG], run_dag: RunDag, story: Story) -> Calla
 
     def run(*, start_with: str | None = None, **form: Any) -> Any:
         dag = example_dags["rewind_replay"]
-        command = [sys.executable, "-m", "tests.integration.streams.run", _KIND, "--available-now"]
+        command = [sys.executable, "-m", "tests.support.streams.run", _KIND, "--available-now"]
         command += ["--input", str(story.source), "--checkpoint", str(story.checkpoint), "--out", str(story.out)]
         command += [argument for package in coordinates("spark-jars.txt") for argument in ("--package", package)]
         start = dag.get_task("start_stream")

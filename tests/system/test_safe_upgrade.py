@@ -21,7 +21,7 @@ from demo.upgrade.checks import check_rows, wrong_seconds
 from demo.upgrade.commands import deploy, roll_back
 from demo.upgrade.place import Place
 from demo.upgrade.versions import BAD
-from tests.system.left_running import still_running
+from tests.support.left_running import still_running
 
 CHECKOUT = Path(__file__).parents[2]
 #: Which kind of bad version is refused before anything has changed; the others are undone.

@@ -21,11 +21,11 @@ from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
-from tests.integration.safe_upgrades.upgrades import UpgradeRun
-from tests.one_checkpoint import NEWEST
+from tests.support.delta_batches import delta_table
+from tests.support.one_checkpoint import NEWEST
+from tests.support.safe_upgrades.upgrades import UpgradeRun
 from tests.system.conftest import Answer, RunDag, result
 from tests.unit.operators.test_upgrade_begin import FEATURES, PROTOCOL, edit_first
-from tests.unit.recovery.tables import delta_table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 

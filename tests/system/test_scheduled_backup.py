@@ -11,7 +11,7 @@ from airflow.sdk import DAG, AssetAlias
 from airflow_ckpt_provider.assets import BACKUPS, backup_asset
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.places import open_place
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 from tests.system.conftest import RunDag, event_of, result, states
 
 pytestmark = pytest.mark.airflow

@@ -19,9 +19,9 @@ import pytest
 from airflow.sdk import DAG, task
 
 from dev.run_airflow import environment, free_port, health
+from tests.support.checkpoints import BEGAN, batch_metadata, compact, offsets_log
+from tests.support.growing_streams import DiskStream
 from tests.system.conftest import DAGS, RunDag, result, states
-from tests.unit.checkpoint.builders import BEGAN, batch_metadata, compact, offsets_log
-from tests.unit.sensors.streams import DiskStream
 
 pytestmark = pytest.mark.airflow
 

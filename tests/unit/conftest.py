@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.stores import forget_all, in_memory
+from tests.support.watched_stores import forget_all, in_memory
 
 # A busy machine is no fault of the code, and nothing is to be left in the working copy. The same examples every time, so
 # that a red run is somebody's doing; EXPLORE=1 tries others.

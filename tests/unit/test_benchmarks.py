@@ -19,8 +19,8 @@ from benchmarks.sample_tree import SampleTree
 from benchmarks.setting import differences
 from benchmarks.steps import CHANGED_SHARE, Step
 from benchmarks.tools import OURS, OursInProcess
-from tests.unit.checkpoint.builders import plant
-from tests.unit.checkpoint.stores import in_memory
+from tests.support.checkpoints import plant
+from tests.support.watched_stores import in_memory
 
 COUNTED = Counted.committed()
 IMAGE = re.compile(r"!\[[^]]*\]\((images/bench-[^)]+)\)")

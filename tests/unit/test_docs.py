@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from airflow_ckpt_provider.cli.main import build_parser
-from tests.command_line import run
+from tests.support.command_line import run
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -21,8 +21,8 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.record import Event, newest_upgrade, streams_upgraded
 from airflow_ckpt_provider.verdict import Verdict
-from tests.command_line import Finished, run
 from tests.golden.half_done import HALF_DONE, STORED, HalfDone, contents, half_done
+from tests.support.command_line import Finished, run
 
 REPOSITORY = STORED / "repository"
 PLANS: dict[str, dict[str, Any]] = {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import new_repository, run
-from tests.one_checkpoint import unpack
+from tests.support.command_line import new_repository, run
+from tests.support.one_checkpoint import unpack
 
-pytest.register_assert_rewrite("tests.component.bad_input.commands")
+pytest.register_assert_rewrite("tests.support.refused_commands")
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import new_repository, run
-from tests.component.bad_input.commands import WORK, refused, says, some_files, unchanged
-from tests.fingerprints import NOTES, fingerprint
-from tests.one_checkpoint import NEWEST, unpack
+from tests.support.command_line import new_repository, run
+from tests.support.fingerprints import NOTES, fingerprint
+from tests.support.one_checkpoint import NEWEST, unpack
+from tests.support.refused_commands import WORK, refused, says, some_files, unchanged
 
 
 def test_a_repository_inside_a_checkpoint(checkpoint: Path, tmp_path: Path):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import new_repository, run
-from tests.component.bad_input.commands import refused, says, some_files, unchanged
-from tests.fingerprints import NOTES
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import new_repository, run
+from tests.support.fingerprints import NOTES
+from tests.support.one_checkpoint import NEWEST
+from tests.support.refused_commands import refused, says, some_files, unchanged
 
 
 def test_no_such_backup(repository: Path, tmp_path: Path):

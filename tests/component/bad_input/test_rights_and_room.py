@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import new_repository, run, run_program
-from tests.component.bad_input.commands import WORK, refused, says, unchanged
-from tests.fingerprints import NOTES
-from tests.one_checkpoint import NEWEST, unpack
+from tests.support.command_line import new_repository, run, run_program
+from tests.support.fingerprints import NOTES
+from tests.support.one_checkpoint import NEWEST, unpack
+from tests.support.refused_commands import WORK, refused, says, unchanged
 
 
 @pytest.fixture

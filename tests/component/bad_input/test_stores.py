@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import run, run_program
-from tests.component.bad_input.commands import refused, says, unchanged
-from tests.s3_server import FORGER, READER, STRANGER, Identity, S3Server
+from tests.support.command_line import run, run_program
+from tests.support.refused_commands import refused, says, unchanged
+from tests.support.s3_server import FORGER, READER, STRANGER, Identity, S3Server
 
 
 def options(server: S3Server, identity: Identity) -> list[str]:

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.guards.kafka_client import KafkaClient
 from airflow_ckpt_provider.guards.query import from_kafka_offsets, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
-from tests.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_broker import KafkaBroker, kafka_broker
 
 __all__ = ["kafka_broker"]
 

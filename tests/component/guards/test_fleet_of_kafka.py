@@ -11,9 +11,9 @@ from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import time_left
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
-from tests.kafka_broker import KafkaBroker
-from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
-from tests.unit.checkpoint.stores import in_memory
+from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.watched_stores import in_memory
 
 
 def test_each_by_its_topic(kafka_broker: KafkaBroker) -> None:

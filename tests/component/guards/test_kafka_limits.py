@@ -20,7 +20,7 @@ from airflow_ckpt_provider.errors import (
 )
 from airflow_ckpt_provider.verdict import Verdict
 from tests.component.guards.conftest import Ask, facts_of
-from tests.kafka_broker import READER, KafkaBroker, running_kafka_broker
+from tests.support.kafka_broker import READER, KafkaBroker, running_kafka_broker
 
 _LIMIT = 2.0
 

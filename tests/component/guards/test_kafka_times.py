@@ -10,7 +10,7 @@ import pytest
 from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.kafka_client import KafkaClient
 from airflow_ckpt_provider.lakeflow.kafka_state import asking
-from tests.kafka_broker import KafkaBroker
+from tests.support.kafka_broker import KafkaBroker
 
 #: Recent, so that retention by time leaves the records alone.
 BEGIN = int(time.time() - 3600) * 1000

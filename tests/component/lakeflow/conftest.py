@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +12,8 @@ import pytest
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
 from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
-from tests.component.lakeflow.tasks import no_waits
 from tests.fake_databricks import FakeWorkspace
+from tests.support.attempts import no_waits
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelines
 from airflow_ckpt_provider.lakeflow.settings import MARK, PutBack, merge_configuration, put_back_configuration
 from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
-from tests.component.lakeflow.tasks import Killed, Task
 from tests.fake_databricks import Dataset, FakeWorkspace, Flow, FlowFailed, samples
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support.attempts import Killed, Task
 
 KEY = "orders.startingOffsets"
 OFFSETS = '{"orders-events": {"0": 20}}'

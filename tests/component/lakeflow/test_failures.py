@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from airflow.providers.databricks.hooks.databricks import DatabricksHook
 
-from tests.every_run import of_these
 from tests.fake_databricks import FakeWorkspace
 from tests.fake_databricks.failures import (
     FAILURES,
@@ -23,6 +22,7 @@ from tests.fake_databricks.failures import (
     broken,
 )
 from tests.fake_databricks.sources import Kind
+from tests.support.every_run import of_these
 
 MATRIX = list(itertools.product(FAILURES, KINDS, LANGUAGES, MODES))
 EVERY_RUN = (

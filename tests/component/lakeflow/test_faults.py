@@ -18,9 +18,9 @@ from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperat
 from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
-from tests.component.lakeflow.tasks import Task
 from tests.fake_databricks import FakeWorkspace, samples
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support.attempts import Task
 
 FLOW = samples.INCREMENTAL
 REWINDABLE = {"channel": "PREVIEW", "configuration": {"pipelines.rewind.betaEnabled": "true"}}

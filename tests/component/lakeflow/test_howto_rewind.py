@@ -6,9 +6,9 @@ from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
-from tests.component.lakeflow.tasks import Task
 from tests.fake_databricks import FakeWorkspace
 from tests.fake_databricks.samples import orders
+from tests.support.attempts import Task
 
 
 def test_the_howto(workspace: FakeWorkspace) -> None:

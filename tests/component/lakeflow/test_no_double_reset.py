@@ -23,9 +23,9 @@ from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfi
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
-from tests.component.lakeflow.tasks import Killed, Task
 from tests.fake_databricks import FakeWorkspace, FlowFailed, samples
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support.attempts import Killed, Task
 
 FLOW = samples.INCREMENTAL
 POSITION = "2026-08-20T05:00:00Z"

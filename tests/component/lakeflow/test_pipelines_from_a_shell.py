@@ -23,11 +23,11 @@ from airflow_ckpt_provider.lakeflow.settings import MARK
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
-from tests.command_line import PROGRAM, Finished, run, run_program
-from tests.component.lakeflow.tasks import Task
 from tests.fake_databricks import TOKEN, WAREHOUSE, FakeWorkspace, FlowFailed, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
-from tests.waiting import wait_until
+from tests.support.attempts import Task
+from tests.support.command_line import PROGRAM, Finished, run, run_program
+from tests.support.waiting import wait_until
 
 FLOW = samples.INCREMENTAL
 AFTER = "2026-08-20T05:00:00Z"

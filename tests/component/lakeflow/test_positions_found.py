@@ -21,11 +21,11 @@ from airflow_ckpt_provider.lakeflow.recovery_steps import AboutFlow, RecoverySte
 from airflow_ckpt_provider.operators.pipeline_positions import PipelinePositionsOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
-from tests.component.lakeflow.tasks import Task
 from tests.fake_databricks import DROP_DUPLICATES, WAREHOUSE, Dataset, FakeWorkspace, Flow
 from tests.fake_databricks.pipelines import Pipeline
 from tests.fake_databricks.sources import Kind, Source
 from tests.fake_databricks.tables import Version
+from tests.support.attempts import Task
 
 NAMES = {"kafka": "orders-events", "delta": "lake.raw.orders", "files": "/landing/orders"}
 OPTIONS = {"kafka": "startingOffsets", "delta": "startingVersion", "files": "modifiedAfter"}

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_ckpt_provider.guards.delta_start import TABLE_READ
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
-from tests.component.lakeflow.tasks import Killed, Task
 from tests.fake_databricks import Dataset, FakeWorkspace, Flow, FlowFailed, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support.attempts import Killed, Task
 
 FLOW = samples.INCREMENTAL
 TABLE = "main.customers.customers"

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.lakeflow.rewind_refusals import REFUSALS
 from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
-from tests.component.lakeflow.tasks import Killed, Task
 from tests.fake_databricks import FakeWorkspace, samples
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support.attempts import Killed, Task
 
 TABLE = "main.customers.customers"
 ALL = sorted([*(f"c{n:03d}" for n in range(8)), *(f"old{n}" for n in range(3))])

@@ -8,9 +8,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
-from tests.component.lakeflow.tasks import Killed, Task
 from tests.fake_databricks import WAREHOUSE, Dataset, FakeWorkspace, Flow, samples
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support.attempts import Killed, Task
 
 TABLE = "main.customers.customers"
 LANDING = "/landing/customers"

@@ -18,15 +18,15 @@ from airflow_ckpt_provider.lakeflow import queries
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import Finished, run
 from tests.component.lakeflow.test_pipelines_from_a_shell import shell as shell
-from tests.every_run import of_these
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace
 from tests.fake_databricks.errors import ApiError
 from tests.fake_databricks.tables import SqlFailed
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
-from tests.unit.recovery.tables import batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
+from tests.support.command_line import Finished, run
+from tests.support.delta_batches import batches_in, delta_table
+from tests.support.every_run import of_these
 
 NAME = "main.sales.orders"
 NEWEST = 6

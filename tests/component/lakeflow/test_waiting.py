@@ -15,9 +15,9 @@ from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
 from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
 from airflow_ckpt_provider.triggers.pipeline_update import PipelineUpdateTrigger
-from tests.component.lakeflow.tasks import Task
 from tests.fake_databricks import FakeWorkspace, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support.attempts import Task
 
 either_way = pytest.mark.parametrize("deferrable", [False, True], ids=["waiting", "deferred"])
 every_way = pytest.mark.parametrize(

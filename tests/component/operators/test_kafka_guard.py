@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
 from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger
-from tests.command_line import run as run_command
-from tests.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.command_line import run as run_command
+from tests.support.kafka_broker import KafkaBroker, kafka_broker
 
 __all__ = ["kafka_broker"]
 

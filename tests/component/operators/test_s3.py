@@ -18,8 +18,8 @@ from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.places import open_place
-from tests.one_checkpoint import NEWEST, unpack
-from tests.s3_server import READER, STRANGER, S3Server
+from tests.support.one_checkpoint import NEWEST, unpack
+from tests.support.s3_server import READER, STRANGER, S3Server
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.component.other_stores import emulators
-from tests.component.other_stores.emulators import Emulator
-from tests.component.storage.places import Place
+from tests.support import emulators
+from tests.support.emulators import Emulator
+from tests.support.stores_under_test import Place
 
 STARTS: dict[str, Any] = {
     "azure": emulators.azure,

@@ -21,10 +21,10 @@ from airflow_ckpt_provider.errors import BackupRunningError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.component.other_stores.emulators import Emulator
-from tests.component.storage.places import Place
 from tests.samples.archives import sample
-from tests.stopped import STOPPED
+from tests.support.emulators import Emulator
+from tests.support.stopped import STOPPED
+from tests.support.stores_under_test import Place
 
 pytestmark = [pytest.mark.stores, pytest.mark.timeout(300)]
 

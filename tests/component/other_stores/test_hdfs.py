@@ -33,10 +33,10 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.namenodes import NameNodes
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.command_line import new_repository, run
-from tests.hdfs_cluster import HdfsCluster, running_hdfs
 from tests.samples.archives import sample
-from tests.unit.guards.delta_tables import delta_checkpoint, new_table, put
+from tests.support.command_line import new_repository, run
+from tests.support.delta_tables import delta_checkpoint, new_table, put
+from tests.support.hdfs_cluster import HdfsCluster, running_hdfs
 
 pytestmark = [pytest.mark.stores, pytest.mark.timeout(300)]
 

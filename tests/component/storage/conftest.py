@@ -13,9 +13,9 @@ from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
 from airflow_ckpt_provider.storage.opening import location_of, open_location
-from tests.component.storage.places import PLACES, Place
-from tests.every_run import of_these
-from tests.s3_server import S3Server
+from tests.support.every_run import of_these
+from tests.support.s3_server import S3Server
+from tests.support.stores_under_test import PLACES, Place
 
 #: The same store as "s3", opened by what s3fs was given: a few tests tell whether it was opened right.
 SAME = "s3 from s3fs"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_ckpt_provider.storage.store import Listing
-from tests.component.storage.places import Place
+from tests.support.stores_under_test import Place
 
 ODD_NAMES = [
     "two words",

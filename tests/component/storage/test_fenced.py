@@ -21,10 +21,10 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.pace import RetryPolicy
 from airflow_ckpt_provider.storage.store import StoredFile
-from tests.component.storage.places import Place
-from tests.every_run import of_these
-from tests.s3_gate import Gate, Request
-from tests.s3_server import S3Server
+from tests.support.every_run import of_these
+from tests.support.s3_gate import Gate, Request
+from tests.support.s3_server import S3Server
+from tests.support.stores_under_test import Place
 
 SECONDS = 30.0
 

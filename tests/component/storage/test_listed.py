@@ -11,7 +11,7 @@ import pytest
 from airflow_ckpt_provider.errors import FileChangedError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
-from tests.component.storage.places import Place
+from tests.support.stores_under_test import Place
 
 
 def listed(location: Location, path: str) -> StoredFile:

@@ -11,14 +11,14 @@ import pytest
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests.stopped import STOPPED
+from tests.support.stopped import STOPPED
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
-from tests.made_up_store import MadeUpStore
+from tests.support.made_up_store import MadeUpStore
 
 def peak():
     # Not getrusage: its high-water mark is inherited from the process that started this one.

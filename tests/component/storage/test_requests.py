@@ -15,9 +15,9 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks.sample_tree import SampleTree
-from tests.s3_gate import Gate, Request, by_kind
-from tests.s3_server import S3Server
-from tests.stopped import STOPPED
+from tests.support.s3_gate import Gate, Request, by_kind
+from tests.support.s3_server import S3Server
+from tests.support.stopped import STOPPED
 
 #: Of a run with nothing new, whatever the files: GET repository.json, metadata, the newest offsets; the lease twice; the last
 #: manifest; five small files of the closure; three for the look whether history is the same.

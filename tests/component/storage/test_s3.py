@@ -16,7 +16,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.s3_store import S3Store
 from airflow_ckpt_provider.storage.store import Listing
-from tests.s3_server import FORGER, READER, STRANGER, Identity, S3Server
+from tests.support.s3_server import FORGER, READER, STRANGER, Identity, S3Server
 
 Opener = Callable[..., Location]
 

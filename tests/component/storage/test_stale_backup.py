@@ -21,7 +21,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.s3_store import S3Store
 from benchmarks.sample_tree import SampleTree
-from tests.s3_server import S3Server
+from tests.support.s3_server import S3Server
 
 #: A state file that Spark writes again, with as many bytes, when the batch runs again after a rewind.
 REWRITTEN = "state/0/0/3.changelog"

@@ -32,9 +32,9 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.pace import MOST, Pace, RetryPolicy
 from airflow_ckpt_provider.storage.s3_store import S3Store
 from benchmarks.sample_tree import SampleTree
-from tests.s3_gate import Gate, PerSecond, by_kind
-from tests.s3_server import S3Server
-from tests.stopped import STOPPED
+from tests.support.s3_gate import Gate, PerSecond, by_kind
+from tests.support.s3_server import S3Server
+from tests.support.stopped import STOPPED
 
 TREE = SampleTree(partitions=4, batches=20)
 

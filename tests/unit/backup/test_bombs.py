@@ -20,8 +20,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
 
 ROOT = Path(__file__).parents[3]
 MIB = 1024**2

@@ -19,10 +19,10 @@ from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, 
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, entry_of, files_in, stream, visible
-from tests.unit.backup.histories import opened
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.support.backups import back_up, entry_of, files_in, stream, visible
+from tests.support.checkpoints import contents, plant
+from tests.support.repository_histories import opened
+from tests.support.watched_stores import Killed, Life, watched
 
 
 @pytest.fixture

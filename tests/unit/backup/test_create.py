@@ -26,10 +26,10 @@ from airflow_ckpt_provider.errors import (
     UnreadableLogError,
 )
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, closure_of, files_in, repository, stream, visible
-from tests.unit.backup.moving_stream import moving
-from tests.unit.checkpoint.builders import BEGAN, contents, logs, plant
-from tests.unit.checkpoint.stores import WRITES, watched
+from tests.support.backups import back_up, closure_of, files_in, repository, stream, visible
+from tests.support.checkpoints import BEGAN, contents, logs, plant
+from tests.support.moving_stream import moving
+from tests.support.watched_stores import WRITES, watched
 from tests.unit.checkpoint.test_progress import seal_at
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

@@ -13,10 +13,10 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, MissingFileError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, bury, closure_of, files_in, repository, stream
-from tests.unit.backup.moving_stream import Spark, moving
-from tests.unit.checkpoint.builders import plant
-from tests.unit.checkpoint.stores import WRITES, Killed, Life, watched
+from tests.support.backups import back_up, bury, closure_of, files_in, repository, stream
+from tests.support.checkpoints import plant
+from tests.support.moving_stream import Spark, moving
+from tests.support.watched_stores import WRITES, Killed, Life, watched
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

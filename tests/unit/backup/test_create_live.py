@@ -14,10 +14,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import HistoryRewrittenError, NotACheckpointError
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, closure_of, entry_of, files_in, repository, stream, visible
-from tests.unit.backup.moving_stream import Spark, all_of, moving
-from tests.unit.checkpoint.builders import Files, commit_log, metadata, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import back_up, closure_of, entry_of, files_in, repository, stream, visible
+from tests.support.checkpoints import Files, commit_log, metadata, plant
+from tests.support.moving_stream import Spark, all_of, moving
+from tests.support.watched_stores import watched
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -21,9 +21,9 @@ from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.backup.backups import back_up, stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import back_up, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.watched_stores import watched
 
 EVIL = b"evil content of another length"
 SHA256 = hashlib.sha256(EVIL).hexdigest()

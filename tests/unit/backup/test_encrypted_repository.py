@@ -30,10 +30,10 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.keys import parse_key
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.one_checkpoint import unpack
-from tests.unit.backup.backups import entry_of, stream
-from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
-from tests.unit.checkpoint.stores import forget_all, in_memory
+from tests.support.backups import entry_of, stream
+from tests.support.checkpoints import QUERY_ID, contents, plant
+from tests.support.one_checkpoint import unpack
+from tests.support.watched_stores import forget_all, in_memory
 
 KEY, OTHER = os.urandom(32), os.urandom(32)
 

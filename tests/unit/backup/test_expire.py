@@ -33,10 +33,10 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
-from tests.unit.backup.backups import back_up, stream
-from tests.unit.backup.histories import NOW, dated, left, opened
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.support.backups import back_up, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.repository_histories import NOW, dated, left, opened
+from tests.support.watched_stores import Killed, Life, watched
 
 DAYS = {f"day{n}": timedelta(days=n) for n in range(5)}
 

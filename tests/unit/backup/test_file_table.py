@@ -25,9 +25,9 @@ from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, 
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, repository, stream, visible
-from tests.unit.checkpoint.builders import contents
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import back_up, repository, stream, visible
+from tests.support.checkpoints import contents
+from tests.support.watched_stores import watched
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 #: No parts that could lead elsewhere: a manifest with those is refused.

@@ -35,9 +35,9 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import forget_all, in_memory
+from tests.support.backups import stream
+from tests.support.checkpoints import contents, plant
+from tests.support.watched_stores import forget_all, in_memory
 
 KEY = os.urandom(32)
 

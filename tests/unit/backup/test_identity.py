@@ -38,9 +38,9 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.stopped import ACCEPTED, STOPPED
-from tests.unit.backup.backups import repository, stream
-from tests.unit.checkpoint.builders import QUERY_ID, Files, contents, metadata, plant
+from tests.support.backups import repository, stream
+from tests.support.checkpoints import QUERY_ID, Files, contents, metadata, plant
+from tests.support.stopped import ACCEPTED, STOPPED
 
 OTHER = "2f1d8f3e-0b52-4a53-9a7b-000000000002"
 THIRD = "3f1d8f3e-0b52-4a53-9a7b-000000000003"

@@ -23,10 +23,10 @@ from airflow_ckpt_provider.errors import RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.keys import WrappedKey, parse_key, read_key
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import run
+from tests.support.backups import stream
+from tests.support.checkpoints import contents, plant
+from tests.support.command_line import run
 from tests.support.killing import killed_before
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
 
 FIRST, SECOND, THIRD = (os.urandom(32) for _ in range(3))
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "keys"

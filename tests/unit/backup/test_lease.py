@@ -18,10 +18,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import BackupRunningError, LeaseLostError, StorageError
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import dead_pid, stream
-from tests.unit.checkpoint.builders import plant
-from tests.unit.checkpoint.stores import watched
-from tests.waiting import wait_until
+from tests.support.backups import dead_pid, stream
+from tests.support.checkpoints import plant
+from tests.support.waiting import wait_until
+from tests.support.watched_stores import watched
 
 PATH = "running/orders.json"
 

@@ -17,8 +17,8 @@ from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import back_up, files_in, repository, stream, visible
+from tests.support.backups import back_up, files_in, repository, stream, visible
+from tests.support.stopped import STOPPED
 
 
 @pytest.fixture

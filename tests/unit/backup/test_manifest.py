@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.backup.manifest import FileEntry, Manifest, manifest_path, new_backup_id, parse_manifest
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
-from tests.unit.checkpoint.damage import HOSTILE_JSON, anything, flipped_bits, truncated
+from tests.support.damaged_bytes import HOSTILE_JSON, anything, flipped_bits, truncated
 
 NOW = datetime(2026, 11, 21, 8, 30, 0, 123456, tzinfo=UTC)
 PATH = "backups/orders/20261121T083000Z-b000223.json"

@@ -39,11 +39,11 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import moved_document, pack_size, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import Signing, public_key
-from tests.unit.backup.backups import back_up, files_in, stream
-from tests.unit.backup.packs import packs_of, restorable, with_big_files
+from tests.support.backups import back_up, files_in, stream
+from tests.support.checkpoints import Files, contents, plant
+from tests.support.packs import packs_of, restorable, with_big_files
+from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 from tests.unit.backup.test_packs_attacked import Locks, lockable
-from tests.unit.checkpoint.builders import Files, contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
 
 ALL = ReadData()
 __all__ = ["lockable"]

@@ -17,8 +17,8 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.checkpoints import contents, plant
+from tests.support.watched_stores import watched
 
 
 def store(place: Location, *, vouched: Sequence[FileEntry] = (), path: str = "offsets/7") -> Stored:

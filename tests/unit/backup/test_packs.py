@@ -45,10 +45,10 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from airflow_ckpt_provider.storage.store import StoredFile
-from tests.unit.backup.backups import back_up, files_in, stream
-from tests.unit.backup.packs import of_pack, packed_repository, packs_of, restorable, rot, with_big_files
-from tests.unit.checkpoint.builders import Files, contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, WatchedStore, forget_all, in_memory, watched
+from tests.support.backups import back_up, files_in, stream
+from tests.support.checkpoints import Files, contents, plant
+from tests.support.packs import of_pack, packed_repository, packs_of, restorable, rot, with_big_files
+from tests.support.watched_stores import Killed, Life, WatchedStore, forget_all, in_memory, watched
 
 ALL = ReadData()
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored"

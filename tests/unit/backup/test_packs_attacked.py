@@ -37,10 +37,10 @@ from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
-from tests.unit.backup.backups import back_up, files_in, stream
-from tests.unit.backup.packs import packed_repository, packs_of, restorable
-from tests.unit.checkpoint.builders import plant
-from tests.unit.checkpoint.stores import forget_all, in_memory, watched
+from tests.support.backups import back_up, files_in, stream
+from tests.support.checkpoints import plant
+from tests.support.packs import packed_repository, packs_of, restorable
+from tests.support.watched_stores import forget_all, in_memory, watched
 
 ALL = ReadData()
 

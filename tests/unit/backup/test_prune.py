@@ -33,11 +33,11 @@ from airflow_ckpt_provider.errors import BackupRunningError, NoSuchBackupError, 
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import back_up, bury, stream
-from tests.unit.backup.histories import opened
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, in_memory, watched
+from tests.support.backups import back_up, bury, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.repository_histories import opened
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, in_memory, watched
 
 AT_ONCE = timedelta(0)
 

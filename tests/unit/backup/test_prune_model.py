@@ -35,10 +35,10 @@ from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
-from tests.every_run import of_these
-from tests.unit.backup.backups import files_in
-from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
-from tests.unit.checkpoint.stores import Killed, forget_all, in_memory, watched
+from tests.support.backups import files_in
+from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.support.every_run import of_these
+from tests.support.watched_stores import Killed, forget_all, in_memory, watched
 
 #: A prune that takes everybody for dead who has not ended, and one that waits for all of them.
 EVERYBODY_IS_DEAD, NOBODY_IS_DEAD = timedelta(0), timedelta(days=1)

@@ -21,9 +21,9 @@ from airflow_ckpt_provider.backup.verify_repository import VerifiedStream, verif
 from airflow_ckpt_provider.errors import NoSuchBackupError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.backup.backups import back_up, entry_of, repository, stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import back_up, entry_of, repository, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.watched_stores import watched
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "damage"
 DAY = datetime(2026, 3, 10, 12, tzinfo=UTC)

@@ -18,10 +18,10 @@ from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, 
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, repository, stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.damage import truncated
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import back_up, repository, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.damaged_bytes import truncated
+from tests.support.watched_stores import watched
 
 
 def test_made_in_an_empty_place_and_opened_again(place: Location) -> None:

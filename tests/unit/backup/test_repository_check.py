@@ -19,10 +19,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.backup.backups import back_up, entry_of, stream
-from tests.unit.backup.histories import opened
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import back_up, entry_of, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.repository_histories import opened
+from tests.support.watched_stores import watched
 
 
 @pytest.fixture

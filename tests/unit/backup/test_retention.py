@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.backup.retention import UNLIMITED, Policy, Span, reasons_to_keep
 from airflow_ckpt_provider.errors import RefusedError
-from tests import restic_histories
-from tests.restic_histories import Answer, History
+from tests.support import restic_histories
+from tests.support.restic_histories import Answer, History
 
 RECORDED = Path(__file__).parent / "restic_answers.json"
 

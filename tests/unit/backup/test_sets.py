@@ -14,10 +14,10 @@ from airflow_ckpt_provider.backup.sets import SET, SET_OF, all_sets, create_set,
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, StorageError
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
-from tests.unit.checkpoint.stores import Killed, Life, in_memory
-from tests.unit.recovery.several import IDS, NEWEST, Application
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
+from tests.support.several_sinks import IDS, NEWEST, Application
+from tests.support.watched_stores import Killed, Life, in_memory
 
 NAMES = tuple(IDS)
 

@@ -34,9 +34,9 @@ from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.signatures import Signing, key_id, public_key, signed_text
-from tests.unit.backup.backups import back_up, stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import WRITES, Killed, Life, watched
+from tests.support.backups import back_up, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.watched_stores import WRITES, Killed, Life, watched
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "signatures"
 SECRET, OTHER = b"\x01" * 32, b"\x02" * 32

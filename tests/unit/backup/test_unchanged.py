@@ -24,8 +24,8 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing, StoredFile
-from tests.unit.backup.backups import back_up, files_in, repository, stream
-from tests.unit.checkpoint.builders import (
+from tests.support.backups import back_up, files_in, repository, stream
+from tests.support.checkpoints import (
     BEGAN,
     QUERY_ID,
     batch_metadata,
@@ -35,7 +35,7 @@ from tests.unit.checkpoint.builders import (
     offsets_log,
     plant,
 )
-from tests.unit.checkpoint.stores import WRITES, WatchedStore, watched
+from tests.support.watched_stores import WRITES, WatchedStore, watched
 
 #: The same batch, run again after a rewind a second later.
 PLANNED_ANEW = stream()["offsets/4"].replace(b"%d" % (BEGAN + 4000), b"%d" % (BEGAN + 5000))

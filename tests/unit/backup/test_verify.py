@@ -13,8 +13,8 @@ from airflow_ckpt_provider.backup.transfer import CopyProgress
 from airflow_ckpt_provider.backup.verify import Damage, ReadData, VerifyReport, content_damage, verify_backup
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, entry_of, repository, stream
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import back_up, entry_of, repository, stream
+from tests.support.watched_stores import watched
 
 ALL = ReadData.parse("all")
 

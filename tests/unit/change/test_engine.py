@@ -32,14 +32,14 @@ from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
-from tests.every_run import of_these
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import bury, stream
+from tests.support.backups import bury, stream
+from tests.support.checkpoints import Files, contents, logs, plant
+from tests.support.every_run import of_these
+from tests.support.kinds_of_changes import VERBS, Verb, held, names
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import WRITES, Killed, Life, forget_all, watched
 from tests.unit.change.test_fence import wait_until
-from tests.unit.change.verbs import VERBS, Verb, held, names
-from tests.unit.checkpoint.builders import Files, contents, logs, plant
-from tests.unit.checkpoint.stores import WRITES, Killed, Life, forget_all, watched
-from tests.unit.recovery.restores import loud_seal
 from tests.unit.sinks.test_file_sink import file_sink
 
 each_verb = pytest.mark.parametrize("name", names())

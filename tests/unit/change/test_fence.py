@@ -31,8 +31,8 @@ from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, Ref
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.checkpoint.stores import Killed, watched
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
+from tests.support.watched_stores import Killed, watched
 
 ROOT = Path(__file__).parents[3]
 #: So short that a test can wait for its end, and so long that no renewal of it comes too late on a busy machine.

@@ -13,8 +13,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.checkpoint.builders import contents, logs, metadata, plant
+from tests.support.checkpoints import contents, logs, metadata, plant
+from tests.support.stopped import STOPPED
 
 #: What the seal of each change says.
 OF_CHANGES = (

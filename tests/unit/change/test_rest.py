@@ -15,9 +15,9 @@ from airflow_ckpt_provider.change.rest import RestEvidence, RestProof, RestRule,
 from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.storage.store import Listing
-from tests.unit.change.queries import World
-from tests.unit.checkpoint.builders import offsets_log
-from tests.unit.checkpoint.timed_store import TimedStore
+from tests.support.checkpoints import offsets_log
+from tests.support.made_up_queries import World
+from tests.support.timed_store import TimedStore
 
 HOUR, DAY = 3600.0, 86400.0
 #: A day and more, a batch every quarter of an hour; the silence that is needed is 45 minutes.

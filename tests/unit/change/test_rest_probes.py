@@ -16,7 +16,7 @@ from airflow_ckpt_provider.change.rest_probes import ProgressLinesEnded, probes_
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import BEGAN, QUERY_ID, logs, plant
+from tests.support.checkpoints import BEGAN, QUERY_ID, logs, plant
 from tests.unit.checkpoint.test_progress import seal_at
 
 #: Batch 2, the newest, was triggered two seconds after batch 0.

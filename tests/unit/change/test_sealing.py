@@ -15,8 +15,8 @@ from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import Files, commit_log, contents, logs, metadata, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.checkpoints import Files, commit_log, contents, logs, metadata, plant
+from tests.support.watched_stores import watched
 from tests.unit.checkpoint.test_progress import seal_at
 from tests.unit.checkpoint.test_resume import continuous
 

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import logs, plant
+from tests.support.checkpoints import logs, plant
 from tests.unit.checkpoint.test_progress import seal_at
 
 

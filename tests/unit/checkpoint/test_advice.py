@@ -24,8 +24,8 @@ from airflow_ckpt_provider.storage.mounts import file_system_of, is_shared
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.store import StoredFile
 from tests.samples.archives import VERSIONS, kinds_of, sample
-from tests.unit.checkpoint import builders
-from tests.unit.checkpoint.stores import in_memory
+from tests.support import checkpoints as builders
+from tests.support.watched_stores import in_memory
 
 MIB = 1024 * 1024
 

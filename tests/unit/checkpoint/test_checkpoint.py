@@ -6,8 +6,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import logs, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.checkpoints import logs, plant
+from tests.support.watched_stores import watched
 
 
 def test_a_checkpoint_of_a_filesystem_and_a_path(place: Location) -> None:

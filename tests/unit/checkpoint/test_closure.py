@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.operators import JOIN_STORES
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import (
+from tests.support.checkpoints import (
     ROCKSDB,
     Files,
     batch_metadata,
@@ -27,7 +27,7 @@ from tests.unit.checkpoint.builders import (
     rocksdb_aggregation,
     schema_file,
 )
-from tests.unit.checkpoint.stores import watched
+from tests.support.watched_stores import watched
 from tests.unit.checkpoint.test_tree import ListingCounter
 
 LOGS_4 = ["commits/4", "metadata", "offsets/3", "offsets/4", *(f"sources/0/{i}" for i in range(5))]

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.health import Pace, compare, measure
 from airflow_ckpt_provider.errors import RefusedError
-from tests.unit.checkpoint.builders import BEGAN, batch_metadata, compact, offsets_log
-from tests.unit.checkpoint.stores import watched
-from tests.unit.checkpoint.timed_store import Stream, at
+from tests.support.checkpoints import BEGAN, batch_metadata, compact, offsets_log
+from tests.support.timed_store import Stream, at
+from tests.support.watched_stores import watched
 
 
 def pace(seconds: float | None = 10.0, *, coarse: bool = False, **rates: float | None) -> Pace:

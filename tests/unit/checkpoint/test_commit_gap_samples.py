@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.conditions import Condition, Wait
 from airflow_ckpt_provider.checkpoint.waiting import State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from tests.samples.archives import VERSIONS, kinds_of, sample
-from tests.unit.checkpoint.timed_store import NOON, Stream, at
+from tests.support.timed_store import NOON, Stream, at
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -14,9 +14,9 @@ from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import NotACheckpointError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import commit_log, metadata, offsets_log
-from tests.unit.checkpoint.stores import watched
-from tests.unit.checkpoint.timed_store import NOON, Stream, at
+from tests.support.checkpoints import commit_log, metadata, offsets_log
+from tests.support.timed_store import NOON, Stream, at
+from tests.support.watched_stores import watched
 
 PATIENCE = timedelta(minutes=10)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.checkpoint.commits import CommitEntry, parse_commit
 from airflow_ckpt_provider.errors import UnreadableLogError
-from tests.unit.checkpoint.builders import commit_log
-from tests.unit.checkpoint.damage import HOSTILE_JSON, anything, flipped_bits, truncated, unreadable_at_most
+from tests.support.checkpoints import commit_log
+from tests.support.damaged_bytes import HOSTILE_JSON, anything, flipped_bits, truncated, unreadable_at_most
 
 IDS = {"0": [["9c7b92bc-8798-4b27-9306-481b1eeccaf4"], ["b148dec4-b04e-4ce9-9a00-2b60adcbe535"]]}
 SINKS = {"mysink": {"sinkName": "mysink", "commitOffset": "-", "providerName": "Noop", "isActive": True}}

@@ -26,9 +26,9 @@ from airflow_ckpt_provider.errors import NotACheckpointError, StorageError
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.damaged_samples import DAMAGES, Damage, Placed, placed
 from tests.samples.archives import VERSIONS, kinds_of, sample
-from tests.unit.checkpoint.stores import Life, forget_all, in_memory, watched
+from tests.support.damaged_samples import DAMAGES, Damage, Placed, placed
+from tests.support.watched_stores import Life, forget_all, in_memory, watched
 
 each_damage = pytest.mark.parametrize("damage", [pytest.param(d, id=d.name) for d in DAMAGES])
 

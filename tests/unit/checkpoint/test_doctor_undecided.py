@@ -9,8 +9,7 @@ import pytest
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
-from tests.command_line import run
-from tests.unit.checkpoint.builders import (
+from tests.support.checkpoints import (
     Files,
     batch_metadata,
     commit_log,
@@ -19,6 +18,7 @@ from tests.unit.checkpoint.builders import (
     offsets_log,
     plant,
 )
+from tests.support.command_line import run
 from tests.unit.checkpoint.test_doctor import VERSIONS, kinds_of, opened, placed
 
 

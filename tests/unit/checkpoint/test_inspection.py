@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import (
+from tests.support.checkpoints import (
     HDFS,
     ROCKSDB,
     hdfs_aggregation,
@@ -11,7 +11,7 @@ from tests.unit.checkpoint.builders import (
     plant,
     rocksdb_aggregation,
 )
-from tests.unit.checkpoint.stores import watched
+from tests.support.watched_stores import watched
 from tests.unit.checkpoint.test_progress import seal_at
 
 

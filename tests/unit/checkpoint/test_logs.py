@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.errors import UnreadableLogError
-from tests.unit.checkpoint.damage import HOSTILE_JSON, anything, unreadable_at_most
+from tests.support.damaged_bytes import HOSTILE_JSON, anything, unreadable_at_most
 
 KNOWN = frozenset({1, 2})
 

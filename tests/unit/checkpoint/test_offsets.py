@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset, OpaqueOffset, RateOffset, parse_offset
 from airflow_ckpt_provider.errors import UnreadableLogError
-from tests.unit.checkpoint.builders import BEGAN, HDFS, batch_metadata, compact, offsets_log
-from tests.unit.checkpoint.damage import HOSTILE_JSON, anything, flipped_bits, truncated, unreadable_at_most
+from tests.support.checkpoints import BEGAN, HDFS, batch_metadata, compact, offsets_log
+from tests.support.damaged_bytes import HOSTILE_JSON, anything, flipped_bits, truncated, unreadable_at_most
 
 ABOUT = batch_metadata(7, watermark=42)
 FILE_5 = FileOffset('{"logOffset":5}', 5)

@@ -18,8 +18,8 @@ from airflow_ckpt_provider.checkpoint.operators import (
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import operator_metadata, plant, schema_file
-from tests.unit.checkpoint.damage import anything, flipped_bits, truncated, unreadable_at_most
+from tests.support.checkpoints import operator_metadata, plant, schema_file
+from tests.support.damaged_bytes import anything, flipped_bits, truncated, unreadable_at_most
 
 PATH = "state/0/_metadata/metadata"
 V2 = "state/0/_metadata/v2"

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.errors import NotACheckpointError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import (
+from tests.support.checkpoints import (
     BEGAN,
     QUERY_ID,
     Files,
@@ -24,7 +24,7 @@ from tests.unit.checkpoint.builders import (
     offsets_log,
     plant,
 )
-from tests.unit.checkpoint.stores import watched
+from tests.support.watched_stores import watched
 
 SINCE = datetime(2026, 11, 21, 8, 31, 7, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.checkpoint.query_id import parse_query_id
 from airflow_ckpt_provider.errors import UnreadableLogError
-from tests.unit.checkpoint.builders import QUERY_ID, metadata
-from tests.unit.checkpoint.damage import HOSTILE_JSON, anything, truncated, unreadable_at_most
+from tests.support.checkpoints import QUERY_ID, metadata
+from tests.support.damaged_bytes import HOSTILE_JSON, anything, truncated, unreadable_at_most
 
 
 def test_query_id() -> None:

@@ -13,8 +13,8 @@ from airflow_ckpt_provider.checkpoint.state_schema import parse_store_schemas
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import HOME, kinds_of, sample
-from tests.unit.checkpoint.builders import schema_file, utf
-from tests.unit.checkpoint.damage import flipped_bits, truncated, unreadable_at_most
+from tests.support.checkpoints import schema_file, utf
+from tests.support.damaged_bytes import flipped_bits, truncated, unreadable_at_most
 
 PATH = "state/0/_stateSchema/default/0_x"
 

@@ -12,8 +12,8 @@ from airflow_ckpt_provider.checkpoint.resume import ResumePoint
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.checkpoint.builders import Files, batch_metadata, commit_log, metadata, offsets_log, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.checkpoints import Files, batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.support.watched_stores import watched
 from tests.unit.checkpoint.test_progress import seal_at
 
 NO_METADATA = (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from airflow_ckpt_provider.checkpoint.rocksdb import SharedFile, lineage, shared_files
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.errors import UnreadableLogError
-from tests.unit.checkpoint.builders import changelog, compact, compressed, snapshot_zip, utf
-from tests.unit.checkpoint.damage import flipped_bits, truncated, unreadable_at_most
+from tests.support.checkpoints import changelog, compact, compressed, snapshot_zip, utf
+from tests.support.damaged_bytes import flipped_bits, truncated, unreadable_at_most
 
 A, B = "436d53a7-d7a3-4d05-9a2f-5ea25d0a0a4b", "8ce7f687-e827-4dc4-82fd-b7b29b0b0658"
 SST = "000013-80c4d592-1111-2222-3333-444455556666.sst"

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.errors import CkptError, MissingFileError
 from airflow_ckpt_provider.verdict import Verdict
 from tests.samples.archives import VERSIONS, Sample, kinds_of, offset_lines, sample
 from tests.samples.kinds import KINDS
-from tests.unit.checkpoint.stores import forget_all
+from tests.support.watched_stores import forget_all
 
 #: 2024-01-01T00:05:04, the newest event of the sixth file.
 SIXTH_FILE = 1_704_067_504_000

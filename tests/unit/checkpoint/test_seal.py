@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX, Seal, parse_seal
-from tests.unit.checkpoint.builders import offsets_log
-from tests.unit.checkpoint.damage import anything, flipped_bits, truncated
+from tests.support.checkpoints import offsets_log
+from tests.support.damaged_bytes import anything, flipped_bits, truncated
 
 SINCE = datetime(2026, 11, 21, 8, 31, 7, tzinfo=UTC)
 SEAL = Seal(6, "7f3a", "restore of 20261121T083000Z-b000223", "manual__2026-11-21", SINCE)

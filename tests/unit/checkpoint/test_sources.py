@@ -9,7 +9,7 @@ from airflow_ckpt_provider.checkpoint.sources import source_closure
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import batch_metadata, offsets_log, plant
+from tests.support.checkpoints import batch_metadata, offsets_log, plant
 
 
 def entry(*offsets: str, version: int = 1) -> OffsetEntry:

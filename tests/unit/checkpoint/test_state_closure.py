@@ -9,7 +9,7 @@ from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import HDFS, ROCKSDB, Files, changelog, plant, snapshot_zip
+from tests.support.checkpoints import HDFS, ROCKSDB, Files, changelog, plant, snapshot_zip
 
 STORE = "state/0/1"
 LOST = "Spark cannot load this version either; restore a backup, or rewind to a batch whose state is whole"

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.state_contents import (
     parse_checksum,
 )
 from tests.samples.archives import VERSIONS, kinds_of, sample
-from tests.unit.checkpoint.damage import anything, truncated
+from tests.support.damaged_bytes import anything, truncated
 
 STATE_FILES = (".delta", ".snapshot", ".zip", ".changelog")
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.checkpoint.state_schema import has_one_partition, parse_key_schema, read_utf
 from airflow_ckpt_provider.errors import UnreadableLogError
-from tests.unit.checkpoint.builders import schema_file, schema_json, utf
-from tests.unit.checkpoint.damage import anything, flipped_bits, truncated, unreadable_at_most
+from tests.support.checkpoints import schema_file, schema_json, utf
+from tests.support.damaged_bytes import anything, flipped_bits, truncated, unreadable_at_most
 
 PATH = "state/0/0/_metadata/schema"
 KEYED = [("country", "string"), ("day", "date")]

@@ -7,8 +7,8 @@ from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing
-from tests.unit.checkpoint.builders import plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.checkpoints import plant
+from tests.support.watched_stores import watched
 
 
 class ListingCounter(LocalStore):

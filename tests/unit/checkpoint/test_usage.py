@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.usage import Spread, directory_usage, part
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
 from tests.samples.archives import VERSIONS, kinds_of, sample
-from tests.unit.checkpoint import builders
+from tests.support import checkpoints as builders
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import new_repository, run
-from tests.one_checkpoint import unpack
+from tests.support.command_line import new_repository, run
+from tests.support.one_checkpoint import unpack
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from airflow_ckpt_provider.cli.definition import GROUPS
 from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.cli.options import pair, setting
-from tests.command_line import run
+from tests.support.command_line import run
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from airflow_ckpt_provider.cli.main import build_parser, main
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.loading import parse_streams
 from airflow_ckpt_provider.streams.schema import schema_text
-from tests.command_line import run
-from tests.one_checkpoint import unpack
-from tests.unit.checkpoint.builders import logs, plant
+from tests.support.checkpoints import logs, plant
+from tests.support.command_line import run
+from tests.support.one_checkpoint import unpack
 
 Cli = Callable[..., Any]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import run
+from tests.support.chained_streams import IDS, Chained
+from tests.support.command_line import run
 from tests.unit.cli.test_json import documented
-from tests.unit.recovery.chained import IDS, Chained
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)
 

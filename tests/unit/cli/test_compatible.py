@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_shape import read_query_shape
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
-from tests.command_line import run
+from tests.support.command_line import run
 from tests.unit.cli.test_json import documented, named_in
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import Finished, new_repository, run, run_program
+from tests.support.command_line import Finished, new_repository, run, run_program
 from tests.unit.cli.test_json import documented, named_in, one_document
 
 

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.cli import options
 from airflow_ckpt_provider.cli.definition import VERBS
 from airflow_ckpt_provider.cli.main import build_parser
-from tests.command_line import run
+from tests.support.command_line import run
 
 REWIND = ["rewind", "/c", "--to-latest"]
 RESTORE = ["restore", "/r", "latest", "/t"]

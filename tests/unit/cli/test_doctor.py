@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import new_repository, run
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import new_repository, run
+from tests.support.one_checkpoint import NEWEST
 from tests.unit.cli.test_json import PAGE, documented, named_in
 
 NOW = ("--query-is-stopped", "--quiet-for", "0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.command_line import run
+from tests.support.command_line import run
 
 
 def codes(document: dict[str, list[dict[str, str]]]) -> set[str]:

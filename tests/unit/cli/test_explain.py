@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.cli.verbs import explain as verb
-from tests.command_line import Finished, run, run_program
 from tests.samples.failing import recorded
+from tests.support.command_line import Finished, run, run_program
 
 NO_DELTA = recorded("4.0.0")["no_delta"]["message"]
 KEYS = {

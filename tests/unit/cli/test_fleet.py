@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import run
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import run
+from tests.support.one_checkpoint import NEWEST
 
 
 @pytest.fixture

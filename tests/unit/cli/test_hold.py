@@ -7,7 +7,7 @@ from pathlib import Path
 from airflow_ckpt_provider.backup.notes import HoldEvent, hold_of, write_event
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import run
+from tests.support.command_line import run
 from tests.unit.cli.test_json import documented
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import Finished, new_repository, run
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import Finished, new_repository, run
+from tests.support.one_checkpoint import NEWEST
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 

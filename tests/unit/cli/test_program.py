@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider import __version__
-from tests.command_line import PROGRAM, new_repository, run, run_program
+from tests.support.command_line import PROGRAM, new_repository, run, run_program
 
 _SLOW = ("airflow", "fsspec", "rich", "asyncio", "botocore", "s3fs", "obstore", "pyspark")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import new_repository, run
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import new_repository, run
+from tests.support.one_checkpoint import NEWEST
 
 STOPPED = ("--query-is-stopped", "--quiet-for", "0")
 KEEP = ("--keep-position", "--sink", "foreachBatch", *STOPPED)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import run
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import run
+from tests.support.delta_batches import delta_table
+from tests.support.one_checkpoint import NEWEST
 from tests.unit.cli.test_json import documented
-from tests.unit.recovery.tables import delta_table
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.command_line import run
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
-from tests.unit.recovery.tables import batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
+from tests.support.command_line import run
+from tests.support.delta_batches import batches_in, delta_table
 
 
 @pytest.fixture

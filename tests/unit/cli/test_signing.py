@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import run
+from tests.support.command_line import run
 from tests.unit.cli.test_json import documented
 
 

@@ -14,8 +14,8 @@ from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import parse_offset
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.offsets import in_words
-from tests.command_line import new_repository, run
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import new_repository, run
+from tests.support.one_checkpoint import NEWEST
 
 
 def lines(text: str) -> list[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import Finished, run
-from tests.one_checkpoint import NEWEST
+from tests.support.command_line import Finished, run
+from tests.support.one_checkpoint import NEWEST
 from tests.unit.cli.test_json import documented
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.fence import fence
 from airflow_ckpt_provider.upgrade.record import begin_upgrade
-from tests.command_line import run
+from tests.support.command_line import run
 from tests.unit.cli.test_json import documented
 
 

@@ -21,9 +21,9 @@ from airflow_ckpt_provider.fleet.discovery import Discovery, State, discover
 from airflow_ckpt_provider.fleet.names import backup_names
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import Files, hdfs_aggregation, logs, metadata, plant
-from tests.unit.checkpoint.stores import forget_all, in_memory, watched
+from tests.support.backups import stream
+from tests.support.checkpoints import Files, hdfs_aggregation, logs, metadata, plant
+from tests.support.watched_stores import forget_all, in_memory, watched
 
 WHOLE = logs(range(3))
 

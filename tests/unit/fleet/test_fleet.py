@@ -35,10 +35,10 @@ from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceRep
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import batch_metadata, commit_log, logs, metadata, offsets_log, plant
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
+from tests.support.backups import stream
+from tests.support.checkpoints import batch_metadata, commit_log, logs, metadata, offsets_log, plant
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 from tests.unit.recovery.test_rewind import rewind
 
 

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.guards.delta_tables import delta_checkpoint, new_table, put
+from tests.support.delta_tables import delta_checkpoint, new_table, put
 
 
 @pytest.fixture

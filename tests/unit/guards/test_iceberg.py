@@ -13,7 +13,7 @@ from airflow_ckpt_provider.guards.iceberg import IcebergGuard
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, judge_source
 from airflow_ckpt_provider.guards.report import SourceReport
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.sinks.iceberg_tables import NAME, Table
+from tests.support.iceberg_tables import NAME, Table
 
 
 @pytest.fixture

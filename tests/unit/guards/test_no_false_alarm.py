@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.guards.healthy import MAKERS
+from tests.support.healthy_sources import MAKERS
 
 _SEED = int(os.environ.get("HEALTHY_SEED", "4711"))
 

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.jobs.application_trial import run_application
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, TrialBatch
-from tests.one_checkpoint import NEWEST, unpack
+from tests.support.one_checkpoint import NEWEST, unpack
 
 #: Stands in for a stream: it commits a batch more, by the checkpoint it is given, and continues until it is asked to stop.
 COMMITS = """

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.jobs.rehearse import main
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.signatures import Signing, public_key
-from tests.one_checkpoint import unpack
+from tests.support.one_checkpoint import unpack
 
 #: An application that ends at once, as one whose settings are missing.
 GONE = shlex.join([sys.executable, "-c", "raise SystemExit('a setting is missing')"])

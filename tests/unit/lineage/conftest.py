@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 from tests.unit.operators.conftest import checkpoint, repository, run  # noqa: F401

@@ -33,14 +33,14 @@ from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
-from tests.one_checkpoint import NEWEST, unpack
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
+from tests.support.backups import stream
+from tests.support.chained_streams import Chained
+from tests.support.checkpoints import plant
+from tests.support.delta_batches import delta_table
+from tests.support.one_checkpoint import NEWEST, unpack
+from tests.support.several_sinks import IDS, Application
 from tests.unit.operators.test_if_absent import OF_ANOTHER_KIND
 from tests.unit.operators.test_if_absent import checkpoint as checkpoint_of
-from tests.unit.recovery.chained import Chained
-from tests.unit.recovery.several import IDS, Application
-from tests.unit.recovery.tables import delta_table
 
 Run = Callable[..., dict[str, Any]]
 SCHEMA = json.loads(SCHEMA_FILE.read_text())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.one_checkpoint import unpack
+from tests.support.one_checkpoint import unpack
 
 Run = Callable[..., dict[str, Any]]
 

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import BackupRunningError, StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.places import open_place
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
 

@@ -9,8 +9,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.operators.chain import ChainRewindOperator, ChainUndoOperator
+from tests.support.chained_streams import IDS, Chained
 from tests.unit.operators.conftest import Run
-from tests.unit.recovery.chained import IDS, Chained
 
 #: Bronze's input files are not real.
 ACCEPTED = "source_loss, source_failure"

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.doctor import CheckpointDoctorOperator
 from airflow_ckpt_provider.places import open_place
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
 #: A person's word, as the test knows what runs.

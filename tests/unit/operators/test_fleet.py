@@ -15,7 +15,7 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.checkpoint.builders import logs, plant
+from tests.support.checkpoints import logs, plant
 
 Run = Callable[..., dict[str, Any]]
 

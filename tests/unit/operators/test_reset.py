@@ -19,7 +19,7 @@ from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.reset_flow import FlowNextVersionOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
 #: A person's word, as the test knows what runs.

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.local_store import LocalStore
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
 

@@ -21,8 +21,8 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.one_checkpoint import NEWEST
-from tests.stopped import ACCEPTED, STOPPED
+from tests.support.one_checkpoint import NEWEST
+from tests.support.stopped import ACCEPTED, STOPPED
 from tests.unit.operators.conftest import Run
 
 SINK = Sink(kind="foreachBatch")

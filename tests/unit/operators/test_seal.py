@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.one_checkpoint import NEWEST
+from tests.support.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
 

@@ -13,10 +13,10 @@ from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.operators.upgrade import UpgradeBeginOperator
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import plant
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
+from tests.support.delta_batches import batches_in, delta_table
 from tests.unit.operators.conftest import Run
-from tests.unit.recovery.tables import batches_in, delta_table
 
 ROLLBACK, KEEP = SinkPolicy.ROLLBACK, SinkPolicy.ACCEPT
 

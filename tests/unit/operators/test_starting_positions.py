@@ -14,8 +14,8 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetentionGuardOperator
 from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
 from airflow_ckpt_provider.operators.starting_positions import StartingPositionsOperator
-from tests.one_checkpoint import NEWEST
-from tests.unit.guards.delta_tables import delta_checkpoint, new_table, put
+from tests.support.delta_tables import delta_checkpoint, new_table, put
+from tests.support.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
 

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.operators.stream_action import (
     StreamActionOperator,
 )
 from airflow_ckpt_provider.streams.stream import Stream
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def stream(**fields: Any) -> Stream:

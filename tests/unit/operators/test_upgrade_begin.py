@@ -20,9 +20,9 @@ from airflow_ckpt_provider.operators.upgrade import UpgradeBeginOperator, Upgrad
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, is_needed, newest_upgrade
-from tests.one_checkpoint import NEWEST
+from tests.support.delta_batches import append, delta_table
+from tests.support.one_checkpoint import NEWEST
 from tests.unit.operators.conftest import Run
-from tests.unit.recovery.tables import append, delta_table
 
 FEATURES = '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],"writerFeatures":["deletionVectors"]'
 PROTOCOL = '"minReaderVersion":1,"minWriterVersion":2'

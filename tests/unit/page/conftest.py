@@ -13,7 +13,7 @@ from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.one_checkpoint import unpack
+from tests.support.one_checkpoint import unpack
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 import html
 import re
@@ -32,7 +32,7 @@ from airflow_ckpt_provider.plugins.page import CheckpointPagePlugin, page_addres
 from airflow_ckpt_provider.plugins.page_app import make_app
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
-from tests.one_checkpoint import unpack
+from tests.support.one_checkpoint import unpack
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 #: What other applications of FastAPI answer to anybody, what there is, and what there is not.

@@ -8,10 +8,10 @@ import pytest
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.backup.backups import back_up, stream
-from tests.unit.checkpoint.builders import plant
-from tests.unit.recovery.resets import NEWEST
-from tests.unit.recovery.tables import delta_table
+from tests.support.backups import back_up, stream
+from tests.support.checkpoints import plant
+from tests.support.delta_batches import delta_table
+from tests.support.resets import NEWEST
 
 
 @pytest.fixture

@@ -33,13 +33,13 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import compact, file_source_log, plant
-from tests.unit.checkpoint.stores import Killed, Life
-from tests.unit.recovery.chained import IDS, NEWEST, Chained, end_of, reader
-from tests.unit.recovery.tables import append
-from tests.unit.sinks.iceberg_tables import Table
+from tests.support.backups import stream
+from tests.support.chained_streams import IDS, NEWEST, Chained, end_of, reader
+from tests.support.checkpoints import compact, file_source_log, plant
+from tests.support.delta_batches import append
+from tests.support.iceberg_tables import Table
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life
 from tests.unit.sinks.test_file_sink import file_sink
 
 

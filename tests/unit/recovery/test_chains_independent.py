@@ -21,11 +21,11 @@ from airflow_ckpt_provider.recovery.chains.undo import undo_chain
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.stopped import STOPPED
-from tests.unit.checkpoint.builders import plant
-from tests.unit.checkpoint.stores import Before, Killed, Life, watched
-from tests.unit.recovery.several import IDS, NEWEST, files
-from tests.unit.recovery.tables import append
+from tests.support.checkpoints import plant
+from tests.support.delta_batches import append
+from tests.support.several_sinks import IDS, NEWEST, files
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Before, Killed, Life, watched
 
 #: By two batches, each from its own newest one.
 TWO = Specifier("shift_by", "-2")

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.guards.delta_tables import delta_checkpoint, new_table, rows
+from tests.support.delta_tables import delta_checkpoint, new_table, rows
 
 
 def position(checkpoint: Path, table: Path | None, question: Question | None = None) -> SourcePosition:

@@ -22,11 +22,11 @@ from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import Files, contents, logs, metadata, plant
-from tests.unit.checkpoint.stores import WRITES, Killed, Life, forget_all, watched
-from tests.unit.recovery.restores import loud_seal
+from tests.support.backups import stream
+from tests.support.checkpoints import Files, contents, logs, metadata, plant
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import WRITES, Killed, Life, forget_all, watched
 
 NEWEST = 3
 PATH = "_checkpoints/spark_catalog/default/orders/ingest"

@@ -20,10 +20,10 @@ from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import ACCEPTED, STOPPED
-from tests.unit.backup.backups import repository
+from tests.support.backups import repository
+from tests.support.checkpoints import QUERY_ID, contents, plant
+from tests.support.stopped import ACCEPTED, STOPPED
 from tests.unit.backup.test_identity import OTHER, back_up, begin, files_of
-from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.recovery.positions.logs import logs_of_backup, logs_o
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.checkpoint.builders import (
+from tests.support.checkpoints import (
     BEGAN,
     QUERY_ID,
     Files,
@@ -37,7 +37,7 @@ from tests.unit.checkpoint.builders import (
     offsets_log,
     plant,
 )
-from tests.unit.checkpoint.stores import forget_all, in_memory
+from tests.support.watched_stores import forget_all, in_memory
 
 TABLE_ID = "0e1c6d0a-2f6b-4a8e-9d53-0ecda9ed2eb7"
 

@@ -32,10 +32,10 @@ from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import ACCEPTED, STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import QUERY_ID, plant
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import QUERY_ID, plant
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.stopped import ACCEPTED, STOPPED
 from tests.unit.recovery.test_rewind import repository, rewind
 
 

@@ -12,8 +12,8 @@ from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.unit.checkpoint.builders import operator_metadata
-from tests.unit.checkpoint.damage import anything, truncated, unreadable_at_most
+from tests.support.checkpoints import operator_metadata
+from tests.support.damaged_bytes import anything, truncated, unreadable_at_most
 
 PATH = "state/0/_metadata/v2/3"
 OLD = "s3a://old/state/0/ck"  # a place whose own name looks like a part of a checkpoint

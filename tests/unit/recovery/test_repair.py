@@ -26,7 +26,8 @@ from airflow_ckpt_provider.recovery.repair.planning import plan_repair, repair_p
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.damaged_samples import (
+from tests.samples.archives import sample
+from tests.support.damaged_samples import (
     DAMAGES,
     Damage,
     Files,
@@ -43,9 +44,8 @@ from tests.damaged_samples import (
     snapshot_missing,
     source_log_missing,
 )
-from tests.samples.archives import sample
-from tests.stopped import ACCEPTED, STOPPED
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 
 each_damage = pytest.mark.parametrize("damage", [pytest.param(d, id=d.name) for d in DAMAGES])
 QUERY_ID = "0a6ab8f5-4b0f-4a51-93f4-0b6b8a3f0f0e"

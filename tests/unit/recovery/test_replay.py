@@ -13,7 +13,7 @@ from airflow_ckpt_provider.checkpoint.offsets import parse_offsets
 from airflow_ckpt_provider.recovery.rewind.replay import replay_after
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.checkpoint.builders import logs, plant
+from tests.support.checkpoints import logs, plant
 
 NEWEST = 6
 

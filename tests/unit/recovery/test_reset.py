@@ -19,11 +19,10 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import ACCEPTED, STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import commit_log, contents, plant
-from tests.unit.checkpoint.stores import watched
-from tests.unit.recovery.resets import (
+from tests.support.backups import stream
+from tests.support.checkpoints import commit_log, contents, plant
+from tests.support.delta_batches import delta_table
+from tests.support.resets import (
     NEWEST,
     RENAME,
     SCRATCH,
@@ -35,8 +34,9 @@ from tests.unit.recovery.resets import (
     reset,
     seeded_files,
 )
-from tests.unit.recovery.restores import loud_seal
-from tests.unit.recovery.tables import delta_table
+from tests.support.restores import loud_seal
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.watched_stores import watched
 
 
 class TestANewCheckpoint:

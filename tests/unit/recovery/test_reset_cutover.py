@@ -15,11 +15,11 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import QUERY_ID, contents
-from tests.unit.recovery.resets import NEWEST, RENAME, SCRATCH, file_sink, plan_of, repository, reset
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import QUERY_ID, contents
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.resets import NEWEST, RENAME, SCRATCH, file_sink, plan_of, repository, reset
+from tests.support.stopped import STOPPED
 
 
 class TestTheSeamOfANewCheckpoint:

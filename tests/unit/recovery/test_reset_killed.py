@@ -16,11 +16,9 @@ from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import Files, contents, metadata, offsets_log, plant
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
-from tests.unit.recovery.resets import (
+from tests.support.backups import stream
+from tests.support.checkpoints import Files, contents, metadata, offsets_log, plant
+from tests.support.resets import (
     KEEP,
     NEWEST,
     RENAME,
@@ -33,7 +31,9 @@ from tests.unit.recovery.resets import (
     reset,
     undone,
 )
-from tests.unit.recovery.restores import loud_seal
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, forget_all, watched
 from tests.unit.recovery.test_flows import stateless
 
 

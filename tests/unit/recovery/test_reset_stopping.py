@@ -20,12 +20,12 @@ from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents
-from tests.unit.checkpoint.stores import Killed, Life, watched
-from tests.unit.recovery.resets import NEWEST, RENAME, SEED, plan_of, repository, reset
-from tests.unit.recovery.restores import loud_seal
+from tests.support.backups import stream
+from tests.support.checkpoints import contents
+from tests.support.resets import NEWEST, RENAME, SEED, plan_of, repository, reset
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, watched
 
 
 def stop_and_reset(orders: Location, plan: Callable[[str | None], ResetPlan]) -> tuple[ResetPlan, ResetOutcome]:

@@ -18,11 +18,11 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import back_up, entry_of, repository, stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import WRITES, watched
-from tests.unit.recovery.restores import loud_seal, module_create, restore, wanted
+from tests.support.backups import back_up, entry_of, repository, stream
+from tests.support.checkpoints import contents, plant
+from tests.support.restores import loud_seal, module_create, restore, wanted
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import WRITES, watched
 
 #: Requests that change a file.
 CHANGES = WRITES - {"remove_empty_directories"}

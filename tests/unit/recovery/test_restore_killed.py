@@ -15,11 +15,11 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import back_up, bury, repository, stream, visible
-from tests.unit.checkpoint.builders import Files, contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
-from tests.unit.recovery.restores import loud_seal, restore, wanted
+from tests.support.backups import back_up, bury, repository, stream, visible
+from tests.support.checkpoints import Files, contents, plant
+from tests.support.restores import loud_seal, restore, wanted
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, watched
 
 
 class Case:

@@ -17,10 +17,10 @@ from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restor
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import back_up, entry_of, repository, stream
-from tests.unit.checkpoint.builders import Files, contents, operator_metadata, plant
-from tests.unit.checkpoint.stores import WRITES, watched
+from tests.support.backups import back_up, entry_of, repository, stream
+from tests.support.checkpoints import Files, contents, operator_metadata, plant
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import WRITES, watched
 from tests.unit.checkpoint.test_progress import seal_at
 
 

@@ -21,12 +21,12 @@ from airflow_ckpt_provider.errors import (
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import entry_of, repository, stream, visible
-from tests.unit.checkpoint.builders import Files, contents, plant
-from tests.unit.checkpoint.stores import watched
+from tests.support.backups import entry_of, repository, stream, visible
+from tests.support.checkpoints import Files, contents, plant
+from tests.support.restores import loud_seal, module_create, restore, wanted
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import watched
 from tests.unit.checkpoint.test_progress import seal_at
-from tests.unit.recovery.restores import loud_seal, module_create, restore, wanted
 
 
 def but_notes(place: Location) -> Files:

@@ -13,9 +13,9 @@ from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import ACCEPTED, STOPPED
-from tests.unit.backup.backups import back_up, repository, stream
-from tests.unit.recovery.tables import delta_table
+from tests.support.backups import back_up, repository, stream
+from tests.support.delta_batches import delta_table
+from tests.support.stopped import ACCEPTED, STOPPED
 
 
 @pytest.mark.parametrize(("newest", "verdict"), [(4, Verdict.SAFE), (6, Verdict.WILL_SKIP)])

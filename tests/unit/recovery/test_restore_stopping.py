@@ -17,11 +17,11 @@ from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_r
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import bury, repository, stream, visible
-from tests.unit.checkpoint.builders import contents, logs, plant
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
-from tests.unit.recovery.restores import loud_seal, wanted
+from tests.support.backups import bury, repository, stream, visible
+from tests.support.checkpoints import contents, logs, plant
+from tests.support.restores import loud_seal, wanted
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, forget_all, watched
 
 
 class TestStoppingTheQuery:

@@ -33,12 +33,12 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import QUERY_ID, ROCKSDB, Files, batch_metadata, contents, offsets_log, plant
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, watched
-from tests.unit.recovery.restores import loud_seal
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import QUERY_ID, ROCKSDB, Files, batch_metadata, contents, offsets_log, plant
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, forget_all, watched
 from tests.unit.sinks.test_file_sink import file_sink
 
 NEWEST = 6

@@ -22,9 +22,9 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import commit_log, metadata, offsets_log, plant
-from tests.unit.recovery.tables import delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import commit_log, metadata, offsets_log, plant
+from tests.support.delta_batches import delta_table
 from tests.unit.recovery.test_rewind import NEWEST
 
 

@@ -26,10 +26,10 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.status import status_of
 from airflow_ckpt_provider.recovery.undo import undo
-from tests.stopped import STOPPED
+from tests.support.several_sinks import IDS, NEWEST, Application
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, forget_all, in_memory
 from tests.unit.backup.test_sets import damaged_object
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory
-from tests.unit.recovery.several import IDS, NEWEST, Application
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ class TestAllOrNone:
         assert application.content("elsewhere")["orders"] == {}
 
     def test_another_query_has_to_be_accepted(self, application: Application) -> None:
-        from tests.unit.checkpoint.builders import metadata
+        from tests.support.checkpoints import metadata
 
         backed_up_and_gone_on(application)
         (application.root / "returns").replace("metadata", metadata("99999999-0000-4000-8000-000000000009"))

@@ -36,15 +36,15 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.way_back import SINK_UNKNOWN, dry_run
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import QUERY_ID, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
-from tests.unit.recovery.resets import NEWEST
-from tests.unit.recovery.restores import loud_seal
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import QUERY_ID, plant
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.iceberg_tables import Table
+from tests.support.resets import NEWEST
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, watched
 from tests.unit.recovery.test_rewind import rewound
-from tests.unit.sinks.iceberg_tables import Table
 from tests.unit.sinks.test_file_sink import entry, file_sink
 
 ROLLBACK, FORWARD, KEEP = SinkPolicy.ROLLBACK, SinkPolicy.FORWARD, SinkPolicy.ACCEPT

@@ -20,11 +20,11 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import contents, plant
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, watched
 from tests.unit.recovery.test_rewind import NEWEST, repository, rewind, rewound
 
 

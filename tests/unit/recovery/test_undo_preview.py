@@ -25,13 +25,13 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
+from tests.support.backups import stream
+from tests.support.checkpoints import QUERY_ID, contents, plant
+from tests.support.delta_batches import delta_table
+from tests.support.iceberg_tables import Table
+from tests.support.stopped import STOPPED
 from tests.unit.operators.test_upgrade_begin import FEATURES, PROTOCOL, edit_first, file_sink
-from tests.unit.recovery.tables import delta_table
 from tests.unit.recovery.test_rewind import NEWEST
-from tests.unit.sinks.iceberg_tables import Table
 
 STARTED = "only until the stream is started: then rewind again instead"
 

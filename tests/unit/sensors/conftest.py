@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import tests.throwaway_airflow  # isort: skip  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sensors.streams import DiskStream
+from tests.support.growing_streams import DiskStream
 
 Run = Callable[..., dict[str, Any]]
 

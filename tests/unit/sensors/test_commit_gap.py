@@ -28,7 +28,7 @@ from airflow.sdk.exceptions import (
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
-from tests.unit.sensors.streams import DiskStream
+from tests.support.growing_streams import DiskStream
 
 Run = Callable[..., dict[str, Any]]
 FAST: dict[str, Any] = {"poll_interval": 0.01, "timeout": 20.0}

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, stream_baseline
-from tests.unit.checkpoint.builders import BEGAN, batch_metadata, compact, offsets_log
-from tests.unit.sensors.streams import DiskStream
+from tests.support.checkpoints import BEGAN, batch_metadata, compact, offsets_log
+from tests.support.growing_streams import DiskStream
 from tests.unit.sensors.test_commit_gap import FAST, MODES, wait
 
 Run = Callable[..., dict[str, Any]]

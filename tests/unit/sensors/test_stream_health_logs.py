@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, mark_baseline, stream_baseline
-from tests.unit.sensors.streams import DiskStream
+from tests.support.growing_streams import DiskStream
 from tests.unit.sensors.test_commit_gap import MODES, wait
 from tests.unit.sensors.test_stream_health import gate, ran
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.every_run import of_these
-from tests.integration.delta_history import DeltaRsHistory
-from tests.integration.sink_recovery import run_histories
 from tests.integration.test_delta_histories import happen
+from tests.support.delta_history import DeltaRsHistory
+from tests.support.every_run import of_these
+from tests.support.sink_recovery import run_histories
 
 
 @pytest.mark.timeout(1800)

@@ -19,10 +19,10 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
+from tests.support.backups import stream
+from tests.support.checkpoints import contents, plant
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, watched
 
 NEWEST = 6
 

@@ -29,7 +29,7 @@ from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.sinks.iceberg_tables import NAME, OTHER, QUERY, Table, look_at
+from tests.support.iceberg_tables import NAME, OTHER, QUERY, Table, look_at
 
 HISTORIES: dict[str, tuple[Callable[[Table], object], int | None, int | None]] = {
     # name: what happened, newest batch the table holds, newest it remembers

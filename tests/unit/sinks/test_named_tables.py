@@ -17,8 +17,8 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.spark_restore import APPLICATION
 from airflow_ckpt_provider.sinks.spark_tables import DESCRIBE
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.unit.checkpoint.builders import QUERY_ID
-from tests.unit.recovery.tables import append, delta_table
+from tests.support.checkpoints import QUERY_ID
+from tests.support.delta_batches import append, delta_table
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.way_back import dry_run
 from airflow_ckpt_provider.verdict import Verdict
-from tests.command_line import run
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import QUERY_ID, plant
-from tests.unit.checkpoint.stores import Killed, Life, watched
-from tests.unit.recovery.resets import NEWEST
-from tests.unit.recovery.restores import loud_seal
-from tests.unit.recovery.tables import batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import QUERY_ID, plant
+from tests.support.command_line import run
+from tests.support.delta_batches import batches_in, delta_table
+from tests.support.resets import NEWEST
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, watched
 
 PAGE = Path(__file__).parents[3] / "docs" / "sinks.md"
 EXAMPLE = PAGE.read_text().partition("<!-- example: a sink of another package -->")[2]

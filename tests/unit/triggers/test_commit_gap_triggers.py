@@ -24,7 +24,7 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.triggers.commit_gap import CommitGapTrigger
 from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger
-from tests.unit.sensors.streams import DiskStream
+from tests.support.growing_streams import DiskStream
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from airflow_ckpt_provider.upgrade.rehearsal.scratch import (
 )
 from airflow_ckpt_provider.upgrade.rehearsal.untouched import compare_snapshots, take_snapshot
 from airflow_ckpt_provider.verdict import Verdict
-from tests.one_checkpoint import NEWEST, unpack
+from tests.support.one_checkpoint import NEWEST, unpack
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.upgrade.rehearsal.plans import keep_plans
 from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, Followed, RowDifference, combine
 from airflow_ckpt_provider.upgrade.rehearsal.scratch import plan_as
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.checkpoint.builders import batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
 from tests.unit.upgrade.test_rehearsal import rehearsal
 
 

@@ -22,12 +22,12 @@ from airflow_ckpt_provider.upgrade.fence import Release, fence, release_all
 from airflow_ckpt_provider.upgrade.going_back import Back, WayBack, go_back_all
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note, upgrade_of
 from airflow_ckpt_provider.upgrade.together import Member, begin_all, end_all, has_to_go_back, keep_all
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import metadata, plant
-from tests.unit.checkpoint.stores import Before, Killed, Life, forget_all, in_memory, watched
-from tests.unit.recovery.several import IDS, files
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import metadata, plant
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.several_sinks import IDS, files
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Before, Killed, Life, forget_all, in_memory, watched
 
 DRAINED = {"orders": 3, "returns": 2}
 RUN = "upgrade_shop/run 1"

@@ -29,12 +29,12 @@ from airflow_ckpt_provider.upgrade.record import (
     note,
     upgrade_of,
 )
-from tests.stopped import STOPPED
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import QUERY_ID, contents, plant
-from tests.unit.checkpoint.stores import Killed, Life, forget_all, in_memory, watched
-from tests.unit.recovery.restores import loud_seal
-from tests.unit.recovery.tables import append, batches_in, delta_table
+from tests.support.backups import stream
+from tests.support.checkpoints import QUERY_ID, contents, plant
+from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.restores import loud_seal
+from tests.support.stopped import STOPPED
+from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 
 DRAINED = 3
 RUN = "upgrade_orders/run 1"

@@ -1,0 +1,69 @@
+"""Repositories of format 2, for tests that need one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of
+from tests.support.checkpoints import Files
+
+
+def packed_repository(place: Location, **options: bytes) -> Repository:
+    """Make ``place/backups`` of format 2."""
+    backups = Location(place.store, f"{place.root}/backups", **options)  # type: ignore[arg-type]
+    return Repository.open_or_create(backups, format=2)
+
+
+def packs_of(repository: Repository, name: str = "orders") -> list[str]:
+    """Paths of the packs of a stream."""
+    return [path for path in repository.location.walk(f"objects/{name}") if pack_size(path) is not None]
+
+
+def of_pack(manifest: Manifest, pack: str) -> list[str]:
+    """Paths in the checkpoint of the files of a backup whose contents lie in a pack."""
+    return [e.path for e in manifest.files if (part := part_of(e.object)) and part.pack == pack]
+
+
+def restorable(repository: Repository, manifest: Manifest) -> Files:
+    """What can be read of a backup, and is what its manifest says."""
+    from airflow_ckpt_provider.backup.verify import content_damage
+    from airflow_ckpt_provider.errors import StorageError
+
+    found = {}
+    for entry in manifest.files:
+        try:
+            content = repository.location.read(entry.object)
+        except (FileNotFoundError, StorageError):
+            continue
+        if content_damage(entry, content) is None:
+            found[entry.path] = content
+    return found
+
+
+def with_big_files(files: Mapping[str, bytes], *, count: int = 2) -> Files:
+    """The files, and some that are too big for a pack, where Spark looks for nothing but carries them."""
+    made = random.Random(1)
+    return {**files, **{f"_schema/big{n}": made.randbytes(600_000) for n in range(count)}}
+
+
+def rot(files: Location, path: str, *, encrypted: bool = False) -> None:
+    """Change a bit of an object, on its disk; of one in a pack of its part, or where that is encrypted of the pack."""
+    part = part_of(path)
+    if file_of(path) not in files.walk("objects") or (part and not part.length):
+        return
+    content = files.read(file_of(path))
+    at = (part.end if part and not encrypted else len(content)) - 1
+    if 0 <= at < len(content):
+        files.replace(file_of(path), content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def cut_off(files: Location, path: str) -> None:
+    """Cut the last byte of an object off; of one in a pack with all that comes behind it."""
+    part = part_of(path)
+    if file_of(path) in files.walk("objects"):
+        content = files.read(file_of(path))
+        files.replace(file_of(path), content[: part.end - 1 if part else -1])
