@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
+import pytest  # isort: skip
 
-import os
-import sys
+# What an assert of a helper compared is shown like that of a test.
+pytest.register_assert_rewrite("tests.support")
 
-import pytest
+import tests.support.throwaway_airflow  # isort: skip  # noqa: E402, F401
+
+import os  # noqa: E402
+import sys  # noqa: E402
 
 #: What would lead a client to a real account, or to an address other than the test's own.
 _REAL_ACCOUNTS = ("AWS_", "AZURE_", "GOOGLE_APPLICATION_", "DATABRICKS_", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "CKPT_")

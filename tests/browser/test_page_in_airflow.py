@@ -32,7 +32,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from dev.run_airflow import health
 from tests.support.chromium import chromium
 from tests.support.one_checkpoint import NEWEST, unpack
-from tests.system.test_watch_stream import RealAirflow
+from tests.support.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.browser, pytest.mark.airflow, pytest.mark.timeout(1800)]
 

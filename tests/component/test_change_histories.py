@@ -21,11 +21,8 @@ import pytest
 
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.component.test_change_findings import (
-    NEW_QUERY_ID,
-    ROOT,
-    STALE,
-    Change,
+from tests.support.changed_checkpoints import NEW_QUERY_ID, ROOT, STALE, Change
+from tests.support.checkpoints import (
     batch_metadata,
     commit_log,
     compact,

@@ -21,12 +21,12 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.support import iceberg_conformance as by_sql
 from tests.support.backups import stream
 from tests.support.checkpoints import QUERY_ID, contents, plant
 from tests.support.iceberg_tables import NAME, Table
 from tests.support.rest_catalog import running_rest_catalog
 from tests.support.stopped import STOPPED
-from tests.unit.sinks import test_iceberg_sink as by_sql
 
 pytestmark = pytest.mark.stores
 

@@ -15,7 +15,7 @@ from tests.support.checkpoints import batch_metadata, commit_log, compact, metad
 from tests.support.command_line import run
 from tests.support.kafka_broker import KafkaBroker, kafka_broker, running_kafka_broker
 from tests.support.mirror_maker import running_mirror_maker
-from tests.unit.guards.test_mirror_syncs import RECORDED
+from tests.support.recorded_syncs import RECORDED
 
 __all__ = ["kafka_broker"]
 

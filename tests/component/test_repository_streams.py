@@ -13,8 +13,8 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.checkpoints import QUERY_ID
 from tests.support.command_line import Finished, run
+from tests.support.replaced_queries import OTHER, begin
 from tests.support.s3_server import S3Server
-from tests.unit.backup.test_identity import OTHER, begin
 
 
 @dataclass(frozen=True)

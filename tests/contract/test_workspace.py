@@ -19,8 +19,8 @@ from airflow_ckpt_provider.lakeflow.positions import SQL
 from airflow_ckpt_provider.lakeflow.recovery_steps import AboutFlow, recovery_steps
 from airflow_ckpt_provider.lakeflow.settings import MARK, merge_configuration, put_back_configuration
 from airflow_ckpt_provider.lakeflow.updates import UpdateState, active_update, configuration_of
-from tests.contract.conftest import Target
 from tests.contract.recording import Masks, Recording, ReplayedClient, answers
+from tests.contract.target import Target
 from tests.fake_databricks import TOKEN
 
 

@@ -20,13 +20,13 @@ from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import SinkPlace, Stream
 from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
+from tests.support.airflow_runs import RunDag, known, metadata_database, run_dag
 from tests.support.rewinding import Story, difference
 from tests.support.safe_upgrades.upgrades import UpgradeRun
 from tests.support.stopped import STOPPED, wait_until_quiet
 from tests.support.streams.data import put_files
 from tests.support.streams.spark_host import Run, SparkHost
 from tests.support.waiting import wait_until
-from tests.system.conftest import RunDag, known, metadata_database, run_dag
 
 __all__ = ["known", "metadata_database", "run_dag"]
 

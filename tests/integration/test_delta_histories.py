@@ -9,16 +9,15 @@ Histories without Spark: ``unit/sinks/test_delta_histories.py``.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
+from tests.support.delta_histories import happen
 from tests.support.delta_history import FEW_TASKS, History, StreamHistory, newest_version
-from tests.support.sink_model import rows_after
-from tests.support.sink_recovery import recover, run_histories
+from tests.support.sink_recovery import run_histories
 from tests.support.streams.spark_host import SparkHost, coordinates
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(4 * 3600)]
@@ -33,24 +32,6 @@ def test_every_history_is_row_exact(tmp_path: Path) -> None:
 
     run_histories(60, make, happen)
     host.kill()
-
-
-def happen(history: History, count: Counter[str]) -> None:
-    """Let things happen, and recover in the end."""
-    chance, told = history.chance, history.told
-    told.append(f"ran to {history.run(chance.randint(2, 4))[-1]}")
-    for _ in range(chance.randint(3, 8)):
-        what = chance.choices(["others", "run", "faulty", "recover"], [6, 2, 1, 2])[0]
-        if what == "others":
-            told.append(history.others())
-        elif what == "recover":
-            recover(history, count)
-        else:
-            history.run(chance.randint(1, 2), faulty=what == "faulty")
-            told.append(f"{what} to {history.newest}")
-        count[told[-1].partition(" (")[0]] += 1
-        assert history.held() == rows_after(history.line), f"after {told[-1]}: the model is wrong"
-    recover(history, count)
 
 
 def test_a_deletion_vector_that_vacuum_removed(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from airflow_ckpt_provider.checkpoint.query_shape import read_query_shape
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare
 from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
-from tests.integration.test_closure_continues import Moved
 from tests.samples.archives import sample
 from tests.samples.kinds import KINDS
 from tests.samples.service import SampleService
 from tests.samples.sparks import Sparks
+from tests.support.moved_spark import Moved
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -6,10 +6,8 @@ Each kind of position has its control: one off by one, or the obvious way, gives
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from airflow_ckpt_provider.recovery.positions.positions import StartingPositions
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.replayed_sources import append, delta, files, kafka, new_topic, produce, put
 from tests.support.streams.described import Source, Stream
 from tests.support.streams.spark_host import SparkHost
 
@@ -41,21 +40,6 @@ def restarted(
 
 
 # Files
-
-
-def put(directory: Path, ids: Iterable[int], *, seconds: float) -> None:
-    """One file for each id, all of the same modification time."""
-    directory.mkdir(exist_ok=True)
-    for i in ids:
-        temporary = directory / f"_{i}"
-        temporary.write_text(json.dumps({"id": i}) + "\n")
-        os.utime(temporary, (1704067200 + seconds,) * 2)
-        temporary.rename(directory / f"file {i}.json")  # a space: the log has it percent-encoded
-
-
-def files(directory: Path, per_batch: int = 2) -> Source:
-    options = {"maxFilesPerTrigger": str(per_batch)}
-    return Source("json", path=str(directory), schema="id long", options=options)
 
 
 @pytest.mark.parametrize("combine", ["union", pytest.param("count", marks=pytest.mark.slow)])
@@ -123,21 +107,6 @@ def test_modified_after_of_a_batch_read(spark_host: SparkHost, tmp_path: Path) -
 # Delta
 
 
-def append(host: SparkHost, table: Path, *groups: range, parts: int = 3) -> None:
-    """One commit for each group, in several files."""
-    for group in groups:
-        hint = f"/*+ REPARTITION({parts}) */"
-        select = f"SELECT {hint} id FROM range({group.start}, {group.stop})"
-        if (table / "_delta_log").exists():
-            host.sql(f"INSERT INTO delta.`{table}` {select}")
-        else:
-            host.sql(f"CREATE TABLE delta.`{table}` USING delta AS {select}")
-
-
-def delta(table: Path, **options: str) -> Source:
-    return Source("delta", path=str(table), options=options)
-
-
 @pytest.mark.slow
 def test_delta_at_the_end_of_the_table(spark_host: SparkHost, tmp_path: Path) -> None:
     """The usual case, everything was read: the version to start at does not exist yet."""
@@ -191,31 +160,6 @@ def test_delta_in_the_middle(spark_host: SparkHost, tmp_path: Path, options: dic
 
 
 # Kafka
-
-
-def produce(broker: KafkaBroker, topic: str, ids: Iterable[int]) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer(broker.config)
-    for i in ids:
-        producer.produce(topic, value=str(i).encode(), partition=i % 2)
-    assert producer.flush(30) == 0
-
-
-def kafka(broker: KafkaBroker, topic: str) -> Source:
-    options = {"kafka.bootstrap.servers": broker.address, "subscribe": topic, "startingOffsets": "earliest"}
-    return Source("kafka", ("cast(cast(value AS string) AS long) AS id",), options=options)
-
-
-def new_topic(broker: KafkaBroker, name: str, partitions: int = 2) -> str:
-    from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-
-    admin = AdminClient(broker.config)
-    if name in admin.list_topics(timeout=10).topics:
-        admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
-    else:
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
-    return name
 
 
 @pytest.mark.slow

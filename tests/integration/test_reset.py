@@ -21,8 +21,8 @@ from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.integration.test_positions_replay import append, delta, files, kafka, new_topic, produce, put
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.replayed_sources import append, delta, files, kafka, new_topic, produce, put
 from tests.support.rewinding import Story, difference
 from tests.support.stopped import STOPPED, wait_until_quiet
 from tests.support.streams.described import Source, Stream

@@ -20,22 +20,12 @@ from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.status import status_of
 from tests.support.rewinding import Story, difference
+from tests.support.spark_settings import SETTINGS
 from tests.support.stopped import STOPPED
 from tests.support.streams.spark_host import SparkHost, coordinates
 from tests.support.watched_stores import Killed, Life, watched
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-SETTINGS = {
-    "spark.jars.ivy": str(Path(".cache/ivy").absolute()),
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # A table of a few rows: by the defaults it would take longer to plan than to do.
-    "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.ui.enabled": "false",
-}
 
 
 @pytest.fixture(scope="module")

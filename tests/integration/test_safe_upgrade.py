@@ -21,6 +21,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal, unseal
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.record import Event, begin_upgrade, newest_upgrade, note
+from tests.support.airflow_runs import Answer, RunDag, answer, known, metadata_database, run_dag
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.safe_upgrades.stream import Stream
 from tests.support.safe_upgrades.upgrades import (
@@ -32,7 +33,6 @@ from tests.support.safe_upgrades.upgrades import (
 )
 from tests.support.safe_upgrades.versions import PER_BATCH, STARTING
 from tests.support.streams.spark_host import SparkHost, coordinates
-from tests.system.conftest import Answer, RunDag, answer, known, metadata_database, run_dag
 
 __all__ = ["answer", "known", "metadata_database", "run_dag"]
 

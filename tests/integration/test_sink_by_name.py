@@ -24,8 +24,8 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.spark_tables import DESCRIBE, SparkTables
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.integration.test_rewind_by_spark import SETTINGS
 from tests.support.rewinding import Story, difference
+from tests.support.spark_settings import SETTINGS
 from tests.support.stopped import ACCEPTED, STOPPED
 from tests.support.streams.spark_host import SparkHost, coordinates
 

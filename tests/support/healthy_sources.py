@@ -35,7 +35,7 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support import iceberg_tables
 from tests.support.checkpoints import compact
 from tests.support.delta_tables import delta_checkpoint, put
-from tests.unit.sinks.test_file_sink import file_sink
+from tests.support.file_sinks import file_sink
 
 QUERY = "query-1"
 Said = tuple[Verdict, tuple[str, ...], list[str]]

@@ -14,8 +14,8 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
+from tests.support.airflow_runs import RunDag, result
 from tests.support.one_checkpoint import NEWEST
-from tests.system.conftest import RunDag, result
 
 pytestmark = pytest.mark.airflow
 

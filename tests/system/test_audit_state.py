@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from tests.system.conftest import DAGS, RunDag, event_of, result, states
+from tests.support.airflow_runs import DAGS, RunDag, event_of, result, states
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(300)]
 

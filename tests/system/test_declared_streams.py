@@ -14,8 +14,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.support.airflow_runs import Answer, RunDag, result, states
 from tests.support.checkpoints import logs, plant
-from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = pytest.mark.airflow
 

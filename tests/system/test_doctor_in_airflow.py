@@ -15,8 +15,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.doctor import CheckpointDoctorOperator
 from airflow_ckpt_provider.places import open_place
+from tests.support.airflow_runs import RunDag, result, states
 from tests.support.one_checkpoint import NEWEST
-from tests.system.conftest import RunDag, result, states
 
 pytestmark = pytest.mark.airflow
 

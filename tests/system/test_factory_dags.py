@@ -26,15 +26,15 @@ from demo.upgrade import commands
 from demo.upgrade.checks import wrong_seconds
 from demo.upgrade.place import Place
 from dev.run_airflow import health
+from tests.support.airflow_runs import Answer, RunDag, result, states
 from tests.support.checkpoints import logs, plant
+from tests.support.drilled_stream import STREAM
 from tests.support.growing_streams import DiskStream
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
 from tests.support.one_checkpoint import NEWEST
+from tests.support.real_airflow import RealAirflow, ran
 from tests.support.streams.data import put_files
 from tests.support.waiting import wait_until
-from tests.system.conftest import Answer, RunDag, result, states
-from tests.system.test_restore_drill import STREAM
-from tests.system.test_watch_stream import RealAirflow, ran
 
 __all__ = ["kafka_broker"]
 

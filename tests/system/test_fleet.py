@@ -10,9 +10,9 @@ from airflow.sdk import DAG
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.support.airflow_runs import RunDag, result
 from tests.support.checkpoints import logs, plant
 from tests.support.one_checkpoint import unpack
-from tests.system.conftest import RunDag, result
 
 pytestmark = pytest.mark.airflow
 

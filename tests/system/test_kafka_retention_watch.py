@@ -13,8 +13,8 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionGuardOperator,
     KafkaRetentionRestoreOperator,
 )
+from tests.support.airflow_runs import RunDag, result, states
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
-from tests.system.conftest import RunDag, result, states
 
 __all__ = ["kafka_broker"]
 

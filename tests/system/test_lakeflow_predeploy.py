@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace, FlowFailed, Pipeline
 from tests.fake_databricks.samples import INCREMENTAL, customers
-from tests.system.conftest import RunDag, result, states
+from tests.support.airflow_runs import RunDag, result, states
 
 pytestmark = pytest.mark.airflow
 

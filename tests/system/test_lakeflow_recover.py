@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace, FlowFailed, Pipeline
 from tests.fake_databricks.samples import INCREMENTAL, customers, land, remove_drop_duplicates
-from tests.system.conftest import Answer, RunDag, result, states
+from tests.support.airflow_runs import Answer, RunDag, result, states
 
 pytestmark = pytest.mark.airflow
 

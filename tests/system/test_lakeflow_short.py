@@ -31,8 +31,8 @@ from tests.fake_databricks.failures import (
     land,
 )
 from tests.fake_databricks.sources import Kind
+from tests.support.airflow_runs import Answer, RunDag, result, states
 from tests.support.every_run import of_these
-from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = pytest.mark.airflow
 

@@ -15,9 +15,9 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
+from tests.support.airflow_runs import RunDag, result, states
+from tests.support.lineage_schema import check
 from tests.support.one_checkpoint import NEWEST
-from tests.system.conftest import RunDag, result, states
-from tests.unit.lineage.test_runs import check
 
 pytest.importorskip("airflow.providers.openlineage", reason="pip install 'airflow-ckpt-provider[openlineage]'")
 pytestmark = pytest.mark.airflow
@@ -133,8 +133,8 @@ def test_backup_verify_restore(
 
 
 def test_a_verdict_that_fails_the_task(run_dag: RunDag, tmp_path: Path, events: Callable[..., dict[str, Any]]) -> None:
-    from tests.unit.operators.test_if_absent import OF_ANOTHER_KIND
-    from tests.unit.operators.test_if_absent import checkpoint as checkpoint_of
+    from tests.support.other_sources import OF_ANOTHER_KIND
+    from tests.support.other_sources import checkpoint as checkpoint_of
 
     place = checkpoint_of(tmp_path / "ck", OF_ANOTHER_KIND)
     with DAG("lineage_guard", schedule=None) as dag:

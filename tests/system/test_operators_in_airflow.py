@@ -17,8 +17,8 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
 from airflow_ckpt_provider.places import open_place
+from tests.support.airflow_runs import DAGS, RunDag, event_of, result, states
 from tests.support.one_checkpoint import NEWEST, unpack
-from tests.system.conftest import DAGS, RunDag, event_of, result, states
 
 pytestmark = pytest.mark.airflow
 

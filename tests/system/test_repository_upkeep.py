@@ -11,7 +11,7 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.system.conftest import RunDag, result, states
+from tests.support.airflow_runs import RunDag, result, states
 
 pytestmark = pytest.mark.airflow
 

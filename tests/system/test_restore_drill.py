@@ -17,24 +17,11 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.jobs import rehearse
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.streams.data import SCHEMA, put_files
-from tests.system.conftest import RunDag, result, states
+from tests.support.airflow_runs import RunDag, result, states
+from tests.support.drilled_stream import STREAM
+from tests.support.streams.data import put_files
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
-
-#: The user's module, and an application that runs it until it has read all there is.
-STREAM = f"""
-from pyspark.sql import SparkSession
-
-def build(spark):
-    frame = spark.readStream.schema("{SCHEMA}").option("maxFilesPerTrigger", 1).json("@INPUT@")
-    return frame.groupBy("k").count()
-
-if __name__ == "__main__":
-    spark = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
-    writer = build(spark).writeStream.outputMode("update").format("noop").trigger(availableNow=True)
-    writer.option("checkpointLocation", "@CHECKPOINT@").start().awaitTermination()
-"""
 
 
 def test_the_form_and_the_arguments_of_the_job(example_dags: dict[str, DAG]):

@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_ckpt_provider.operators.chain import ChainUndoOperator
+from tests.support.airflow_runs import Answer, RunDag, result, states
 from tests.support.chained_streams import IDS, Chained
-from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 

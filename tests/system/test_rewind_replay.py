@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from tests.support.airflow_runs import Answer, RunDag, result, states
 from tests.support.rewinding import Story, difference
 from tests.support.streams.data import put_files
 from tests.support.streams.spark_host import SparkHost, coordinates
-from tests.system.conftest import Answer, RunDag, result, states
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -11,8 +11,8 @@ from airflow.sdk import DAG, AssetAlias
 from airflow_ckpt_provider.assets import BACKUPS, backup_asset
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.places import open_place
+from tests.support.airflow_runs import RunDag, event_of, result, states
 from tests.support.one_checkpoint import NEWEST
-from tests.system.conftest import RunDag, event_of, result, states
 
 pytestmark = pytest.mark.airflow
 

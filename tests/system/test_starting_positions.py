@@ -12,9 +12,9 @@ from airflow.sdk import DAG
 from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetentionGuardOperator
 from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
 from airflow_ckpt_provider.operators.starting_positions import StartingPositionsOperator
+from tests.support.airflow_runs import RunDag, result
 from tests.support.delta_tables import delta_checkpoint, new_table, put
 from tests.support.one_checkpoint import NEWEST
-from tests.system.conftest import RunDag, result
 
 pytestmark = pytest.mark.airflow
 

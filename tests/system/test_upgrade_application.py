@@ -14,10 +14,10 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import SinkPlace, Stream
 from airflow_ckpt_provider.upgrade.record import newest_upgrade
+from tests.support.airflow_runs import Answer, RunDag, result
 from tests.support.delta_batches import append, batches_in, delta_table
 from tests.support.one_checkpoint import NEWEST, unpack
-from tests.system.conftest import Answer, RunDag, result
-from tests.system.test_safe_upgrade_endings import BACK, Tried, fail, skip
+from tests.support.upgrade_tries import BACK, Tried, fail, skip
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 

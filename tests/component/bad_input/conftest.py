@@ -9,8 +9,6 @@ import pytest
 from tests.support.command_line import new_repository, run
 from tests.support.one_checkpoint import unpack
 
-pytest.register_assert_rewrite("tests.support.refused_commands")
-
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:

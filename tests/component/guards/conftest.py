@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.guards.kafka import KafkaGuard, record
-from airflow_ckpt_provider.guards.kafka_client import KafkaClient
+from airflow_ckpt_provider.guards.kafka import KafkaGuard
 from airflow_ckpt_provider.guards.query import from_kafka_offsets, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_guards import Ask as Ask
 
 __all__ = ["kafka_broker"]
-
-Ask = Callable[..., SourceReport]
 
 
 @pytest.fixture
@@ -40,17 +37,3 @@ def ask(kafka_broker: KafkaBroker) -> Ask:
         return guard_query(query, told, guards=[KafkaGuard(told)]).sources[0]
 
     return judge
-
-
-def facts_of(broker: KafkaBroker, topic: str, offsets: Mapping[int, int]) -> dict[str, Any]:
-    """What a backup taken now would record, through JSON as in a manifest."""
-    query = from_kafka_offsets({topic: {str(p): o for p, o in offsets.items()}})
-    known = record(KafkaClient(broker.config), query.sources[0].start.offset)
-    facts: dict[str, Any] = json.loads(json.dumps({"sources": {"0": known.to_json()}}))
-    return facts
-
-
-def part(report: SourceReport, partition: int) -> Mapping[str, Any]:
-    """What a report says of a partition."""
-    (found,) = (p.facts for p in report.parts if p.facts["partition"] == partition)
-    return found

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.component.guards.conftest import Ask, part
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.kafka_guards import Ask, part
 
 _RETENTION = 20.0
 #: 20 records of 50 kB fill a segment of 1 MiB: two seconds at this pace.

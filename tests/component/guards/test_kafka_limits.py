@@ -19,8 +19,8 @@ from airflow_ckpt_provider.errors import (
     SourceUnreachableError,
 )
 from airflow_ckpt_provider.verdict import Verdict
-from tests.component.guards.conftest import Ask, facts_of
 from tests.support.kafka_broker import READER, KafkaBroker, running_kafka_broker
+from tests.support.kafka_guards import Ask, facts_of
 
 _LIMIT = 2.0
 

@@ -9,8 +9,8 @@ import pytest
 from airflow_ckpt_provider.guards.report import GuardReport
 from airflow_ckpt_provider.lineage.runs import Opened, of_guard
 from airflow_ckpt_provider.verdict import Verdict
-from tests.component.guards.conftest import Ask, facts_of, part
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.kafka_guards import Ask, facts_of, part
 
 _OLD = int(time.time() * 1000) - 3_600_000
 

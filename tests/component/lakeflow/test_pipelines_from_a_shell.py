@@ -20,13 +20,13 @@ from airflow_ckpt_provider.cli.pipeline_words import in_shell
 from airflow_ckpt_provider.errors import WorkspaceError, WorkspaceForbiddenError
 from airflow_ckpt_provider.lakeflow import blocking_run, one_update, starting
 from airflow_ckpt_provider.lakeflow.settings import MARK
-from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from tests.fake_databricks import TOKEN, WAREHOUSE, FakeWorkspace, FlowFailed, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
 from tests.support.attempts import Task
 from tests.support.command_line import PROGRAM, Finished, run, run_program
+from tests.support.lakeflow_shell import shell as shell
 from tests.support.waiting import wait_until
 
 FLOW = samples.INCREMENTAL
@@ -34,33 +34,6 @@ AFTER = "2026-08-20T05:00:00Z"
 POSITIONS = {
     FLOW: {"options": {"modifiedAfter": AFTER}, "carried_by": {"modifiedAfter": "modifiedAfter"}, "language": "python"}
 }
-
-
-@pytest.fixture
-def shell(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The unified configuration in the environment, and a home of its own; nothing waits longer than milliseconds."""
-    for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("DATABRICKS_HOST", workspace.url)
-    monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    before = DatabricksClient.__init__
-    monkeypatch.setattr(
-        DatabricksClient,
-        "__init__",
-        lambda self, *args, **more: before(self, *args, **{**more, "sleep": lambda _: None}),
-    )
-    monkeypatch.setattr(blocking_run, "RetryPolicy", lambda: RetryPolicy(settle=0.02, interval=0.01))
-    monkeypatch.setattr(
-        blocking_run.BlockingRun.__init__,
-        "__kwdefaults__",
-        {
-            **(blocking_run.BlockingRun.__init__.__kwdefaults__ or {}),
-            "follow_up_within": 0.05,
-        },
-    )
-    return tmp_path
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from airflow_ckpt_provider.lakeflow import queries
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.component.lakeflow.test_pipelines_from_a_shell import shell as shell
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace
 from tests.fake_databricks.errors import ApiError
 from tests.fake_databricks.tables import SqlFailed
@@ -27,6 +26,7 @@ from tests.support.checkpoints import plant
 from tests.support.command_line import Finished, run
 from tests.support.delta_batches import batches_in, delta_table
 from tests.support.every_run import of_these
+from tests.support.lakeflow_shell import shell as shell
 
 NAME = "main.sales.orders"
 NEWEST = 6

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.component.storage.test_conformance import (
+from tests.support.fenced_conformance import TestEveryStore as TestFenced
+from tests.support.listed_conformance import TestCopy, TestDelete, TestFind, TestRaces, TestReplace
+from tests.support.store_conformance import (
     TestCopying,
     TestReading,
     TestThreads,
     TestWriting,
     test_declares_what_it_can,
 )
-from tests.component.storage.test_fenced import TestEveryStore as TestFenced
-from tests.component.storage.test_listed import TestCopy, TestDelete, TestFind, TestRaces, TestReplace
 
 __all__ = ["TestCopy", "TestCopying", "TestDelete", "TestFenced", "TestFind", "TestRaces", "TestReading", "TestReplace"]
 __all__ += ["TestThreads", "TestWriting", "test_declares_what_it_can"]

@@ -20,8 +20,8 @@ from deltalake import DeltaTable
 from airflow_ckpt_provider.backup import lease
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.task_groups.safe_upgrade import LAST_STATE, safe_upgrade
+from tests.support.airflow_runs import result, states
 from tests.support.safe_upgrades.stream import Stream
-from tests.system.conftest import result, states
 
 _HEALTH = {
     "new_batches": 2,

@@ -29,8 +29,8 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, closure_of, files_in, repository, stream, visible
 from tests.support.checkpoints import BEGAN, contents, logs, plant
 from tests.support.moving_stream import moving
+from tests.support.seals import seal_at
 from tests.support.watched_stores import WRITES, watched
-from tests.unit.checkpoint.test_progress import seal_at
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.copy import copy_backups
-from airflow_ckpt_provider.backup.create import BackupResult, create_backup
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.lease import lease
@@ -38,27 +38,12 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.backups import repository, stream
-from tests.support.checkpoints import QUERY_ID, Files, contents, metadata, plant
+from tests.support.backups import repository
+from tests.support.checkpoints import QUERY_ID, contents, plant
+from tests.support.replaced_queries import OTHER, back_up, begin, files_of
 from tests.support.stopped import ACCEPTED, STOPPED
 
-OTHER = "2f1d8f3e-0b52-4a53-9a7b-000000000002"
 THIRD = "3f1d8f3e-0b52-4a53-9a7b-000000000003"
-
-
-def files_of(query_id: str = QUERY_ID, newest: int = 4) -> Files:
-    return stream(newest) | {"metadata": metadata(query_id)}
-
-
-def begin(place: Location, query_id: str = QUERY_ID, newest: int = 4) -> Location:
-    """A checkpoint with nothing of another query left in it."""
-    for path in place.walk():
-        place.delete(path)
-    return plant(place, files_of(query_id, newest))
-
-
-def back_up(place: Location, path: str, **options: Any) -> BackupResult:
-    return create_backup(Checkpoint.at(place / path), repository(place), **options)
 
 
 def made_by_version_0_1(place: Location, name: str) -> None:

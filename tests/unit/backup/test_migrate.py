@@ -41,9 +41,9 @@ from airflow_ckpt_provider.storage.packs import moved_document, pack_size, part_
 from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents, plant
+from tests.support.locked_objects import Locks, lockable
 from tests.support.packs import packs_of, restorable, with_big_files
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
-from tests.unit.backup.test_packs_attacked import Locks, lockable
 
 ALL = ReadData()
 __all__ = ["lockable"]

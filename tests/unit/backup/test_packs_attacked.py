@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -34,11 +32,12 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
-from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import plant
+from tests.support.locked_objects import Locks
+from tests.support.locked_objects import lockable as lockable
 from tests.support.packs import packed_repository, packs_of, restorable
 from tests.support.watched_stores import forget_all, in_memory, watched
 
@@ -76,30 +75,6 @@ def flip(repository: Repository, path: str) -> None:
 
 def prune(repository: Repository) -> None:
     apply_prune(repository, plan_prune(repository, max_unused=MaxUnused(0)), abandoned_after=timedelta(0))
-
-
-class Locks(LocalStore):
-    """A store with Object Lock, as far as who asks what is concerned."""
-
-    locked: ClassVar[dict[str, datetime]] = {}
-    fails: ClassVar[bool] = False
-
-    def why_no_locks(self, path: str) -> None:
-        if self.fails:
-            raise StorageError("access denied")
-
-    def lock(self, path: str, until: datetime) -> None:
-        self.locked[path.partition("/backups/")[2]] = until
-
-    def locked_until(self, path: str) -> datetime | None:
-        return self.locked.get(path.partition("/backups/")[2])
-
-
-@pytest.fixture
-def lockable(tmp_path: Path) -> Iterator[Location]:
-    yield Location(Locks(), str(tmp_path))
-    Locks.locked.clear()
-    Locks.fails = False
 
 
 def test_a_repair_of_one_moved_content_hides_no_other(place: Location) -> None:

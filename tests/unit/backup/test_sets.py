@@ -8,23 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from airflow_ckpt_provider.backup.copy import copy_backups
-from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sets import SET, SET_OF, all_sets, create_set, find_set
-from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, StorageError
 from tests.support.backups import stream
 from tests.support.checkpoints import plant
+from tests.support.damaged_sets import application as application
+from tests.support.damaged_sets import damaged_object
 from tests.support.several_sinks import IDS, NEWEST, Application
-from tests.support.watched_stores import Killed, Life, in_memory
+from tests.support.watched_stores import Killed, Life
 
 NAMES = tuple(IDS)
-
-
-@pytest.fixture
-def application() -> Application:
-    return Application.planted(in_memory("application"))
 
 
 def test_each_backup_names_the_set(application: Application) -> None:
@@ -114,15 +109,6 @@ def test_a_tag_of_somebody_else(application: Application) -> None:
 
 def expired(application: Application, name: str, backup_id: str) -> None:
     application.repository.location.delete(f"backups/{name}/{backup_id}.json")
-
-
-def damaged_object(application: Application, name: str, backup_id: str) -> None:
-    """Verifying has found it."""
-    manifest = application.repository.read_manifest(name, backup_id)
-    entry = next(e for e in manifest.files if e.path == f"state/0/0/{manifest.batch_id + 1}.changelog")
-    application.repository.location.replace(entry.object, b"x" * entry.size)
-    found = verify_backup(application.repository, manifest, read_data=ReadData())
-    note_damage(application.repository, manifest, found.findings)
 
 
 def damaged_manifest(application: Application, name: str, backup_id: str) -> None:

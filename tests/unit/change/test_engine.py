@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, Attempt, attempts
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import (
     ChangeRunningError,
     CkptError,
@@ -32,25 +30,16 @@ from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
-from tests.support.backups import bury, stream
+from tests.support.backups import stream
 from tests.support.checkpoints import Files, contents, logs, plant
 from tests.support.every_run import of_these
+from tests.support.file_sinks import file_sink
+from tests.support.killed_changes import _after_first_change, each_verb, is_sealed, killed, without_seals
 from tests.support.kinds_of_changes import VERBS, Verb, held, names
 from tests.support.restores import loud_seal
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import WRITES, Killed, Life, forget_all, watched
-from tests.unit.change.test_fence import wait_until
-from tests.unit.sinks.test_file_sink import file_sink
-
-each_verb = pytest.mark.parametrize("name", names())
-
-
-def is_sealed(files: Files) -> bool:
-    return any(data.startswith(SEAL_PREFIX) for data in files.values())
-
-
-def without_seals(files: Files) -> Files:
-    return {path: data for path, data in files.items() if not data.startswith(SEAL_PREFIX)}
+from tests.support.waiting import wait_until
+from tests.support.watched_stores import WRITES, forget_all, watched
 
 
 def comparable(verb: Verb, here: Location) -> Files:
@@ -66,17 +55,6 @@ def carried_out(verb: Verb, here: Location) -> Files:
     verb.begin(here)
     verb.carry_out(here)
     return comparable(verb, here)
-
-
-def killed(carry_out: Callable[[Location], Any], here: Location, writes: int) -> bool:
-    """Carry something out in a process that dies after so many writes; whether it died."""
-    dying, _ = watched(here, Life(writes).before)
-    try:
-        carry_out(dying)
-    except Killed:
-        bury(here)
-        return True
-    return False
 
 
 @pytest.mark.parametrize("ending", ["resume", "undo"])
@@ -148,23 +126,6 @@ def test_an_undo_that_is_killed_at_every_write(place: Location, name: str) -> No
             forget_all()
         else:
             pytest.fail("it never ended")
-
-
-def _after_first_change(verb: Verb, here: Location) -> Callable[[Location], Any]:
-    """The change, dying after the first file of the checkpoint was removed or written under the seal."""
-
-    def run(_: Location) -> Any:
-        changes = []
-
-        def die(operation: str, path: str) -> None:
-            if verb.changes(here, operation, path) and loud_seal(here / verb.checkpoint):
-                changes.append(path)
-                if len(changes) > 2:
-                    raise Killed(path)
-
-        return verb.carry_out(watched(here, die)[0])
-
-    return run
 
 
 @pytest.mark.parametrize("name", of_these(names(lambda verb: verb.stops), "rewind"))

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.checkpoints import BEGAN, QUERY_ID, logs, plant
-from tests.unit.checkpoint.test_progress import seal_at
+from tests.support.seals import seal_at
 
 #: Batch 2, the newest, was triggered two seconds after batch 0.
 NEWEST = datetime.fromtimestamp(BEGAN / 1000, UTC) + timedelta(seconds=2)

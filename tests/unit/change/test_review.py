@@ -29,10 +29,10 @@ from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from tests.support import kinds_of_changes as verbs
 from tests.support.checkpoints import Files, commit_log, contents, offsets_log, plant
+from tests.support.killed_changes import _after_first_change, each_verb, is_sealed, killed, without_seals
 from tests.support.kinds_of_changes import SINK, VERBS, Verb, held, orders
 from tests.support.stopped import ACCEPTED, STOPPED
 from tests.support.watched_stores import WRITES, watched
-from tests.unit.change.test_engine import _after_first_change, each_verb, is_sealed, killed, without_seals
 
 
 def half_way(verb: Verb, here: Location) -> Location:

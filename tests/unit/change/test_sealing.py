@@ -16,9 +16,9 @@ from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, Seal
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.checkpoints import Files, commit_log, contents, logs, metadata, plant
+from tests.support.continuous_streams import continuous
+from tests.support.seals import seal_at
 from tests.support.watched_stores import watched
-from tests.unit.checkpoint.test_progress import seal_at
-from tests.unit.checkpoint.test_resume import continuous
 
 
 def at(place: Location, files: Files) -> Checkpoint:

@@ -5,7 +5,7 @@ import pytest
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.checkpoints import logs, plant
-from tests.unit.checkpoint.test_progress import seal_at
+from tests.support.seals import seal_at
 
 
 def test_an_empty_place(place: Location) -> None:

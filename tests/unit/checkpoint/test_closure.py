@@ -27,8 +27,8 @@ from tests.support.checkpoints import (
     rocksdb_aggregation,
     schema_file,
 )
+from tests.support.counted_listings import ListingCounter
 from tests.support.watched_stores import watched
-from tests.unit.checkpoint.test_tree import ListingCounter
 
 LOGS_4 = ["commits/4", "metadata", "offsets/3", "offsets/4", *(f"sources/0/{i}" for i in range(5))]
 ABOUT_0 = ["state/0/0/_metadata/schema", "state/0/_metadata/metadata"]

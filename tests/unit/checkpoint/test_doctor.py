@@ -27,14 +27,11 @@ from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import VERSIONS, kinds_of, sample
-from tests.support.damaged_samples import DAMAGES, Damage, Placed, placed
+from tests.support.damaged_samples import DAMAGES, Damage, placed
+from tests.support.doctored import opened
 from tests.support.watched_stores import Life, forget_all, in_memory, watched
 
 each_damage = pytest.mark.parametrize("damage", [pytest.param(d, id=d.name) for d in DAMAGES])
-
-
-def opened(place: Placed) -> Checkpoint:
-    return Checkpoint.at(open_location(str(place.checkpoint)))
 
 
 def codes(found: tuple[Finding, ...]) -> list[str]:

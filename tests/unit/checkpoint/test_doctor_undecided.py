@@ -9,6 +9,7 @@ import pytest
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
+from tests.samples.archives import VERSIONS, kinds_of
 from tests.support.checkpoints import (
     Files,
     batch_metadata,
@@ -19,7 +20,8 @@ from tests.support.checkpoints import (
     plant,
 )
 from tests.support.command_line import run
-from tests.unit.checkpoint.test_doctor import VERSIONS, kinds_of, opened, placed
+from tests.support.damaged_samples import placed
+from tests.support.doctored import opened
 
 
 def rate_source(logged: tuple[int, ...], committed: tuple[int, ...]) -> Files:

@@ -11,8 +11,8 @@ from tests.support.checkpoints import (
     plant,
     rocksdb_aggregation,
 )
+from tests.support.seals import seal_at
 from tests.support.watched_stores import watched
-from tests.unit.checkpoint.test_progress import seal_at
 
 
 def test_documented_keys(place: Location) -> None:

@@ -24,14 +24,8 @@ from tests.support.checkpoints import (
     offsets_log,
     plant,
 )
+from tests.support.seals import SINCE, seal_at
 from tests.support.watched_stores import watched
-
-SINCE = datetime(2026, 11, 21, 8, 31, 7, tzinfo=UTC)
-
-
-def seal_at(number: int) -> Files:
-    mark = Seal(number, "7f3a", "an upgrade", "me", SINCE)
-    return {mark.path: mark.sentence.encode()}
 
 
 def progress(place: Location, files: Files) -> Progress:

@@ -13,8 +13,9 @@ from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import Files, batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.support.continuous_streams import continuous
+from tests.support.seals import seal_at
 from tests.support.watched_stores import watched
-from tests.unit.checkpoint.test_progress import seal_at
 
 NO_METADATA = (
     "metadata is missing: Spark 4.2 and later refuse to start; older ones make a new query id, so exactly-once sinks "
@@ -203,12 +204,6 @@ def test_state_versions(place: Location, committed: list[int], version: int) -> 
         1: version,
         2: version,
     }
-
-
-def continuous(logged: list[int], committed: list[int]) -> Files:
-    files: Files = {"metadata": metadata()}
-    files |= {f"offsets/{b}": offsets_log(f'{{"0":{{"value":{b},"runTimeMs":2}}}}') for b in logged}
-    return files | {f"commits/{b}": commit_log() for b in committed}
 
 
 class TestContinuous:

@@ -6,20 +6,9 @@ from pathlib import Path
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.store import Listing
 from tests.support.checkpoints import plant
+from tests.support.counted_listings import ListingCounter
 from tests.support.watched_stores import watched
-
-
-class ListingCounter(LocalStore):
-    """Counts the reads each directory, which a walk of a local disk consists of."""
-
-    def __init__(self) -> None:
-        self.listed: list[str] = []
-
-    def list(self, path: str) -> Listing:
-        self.listed.append(path)
-        return super().list(path)
 
 
 def test_what_spark_ignores_is_not_there(place: Location) -> None:

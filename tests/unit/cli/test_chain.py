@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.chained_streams import IDS, Chained
 from tests.support.command_line import run
-from tests.unit.cli.test_json import documented
+from tests.support.json_documents import documented
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)
 

@@ -9,8 +9,8 @@ import pytest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.command_line import run
+from tests.support.json_documents import documented
 from tests.support.several_sinks import IDS, NEWEST, Application
-from tests.unit.cli.test_json import documented
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)
 

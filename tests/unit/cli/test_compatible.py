@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.query_shape import read_query_shape
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
 from tests.support.command_line import run
-from tests.unit.cli.test_json import documented, named_in
+from tests.support.json_documents import documented, named_in
 
 
 @pytest.fixture

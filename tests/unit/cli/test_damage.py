@@ -11,7 +11,7 @@ import pytest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.command_line import Finished, new_repository, run, run_program
-from tests.unit.cli.test_json import documented, named_in, one_document
+from tests.support.json_documents import documented, named_in, one_document
 
 
 def rot(repository: Path, path: str = "offsets/5") -> Path:

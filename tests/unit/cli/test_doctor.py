@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import new_repository, run
+from tests.support.json_documents import PAGE, documented, named_in
 from tests.support.one_checkpoint import NEWEST
-from tests.unit.cli.test_json import PAGE, documented, named_in
 
 NOW = ("--query-is-stopped", "--quiet-for", "0")
 

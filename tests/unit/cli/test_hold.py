@@ -8,7 +8,7 @@ from airflow_ckpt_provider.backup.notes import HoldEvent, hold_of, write_event
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.command_line import run
-from tests.unit.cli.test_json import documented
+from tests.support.json_documents import documented
 
 
 def test_it_is_released_only_if_the_expire_is_dead(repository: Path) -> None:

@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command_line import Finished, new_repository, run
+from tests.support.command_line import new_repository, run
+from tests.support.json_documents import documented, named_in, one_document
 from tests.support.one_checkpoint import NEWEST
-
-PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
-
-
-def documented(verb: str, which: int = 0) -> dict[str, str]:
-    """Keys and meanings of a verb's n-th table of keys."""
-    section = PAGE.read_text().partition(f"\n## {verb}\n")[2].partition("\n## ")[0]
-    tables = section.split("| key | |\n|---|---|\n")[1:]
-    rows = tables[which].partition("\n\n")[0].splitlines()
-    return dict(re.fullmatch(r"\| `(\w+)` \| (.+) \|", r).groups() for r in rows)
-
-
-def named_in(text: str, found: Iterable[dict[str, Any]]) -> None:
-    """Each of the keys of JSON objects is named in a text."""
-    for value in found:
-        assert value.keys() <= set(re.findall(r"`(\w+)`", text))
-
-
-def one_document(finished: Finished) -> dict[str, Any]:
-    assert finished.code == 0
-    assert finished.err == ""
-    return finished.document
 
 
 def test_inspect(checkpoint: Path):

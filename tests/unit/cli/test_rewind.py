@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.delta_batches import delta_table
+from tests.support.json_documents import documented
 from tests.support.one_checkpoint import NEWEST
-from tests.unit.cli.test_json import documented
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)
 

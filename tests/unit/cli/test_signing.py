@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run
-from tests.unit.cli.test_json import documented
+from tests.support.json_documents import documented
 
 
 @pytest.fixture

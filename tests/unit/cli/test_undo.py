@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Finished, run
+from tests.support.json_documents import documented
 from tests.support.one_checkpoint import NEWEST
-from tests.unit.cli.test_json import documented
 
 STOPPED = ("--query-is-stopped", "--quiet-for", 0)
 

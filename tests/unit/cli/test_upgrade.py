@@ -15,7 +15,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.fence import fence
 from airflow_ckpt_provider.upgrade.record import begin_upgrade
 from tests.support.command_line import run
-from tests.unit.cli.test_json import documented
+from tests.support.json_documents import documented
 
 
 def answer(*argv: object, code: int = 0) -> dict[str, Any]:

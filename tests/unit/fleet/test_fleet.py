@@ -37,9 +37,9 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import batch_metadata, commit_log, logs, metadata, offsets_log, plant
+from tests.support.rewinds import rewind
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
-from tests.unit.recovery.test_rewind import rewind
 
 
 @pytest.fixture

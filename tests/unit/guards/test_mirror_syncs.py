@@ -6,21 +6,7 @@ import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.mirror_syncs import MirrorNames, OffsetSync, SyncTrail, parse_sync, trails
-
-#: Key and value of every record of ``mm2-offset-syncs.new.internal``, in order: MirrorMaker 4.1.1 copied ``orders`` (partition
-#: 0 from offset 50 on, partition 1 with an aborted transaction), was killed before it had committed, and copied all again.
-RECORDED = (
-    ("00066f726465727300000000", "00000000000000320000000000000000"),
-    ("00066f726465727300000001", "00000000000000000000000000000000"),
-    ("00066f726465727300000000", "00000000000000970000000000000065"),
-    ("00066f726465727300000000", "00000000000000fc00000000000000ca"),
-    ("00066f726465727300000001", "000000000000002e000000000000002d"),
-    ("00066f726465727300000000", "00000000000000320000000000000113"),
-    ("00066f726465727300000000", "00000000000000970000000000000178"),
-    ("00066f726465727300000001", "00000000000000000000000000000032"),
-    ("00066f726465727300000001", "000000000000002e000000000000005f"),
-    ("00066f726465727300000000", "00000000000000fc00000000000001dd"),
-)
+from tests.support.recorded_syncs import RECORDED
 
 
 def recorded(first: int = 10) -> dict[int, tuple[list[tuple[int, int]], int | None]]:

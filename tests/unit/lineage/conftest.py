@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
+from tests.support.operator_runs import checkpoint as checkpoint
+from tests.support.operator_runs import repository as repository
+from tests.support.operator_runs import run as run
 
-from tests.unit.operators.conftest import checkpoint, repository, run  # noqa: F401
+import tests.support.throwaway_airflow  # isort: skip  # noqa: F401

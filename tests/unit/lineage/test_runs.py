@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.lineage.names import Dataset
-from airflow_ckpt_provider.lineage.runs import FACETS, SCHEMA_FILE, SCHEMA_ID, Lineage, Opened, of_backup, of_guard
+from airflow_ckpt_provider.lineage.runs import FACETS, SCHEMA_ID, Lineage, Opened, of_backup, of_guard
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.chain import (
     ChainBackupOperator,
@@ -37,22 +37,14 @@ from tests.support.backups import stream
 from tests.support.chained_streams import Chained
 from tests.support.checkpoints import plant
 from tests.support.delta_batches import delta_table
+from tests.support.lineage_schema import SCHEMA, check
 from tests.support.one_checkpoint import NEWEST, unpack
+from tests.support.other_sources import OF_ANOTHER_KIND
+from tests.support.other_sources import checkpoint as checkpoint_of
 from tests.support.several_sinks import IDS, Application
-from tests.unit.operators.test_if_absent import OF_ANOTHER_KIND
-from tests.unit.operators.test_if_absent import checkpoint as checkpoint_of
 
 Run = Callable[..., dict[str, Any]]
-SCHEMA = json.loads(SCHEMA_FILE.read_text())
 STOPPED: dict[str, Any] = {"query_is_stopped": True, "quiet_for": 0}
-#: What OpenLineage's client adds to each facet.
-BASE = {"_producer": "urn:x", "_schemaURL": "urn:x"}
-
-
-def check(name: str, facet: Mapping[str, Any]) -> None:
-    validator = jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{FACETS[name]}"})
-    validator.validate({**facet, **BASE})
-    assert json.loads(json.dumps(facet)) == facet
 
 
 def noted(operator: LineageOperator) -> Lineage:

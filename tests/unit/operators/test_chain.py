@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.operators.chain import ChainRewindOperator, ChainUndoOperator
 from tests.support.chained_streams import IDS, Chained
-from tests.unit.operators.conftest import Run
+from tests.support.operator_runs import Run
 
 #: Bronze's input files are not real.
 ACCEPTED = "source_loss, source_failure"

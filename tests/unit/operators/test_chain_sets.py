@@ -13,8 +13,8 @@ from airflow_ckpt_provider.operators.chain import ChainBackupOperator, ChainRest
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
+from tests.support.operator_runs import Run
 from tests.support.several_sinks import IDS, NEWEST, Application
-from tests.unit.operators.conftest import Run
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetention
 from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
 from airflow_ckpt_provider.operators.kafka_retention_guard import KafkaRetentionGuardOperator
 from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
-
-META = '{"batchWatermarkMs":0,"batchTimestampMs":1795000000000,"conf":{}}'
-FILE, RATE, OF_ANOTHER_KIND = '{"logOffset":3}', "5", '{"shardId-000":"49590"}'
+from tests.support.other_sources import FILE, OF_ANOTHER_KIND, RATE, checkpoint
 
 GUARDS = {
     # None of them has a connection: a stream that is skipped needs none.
@@ -24,16 +21,6 @@ GUARDS = {
     "delta": lambda **given: DeltaRetentionGuardOperator(task_id="t", tables="/lake/orders", **given),
     "file": lambda **given: FileSourceGuardOperator(task_id="t", **given),
 }
-
-
-def checkpoint(place: Path, *offsets: str) -> str:
-    for directory in ("offsets", "commits"):
-        (place / directory).mkdir(parents=True)
-    (place / "metadata").write_text(json.dumps({"id": "8cef2d40-976d-488e-846b-c476bdbf188f"}))
-    if offsets:
-        (place / "offsets" / "0").write_text("\n".join(["v1", META, *offsets]))
-        (place / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
-    return str(place)
 
 
 @pytest.mark.parametrize("guard", GUARDS)

@@ -22,8 +22,8 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.one_checkpoint import NEWEST
+from tests.support.operator_runs import Run
 from tests.support.stopped import ACCEPTED, STOPPED
-from tests.unit.operators.conftest import Run
 
 SINK = Sink(kind="foreachBatch")
 

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.backups import stream
 from tests.support.checkpoints import plant
 from tests.support.delta_batches import batches_in, delta_table
-from tests.unit.operators.conftest import Run
+from tests.support.operator_runs import Run
 
 ROLLBACK, KEEP = SinkPolicy.ROLLBACK, SinkPolicy.ACCEPT
 

@@ -21,8 +21,6 @@ from airflow_ckpt_provider.recovery.chains.naming import stream_of
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
-from airflow_ckpt_provider.recovery.chains.together import ChainOutcome
-from airflow_ckpt_provider.recovery.chains.undo import undo_chain
 from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
@@ -34,54 +32,21 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
+from tests.support.chain_changes import batches_of, carry_out, is_sealed, plan_of, take_back
+from tests.support.chain_changes import chained as chained
+from tests.support.chain_changes import template as template
 from tests.support.chained_streams import IDS, NEWEST, Chained, end_of, reader
 from tests.support.checkpoints import compact, file_source_log, plant
 from tests.support.delta_batches import append
+from tests.support.file_sinks import file_sink
 from tests.support.iceberg_tables import Table
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life
-from tests.unit.sinks.test_file_sink import file_sink
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Chained(tmp_path_factory.mktemp("chained")).root
-
-
-@pytest.fixture
-def chained(template: Path, tmp_path: Path) -> Chained:
-    return Chained.copied(template, tmp_path / "0")
-
-
-def plan_of(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> ChainPlan:
-    return plan_chain(streams, Specifier("to_batch", str(batch)), guards=(), **options)
-
-
-def carry_out(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> tuple[ChainPlan, ChainOutcome]:
-    planned = {key: options.pop(key) for key in ("begins_with",) if key in options}
-    return apply_chain(
-        streams,
-        lambda chain_id: plan_of(streams, batch, chain_id=chain_id, **planned),
-        rest=lambda _: STOPPED,
-        **options,
-    )
-
-
-def take_back(streams: Sequence[ChainStream], **options: Any) -> ChainOutcome:
-    return undo_chain(streams, rest=lambda _: STOPPED, **options)
-
-
-def batches_of(plan: ChainPlan) -> dict[str, int | None]:
-    return {part.name: part.rewind.batch_id if part.rewind else None for part in plan.parts}
 
 
 def position(place: Location, batch: int, source: int = 0) -> tuple[int, int]:
     offset = json.loads(place.read(f"offsets/{batch}").decode().split("\n")[2 + source])
     return offset["reservoirVersion"], offset["index"]
-
-
-def is_sealed(chained: Chained, name: str) -> bool:
-    return Checkpoint.at(chained.checkpoint(name)).progress().seal is not None
 
 
 class TestThePlan:

@@ -13,12 +13,12 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.support.chain_changes import batches_of, carry_out, is_sealed, plan_of, take_back
 from tests.support.chained_streams import IDS, NEWEST, Chained, end_of, reader
 from tests.support.checkpoints import compact, plant
 from tests.support.delta_batches import append
 from tests.support.iceberg_tables import Table
 from tests.support.watched_stores import Killed
-from tests.unit.recovery.test_chains import batches_of, carry_out, is_sealed, plan_of, take_back
 
 
 @pytest.fixture(scope="module")

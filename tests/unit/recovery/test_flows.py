@@ -23,18 +23,14 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import stream
-from tests.support.checkpoints import Files, contents, logs, metadata, plant
+from tests.support.checkpoints import contents, metadata, plant
+from tests.support.flows import NEWEST, stateless
 from tests.support.restores import loud_seal
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import WRITES, Killed, Life, forget_all, watched
 
-NEWEST = 3
 PATH = "_checkpoints/spark_catalog/default/orders/ingest"
 SINK = Sink(kind="foreachBatch")
-
-
-def stateless(newest: int = NEWEST) -> Files:
-    return logs(range(newest + 1))
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import repository
 from tests.support.checkpoints import QUERY_ID, contents, plant
+from tests.support.replaced_queries import OTHER, back_up, begin, files_of
 from tests.support.stopped import ACCEPTED, STOPPED
-from tests.unit.backup.test_identity import OTHER, back_up, begin, files_of
 
 
 @pytest.fixture

@@ -35,8 +35,8 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import QUERY_ID, plant
 from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.rewinds import repository, rewind
 from tests.support.stopped import ACCEPTED, STOPPED
-from tests.unit.recovery.test_rewind import repository, rewind
 
 
 @pytest.fixture

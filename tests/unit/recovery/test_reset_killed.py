@@ -18,6 +18,7 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import stream
 from tests.support.checkpoints import Files, contents, metadata, offsets_log, plant
+from tests.support.flows import stateless
 from tests.support.resets import (
     KEEP,
     NEWEST,
@@ -34,7 +35,6 @@ from tests.support.resets import (
 from tests.support.restores import loud_seal
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, watched
-from tests.unit.recovery.test_flows import stateless
 
 
 class TestStoppedAnywhere:

@@ -19,9 +19,9 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import Files, contents, operator_metadata, plant
+from tests.support.seals import seal_at
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import WRITES, watched
-from tests.unit.checkpoint.test_progress import seal_at
 
 
 def plan(place: Location, manifest: Manifest, target: Location | None = None, **options: Any) -> RestorePlan:

@@ -24,9 +24,9 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import entry_of, repository, stream, visible
 from tests.support.checkpoints import Files, contents, plant
 from tests.support.restores import loud_seal, module_create, restore, wanted
+from tests.support.seals import seal_at
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import watched
-from tests.unit.checkpoint.test_progress import seal_at
 
 
 def but_notes(place: Location) -> Files:

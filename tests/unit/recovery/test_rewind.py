@@ -34,34 +34,13 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
-from tests.support.checkpoints import QUERY_ID, ROCKSDB, Files, batch_metadata, contents, offsets_log, plant
+from tests.support.checkpoints import QUERY_ID, ROCKSDB, batch_metadata, contents, offsets_log, plant
 from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.file_sinks import file_sink
 from tests.support.restores import loud_seal
+from tests.support.rewinds import NEWEST, repository, rewind, rewound
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, watched
-from tests.unit.sinks.test_file_sink import file_sink
-
-NEWEST = 6
-
-
-def rewound(files: Files, batch: int) -> set[str]:
-    """What of a stream is left: batch + 1 is planned already and runs again; RocksDB's own tables do no harm."""
-    planned = {f"offsets/{batch + 1}", f"sources/0/{batch + 1}"}
-    return {*stream(batch), *planned, *(path for path in files if "/SSTs/" in path)}
-
-
-def repository(orders: Location) -> Repository:
-    return Repository.open_or_create(default_repository(orders))
-
-
-def rewind(
-    orders: Location, kind: str, value: object = "", *, table: Location | None = None, **options: Any
-) -> RewindOutcome:
-    sink = Sink(place=table) if table else Sink(kind="foreachBatch")
-    options.setdefault("sink_exit", SinkPolicy.ROLLBACK if table else SinkPolicy.ACCEPT)
-    options.setdefault("guards", ())  # its input files are not real
-    plan = plan_rewind(Checkpoint.at(orders), Specifier(kind, str(value)), sink=sink, **options)
-    return apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=sink, rest=STOPPED)
 
 
 class TestTheCheckpoint:

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import commit_log, metadata, offsets_log, plant
 from tests.support.delta_batches import delta_table
-from tests.unit.recovery.test_rewind import NEWEST
+from tests.support.rewinds import NEWEST
 
 
 @pytest.fixture

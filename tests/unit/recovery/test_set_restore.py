@@ -26,10 +26,10 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.status import status_of
 from airflow_ckpt_provider.recovery.undo import undo
+from tests.support.damaged_sets import damaged_object
 from tests.support.several_sinks import IDS, NEWEST, Application
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory
-from tests.unit.backup.test_sets import damaged_object
 
 
 @pytest.fixture

@@ -39,13 +39,13 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import QUERY_ID, plant
 from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.file_sinks import entry, file_sink
 from tests.support.iceberg_tables import Table
 from tests.support.resets import NEWEST
 from tests.support.restores import loud_seal
+from tests.support.rewinds import rewound
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, watched
-from tests.unit.recovery.test_rewind import rewound
-from tests.unit.sinks.test_file_sink import entry, file_sink
 
 ROLLBACK, FORWARD, KEEP = SinkPolicy.ROLLBACK, SinkPolicy.FORWARD, SinkPolicy.ACCEPT
 STORED = Path(__file__).parents[2] / "golden" / "stored"

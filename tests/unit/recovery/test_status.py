@@ -23,9 +23,9 @@ from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.backups import stream
 from tests.support.checkpoints import contents, plant
 from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.rewinds import NEWEST, repository, rewind, rewound
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, watched
-from tests.unit.recovery.test_rewind import NEWEST, repository, rewind, rewound
 
 
 @pytest.fixture

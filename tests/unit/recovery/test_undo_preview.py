@@ -29,9 +29,9 @@ from tests.support.backups import stream
 from tests.support.checkpoints import QUERY_ID, contents, plant
 from tests.support.delta_batches import delta_table
 from tests.support.iceberg_tables import Table
+from tests.support.rewinds import NEWEST
 from tests.support.stopped import STOPPED
-from tests.unit.operators.test_upgrade_begin import FEATURES, PROTOCOL, edit_first, file_sink
-from tests.unit.recovery.test_rewind import NEWEST
+from tests.support.upgrade_beginnings import FEATURES, PROTOCOL, edit_first, file_sink
 
 STARTED = "only until the stream is started: then rewind again instead"
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import inspect
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -28,63 +26,15 @@ from airflow.sdk.exceptions import (
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
+from tests.support.commit_gaps import FAST, MODES, wait
 from tests.support.growing_streams import DiskStream
 
 Run = Callable[..., dict[str, Any]]
-FAST: dict[str, Any] = {"poll_interval": 0.01, "timeout": 20.0}
-MODES = ("poke", "reschedule", "deferrable")
 
 
 def sensor(stream: DiskStream | str, mode: str, **fields: Any) -> CommitGapSensor:
     how: dict[str, Any] = {"deferrable": True} if mode == "deferrable" else {"mode": mode}
     return CommitGapSensor(task_id="wait", **{"checkpoint": str(stream), **FAST, **how, **fields})
-
-
-def run_trigger(deferred: Any) -> dict[str, Any]:
-    """Run a trigger as the triggerer does, made again from what it was stored as."""
-    path, arguments = json.loads(json.dumps(deferred.serialize()))
-    trigger = type(deferred)(**arguments)
-    assert f"{type(trigger).__module__}.{type(trigger).__qualname__}" == path
-
-    async def first() -> Any:
-        async for event in trigger.run():
-            return event.payload
-
-    payload: dict[str, Any] = json.loads(json.dumps(asyncio.run(asyncio.wait_for(first(), 30))))
-    return payload
-
-
-def wait(made: BaseSensorOperator, context: dict[str, Any], during: Callable[[], object] | None = None) -> Any:
-    """Run a sensor to its end as Airflow does: again when it is rescheduled, by its trigger when it is deferred.
-
-    :param during: called once, after the first poll.
-    """
-    if made.mode == "poke" and not made.deferrable:  # type: ignore[attr-defined]
-        helper = threading.Timer(0.3, during) if during else None
-        if helper:
-            helper.start()
-        try:
-            return made.execute(context)  # type: ignore[arg-type]
-        finally:
-            if helper:
-                helper.join()
-    again: dict[str, Any] = {}
-    for number in range(2000):
-        try:
-            if again:
-                return made.resume_execution("execute_complete", again, context)  # type: ignore[arg-type]
-            return made.execute(context)  # type: ignore[arg-type]
-        except AirflowRescheduleException:
-            time.sleep(0.01)
-        except TaskDeferred as e:
-            if during and number == 0:
-                during()
-            again = {"event": run_trigger(e.trigger)}
-        else:
-            raise AssertionError
-        if during and number == 0 and made.mode == "reschedule":
-            during()
-    raise AssertionError("it never ends")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,44 +12,18 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, stream_baseline
-from tests.support.checkpoints import BEGAN, batch_metadata, compact, offsets_log
+from airflow_ckpt_provider.sensors.stream_health import stream_baseline
+from tests.support.commit_gaps import MODES, wait
 from tests.support.growing_streams import DiskStream
-from tests.unit.sensors.test_commit_gap import FAST, MODES, wait
+from tests.support.health_gates import gate, ran
 
 Run = Callable[..., dict[str, Any]]
-
-
-def ran(stream: DiskStream, batches: range, *, seconds: float = 5.0, rows: int = 600) -> DiskStream:
-    """A batch a minute; the newest now."""
-    now = time.time()  # the same for all: how long a batch took does not depend on how busy this machine is
-    for batch in batches:
-        age = 60.0 * (batches.stop - batch)
-        at = stream_rows(stream) + rows
-        about = batch_metadata(batch) | {"batchTimestampMs": BEGAN + 60_000 * batch}
-        stream.put(f"offsets/{batch}", offsets_log(compact({"orders": {"0": at}}), metadata=about), age=age, now=now)
-        stream.commit(batch, age=age - seconds, now=now)
-    return stream
-
-
-def stream_rows(stream: DiskStream) -> int:
-    newest = max((int(f.name) for f in (stream.place / "offsets").glob("[0-9]*")), default=None)
-    if newest is None:
-        return 0
-    line = (stream.place / "offsets" / str(newest)).read_text().splitlines()[-1]
-    return int(json.loads(line)["orders"]["0"])
 
 
 @pytest.fixture
 def before(tmp_path: Any) -> DiskStream:
     """A stream before its deployment: batches 0 to 19."""
     return ran(DiskStream(tmp_path / "orders").start(), range(20))
-
-
-def gate(stream: DiskStream, baseline: Any, mode: str = "poke", **fields: Any) -> StreamHealthSensor:
-    how: dict[str, Any] = {"deferrable": True} if mode == "deferrable" else {"mode": mode}
-    fields = {"new_batches": 4, "warm_up": 1, "stuck_after": None, **FAST, **how, **fields}
-    return StreamHealthSensor(task_id="gate", checkpoint=str(stream), baseline=baseline, **fields)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -12,9 +12,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, mark_baseline, stream_baseline
+from tests.support.commit_gaps import MODES, wait
 from tests.support.growing_streams import DiskStream
-from tests.unit.sensors.test_commit_gap import MODES, wait
-from tests.unit.sensors.test_stream_health import gate, ran
+from tests.support.health_gates import gate, ran
 
 Run = Callable[..., dict[str, Any]]
 

@@ -21,7 +21,7 @@ from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.sinks.test_delta_sink import QUERY, Table
+from tests.support.delta_sink import QUERY, Table
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -21,28 +19,9 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import contents, plant
+from tests.support.file_sinks import NEWEST, entry, file_sink
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, watched
-
-NEWEST = 6
-
-
-def entry(place: Location, batch: int, name: str = "part") -> str:
-    path = f"memory://{place.root}/{name} {batch}.json".replace(" ", "%20")
-    return json.dumps({"path": path, "size": 3, "isDir": False, "action": "add"})
-
-
-def file_sink(place: Location, newest: int = NEWEST, *, compact: int | None = None, purged: bool = False) -> Location:
-    """A sink with one data file a batch, whose names need escaping in a URI."""
-    for batch in range(newest + 1):
-        (place / f"part {batch}.json").store.replace(f"{place.root}/part {batch}.json", b"row")
-        if not (purged and compact is not None and batch < compact):
-            place.replace(f"_spark_metadata/{batch}", f"v1\n{entry(place, batch)}".encode())
-    if compact is not None:
-        place.delete(f"_spark_metadata/{compact}")
-        lines = "\n".join(entry(place, batch) for batch in range(compact + 1))
-        place.replace(f"_spark_metadata/{compact}.compact", f"v1\n{lines}".encode())
-    return place
 
 
 @pytest.mark.parametrize("compact", [None, 1, 3])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_iceberg_histories import happen
 from tests.support.every_run import of_these
+from tests.support.iceberg_histories import happen
 from tests.support.iceberg_history import PyIcebergHistory
 from tests.support.sink_recovery import run_histories
 

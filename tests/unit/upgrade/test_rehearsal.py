@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, Rehearsal, RowDifference, TrialBatch, parse_report
+from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, RowDifference, parse_report
 from airflow_ckpt_provider.upgrade.rehearsal.scratch import (
     check_apart,
     plan_as,
@@ -25,6 +23,7 @@ from airflow_ckpt_provider.upgrade.rehearsal.scratch import (
 from airflow_ckpt_provider.upgrade.rehearsal.untouched import compare_snapshots, take_snapshot
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.one_checkpoint import NEWEST, unpack
+from tests.support.rehearsals import rehearsal
 
 
 @pytest.fixture
@@ -105,12 +104,6 @@ def test_a_table_that_is_written_meanwhile_moves_its_pointer(tmp_path: Path):
     (log / "00000000000000000020.checkpoint.parquet").write_text("")
     found = compare_snapshots(before, take_snapshot(place))
     assert (found.rewritten, len(found.new), found.unchanged) == ((), 1, False)
-
-
-def rehearsal(**more: Any) -> Rehearsal:
-    batches = (TrialBatch(6, 1.5, 10, 4), TrialBatch(7, 2.5, 12, 5))
-    given = {"batches": batches, "state": {"bytes_before": 100, "bytes_after": 120, "rows": 9}, **more}
-    return Rehearsal("orders", "b000005", 5, "orders:build", "4.0.0", datetime(2026, 1, 1, tzinfo=UTC), 9.0, **given)
 
 
 def test_a_good_report():

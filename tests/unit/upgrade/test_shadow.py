@@ -20,7 +20,7 @@ from airflow_ckpt_provider.upgrade.rehearsal.report import Failure, Followed, Ro
 from airflow_ckpt_provider.upgrade.rehearsal.scratch import plan_as
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
-from tests.unit.upgrade.test_rehearsal import rehearsal
+from tests.support.rehearsals import rehearsal
 
 
 class Production:
