@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -98,7 +99,8 @@ class DagsOfStreams:
             make()
             self.around(dag)
         # Last, for each task would copy all of them, names of streams and all; at run time it gets them from the DAG.
-        dag.params = dict(params or {})  # type: ignore[assignment]  # Airflow converts it
+        # Copied: a run writes its values into the fields of its DAG, and several DAGs have the same fields.
+        dag.params = copy.deepcopy(dict(params or {}))  # type: ignore[assignment]  # Airflow converts it
         return dag
 
     def choice(self, streams: Sequence[Stream]) -> Param:

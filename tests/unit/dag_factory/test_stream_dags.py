@@ -242,6 +242,15 @@ def test_nothing_comes_before_the_approval_but_a_plan(kind: str, dags: dict[str,
     assert dag.get_task("ready").upstream_task_ids == {"what_next", "approve"}
 
 
+def test_no_dag_shares_a_field_of_its_form_with_another(dags: dict[str, DAG]) -> None:
+    """Airflow writes the values of a run into the fields of the DAG that ran."""
+    dags["ckpt_restore"].params["approval"] = False
+    try:
+        assert [dags[f"ckpt_{kind}"].params["approval"] for kind in ("rewind", "reset", "undo")] == [True] * 3
+    finally:
+        dags["ckpt_restore"].params["approval"] = True
+
+
 @dataclass
 class TaskInstance:
     """What the templates ask of Airflow's: states and XComs of the tasks of this run."""
