@@ -30,7 +30,9 @@ from airflow_ckpt_provider.recovery.status import (
     status_in,
 )
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.streams.stream import Objectives
 
+_NOT_DECLARED = Objectives()
 Part = TypeVar("Part")
 OptionsOfGuards = Mapping[str, Mapping[str, Any]]
 MakeGuards = Callable[[GuardSettings], Sequence[Guard]]
@@ -48,6 +50,7 @@ class Fleet:
     :param too_deep: addresses of directories below which nobody looked.
     :param others: names of the repository that none of these streams goes by.
     :param own_limits: address of a stream -> limits that it is judged by instead.
+    :param objectives: address of a stream -> what is declared of its recovery.
     """
 
     repository: str
@@ -58,10 +61,15 @@ class Fleet:
     too_deep: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     own_limits: Mapping[str, Limits] = field(default_factory=dict)
+    objectives: Mapping[str, Objectives] = field(default_factory=dict)
 
     def limits_of(self, stream: Stream) -> Limits:
         """What a stream is judged by."""
         return self.own_limits.get(stream.found.place.uri, self.limits)
+
+    def objectives_of(self, stream: Stream) -> Objectives:
+        """What is declared of the recovery of a stream."""
+        return self.objectives.get(stream.found.place.uri, _NOT_DECLARED)
 
     def problems(self) -> dict[str, tuple[str, ...]]:
         """Address of a stream, or of a directory that could not be listed -> what is wrong with it."""
@@ -75,7 +83,7 @@ class Fleet:
             "repository": self.repository,
             "looked_at": self.looked_at.isoformat(),
             "limits": self.limits.to_json(),
-            "streams": [stream.to_json(self.limits_of(stream)) for stream in self.streams],
+            "streams": [stream.to_json(self.limits_of(stream), self.objectives_of(stream)) for stream in self.streams],
             "unread": [each.to_json() for each in self.unread],
             "too_deep": list(self.too_deep),
             "others": list(self.others),
@@ -108,6 +116,7 @@ def inspect_fleet(
     *,
     limits: Limits | None = None,
     own_limits: Mapping[str, Limits] | None = None,
+    objectives: Mapping[str, Objectives] | None = None,
     guards: MakeGuards | None = None,
     settings: GuardSettings | None = None,
     options: Mapping[str, OptionsOfGuards] | None = None,
@@ -124,6 +133,7 @@ def inspect_fleet(
     :param repository: where their backups are.
     :param limits: what is still fine; ``None``: no limits.
     :param own_limits: address of a stream -> limits that it is judged by instead.
+    :param objectives: address of a stream -> what is declared of its recovery.
     :param guards: makes the guards that tell the time to loss, once for each worker, for clients are not for several threads;
         ``None``: it is ``UNKNOWN``.
     :param settings: the settings of the guards.
@@ -146,6 +156,7 @@ def inspect_fleet(
         unread=discovery.unread,
         too_deep=discovery.too_deep,
         own_limits=own_limits or {},
+        objectives=objectives or {},
         others=tuple(name for name in look.backups.others if name not in taken),
     )
 

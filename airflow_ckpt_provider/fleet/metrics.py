@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from airflow_ckpt_provider.fleet.discovery import State
 from airflow_ckpt_provider.fleet.fleet import Fleet
+from airflow_ckpt_provider.fleet.objectives import Met
 from airflow_ckpt_provider.fleet.stream import Stream
+from airflow_ckpt_provider.recovery.status import UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,13 @@ _HELP = {
     "time_to_loss_seconds": "For how long the sources will have what the next start reads, at least; absent without limit.",
     "last_drill_timestamp_seconds": "When a backup was last restored and run on.",
     "sealed": "1 while the checkpoint is sealed.",
+    "change_unfinished": "1 while a change of the checkpoint is half-way.",
+    "rpo_seconds": "For how long commits were not in a good backup when the report was made, at most; absent without rpo.",
+    "rpo_objective_seconds": "The declared rpo.",
+    "rpo_met": "1 if the rpo was met when the report was made; absent where that is not known.",
+    "rto_seconds": "How long the last drill took; absent without rto.",
+    "rto_objective_seconds": "The declared rto.",
+    "rto_met": "1 if the last drill met the rto; absent where that is not known.",
     "problems": "Number of things that are wrong.",
     "unknown": "1 for what could not be found out.",
 }
@@ -77,7 +85,7 @@ def to_openmetrics(fleet: Fleet) -> str:
 def _of_stream(s: Stream, fleet: Fleet) -> Iterator[Gauge]:
     of = {"stream": s.name, "checkpoint": s.found.place.uri}
     progress = s.found.progress
-    needs_one = "backup" not in s.unknown and (s.backup is not None or s.found.state is not State.NO_BATCH)
+    needs_one = "backup" not in s.unknown and (s.backup is not None or not s.has_no_batch)
     values: dict[str, float | None] = {
         "has_good_backup": float(s.backup is not None) if needs_one else None,
         "last_good_backup_timestamp_seconds": s.backup.created.timestamp() if s.backup else None,
@@ -92,10 +100,18 @@ def _of_stream(s: Stream, fleet: Fleet) -> Iterator[Gauge]:
         "time_to_loss_seconds": s.time_to_loss.seconds,
         "last_drill_timestamp_seconds": s.drill.at.timestamp() if s.drill else None,
         "sealed": float(progress.seal is not None) if progress else None,
-        "problems": len(s.problems(fleet.limits)),
+        "change_unfinished": float(s.situation.kind in UNFINISHED) if s.situation else None,
+        "problems": len(s.problems(fleet.limits_of(s))),
     }
+    objectives = s.standing(fleet.objectives_of(s))
+    judged = {name: each for name, each in (("rpo", objectives.rpo), ("rto", objectives.rto)) if each}
+    for name, each in judged.items():
+        values[f"{name}_seconds"] = each.seconds
+        values[f"{name}_objective_seconds"] = each.objective
+        values[f"{name}_met"] = None if each.met is Met.UNKNOWN else float(each.met is Met.YES)
     yield from (Gauge(name, of, value) for name, value in values.items() if value is not None)
     unknown = [*s.unknown, *([] if progress else ["checkpoint"]), *([] if s.time_to_loss.known else ["time_to_loss"])]
+    unknown += [name for name, each in judged.items() if each.met is Met.UNKNOWN]
     yield from (Gauge("unknown", {**of, "part": part}, 1) for part in unknown)
 
 

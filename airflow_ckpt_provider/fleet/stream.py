@@ -10,8 +10,12 @@ from typing import Any
 from airflow_ckpt_provider.backup.drills import Drill
 from airflow_ckpt_provider.fleet.backups import LastBackup
 from airflow_ckpt_provider.fleet.discovery import Found, State
+from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, judge_rpo, standing
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss
 from airflow_ckpt_provider.recovery.status import UNDER_WAY, RewindStatus
+from airflow_ckpt_provider.streams.parameters import guard_options
+from airflow_ckpt_provider.streams.stream import Objectives
+from airflow_ckpt_provider.streams.stream import Stream as DeclaredStream
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -29,6 +33,22 @@ class Limits:
     max_age: float | None = None
     max_gap: int | None = None
     min_time_to_loss: float | None = None
+
+    @classmethod
+    def of(cls, stream: DeclaredStream, *, with_kafka: bool = True) -> Limits:
+        """What a declared stream is judged by.
+
+        :param stream: the stream.
+        :param with_kafka: whether the guard of Kafka can reach its cluster.
+        """
+        rpo, left = stream.objectives.rpo, stream.watch.min_time_to_loss or stream.max_downtime
+        # Without a source that a guard can ask, the time to loss is never known.
+        guarded = bool((stream.kafka and with_kafka) or guard_options(stream))
+        return cls(
+            max_age=rpo.total_seconds() if rpo else None,
+            max_gap=stream.watch.max_gap,
+            min_time_to_loss=left.total_seconds() if left and guarded else None,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The limits as plain JSON."""
@@ -92,6 +112,30 @@ class Stream:
         is_same = progress.batch_time is not None and progress.batch_time.isoformat() == planned
         return is_same and progress.query_id == self.backup.query_id
 
+    @property
+    def has_no_batch(self) -> bool:
+        """Whether nothing was committed yet: then there is nothing to back up."""
+        return self.found.state is State.NO_BATCH
+
+    @property
+    def recovery(self) -> Recovery:
+        """What its objectives are judged by."""
+        seconds = self.drill.report.get("seconds") if self.drill else None
+        return Recovery(
+            reported=self.looked_at,
+            has_backup=None if "backup" in self.unknown else self.backup is not None,
+            backup_created=self.backup.created if self.backup else None,
+            nothing_to_lose=None if "backup" in self.unknown else self.backup_is_current or self.has_no_batch,
+            drill_seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        )
+
+    def standing(self, objectives: Objectives) -> Standing:
+        """Whether it meets its objectives.
+
+        :param objectives: what is declared of it.
+        """
+        return standing(objectives, self.recovery, self.looked_at)
+
     def problems(self, limits: Limits) -> tuple[str, ...]:
         """What is wrong with it, in words: what is broken or not known, and the limits that it does not keep."""
         return tuple(self._problems(limits))
@@ -116,13 +160,13 @@ class Stream:
             yield from self._too_short(limits.min_time_to_loss)
 
     def _too_old(self, most: float) -> Iterator[str]:
+        met = judge_rpo(most, self.recovery, self.looked_at).met
         if self.backup is None:
-            # Before the first commit there is nothing to back up.
-            if "backup" not in self.unknown and self.found.state is not State.NO_BATCH:
+            if met is Met.NO:
                 yield "no backup"
         elif self.backup_age is None:
             yield f"age of the last good backup UNKNOWN: a clock says it was finished at {self.backup.created}"
-        elif self.backup_age > most and not self.backup_is_current:
+        elif met is not Met.YES:
             yield f"last good backup {format_duration(self.backup_age)} old, more than {format_duration(most)}"
 
     def _too_short(self, least: float) -> Iterator[str]:
@@ -132,7 +176,7 @@ class Stream:
         elif not left.known:
             yield f"time to loss UNKNOWN: {'; '.join(left.reasons)}"
 
-    def to_json(self, limits: Limits) -> dict[str, Any]:
+    def to_json(self, limits: Limits, objectives: Objectives | None = None) -> dict[str, Any]:
         """The row as plain JSON."""
         return {
             **self.found.to_json(),
@@ -141,6 +185,8 @@ class Stream:
             "situation": self.situation.to_json() if self.situation else None,
             "backup": self.backup.to_json(self.looked_at) if self.backup else None,
             "batches_behind": self.batches_behind,
+            "nothing_to_lose": self.recovery.nothing_to_lose,
+            "objectives": self.standing(objectives or Objectives()).to_json(),
             "time_to_loss": self.time_to_loss.to_json(),
             "last_drill": self.drill.to_json() if self.drill else None,
             "size": self.size,

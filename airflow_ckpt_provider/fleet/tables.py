@@ -65,7 +65,7 @@ def gap(stream: Stream) -> str:
 def to_markdown(fleet: Fleet) -> str:
     """The fleet for a report: what is wrong first, then a row for each stream."""
     problems = fleet.problems()
-    wrong = sum(bool(stream.problems(fleet.limits)) for stream in fleet.streams)
+    wrong = sum(bool(stream.problems(fleet.limits_of(stream))) for stream in fleet.streams)
     lines = [f"## {len(fleet.streams)} streams, {wrong} with problems", "", f"Repository: {fleet.repository}", ""]
     lines += [f"* **{_line(uri)}**: {_line('; '.join(found))}" for uri, found in problems.items()]
     columns: Mapping[str, Callable[[Stream], str]] = {
@@ -106,7 +106,7 @@ def to_csv(fleet: Fleet) -> str:
         "time_to_loss_known": lambda s: str(s.time_to_loss.known).lower(),
         "time_to_loss_seconds": lambda s: s.time_to_loss.seconds,
         "last_drill": lambda s: s.drill.at.isoformat() if s.drill else None,
-        "problems": lambda s: "; ".join(s.problems(fleet.limits)),
+        "problems": lambda s: "; ".join(s.problems(fleet.limits_of(s))),
     }
     writer.writerow(columns)
     writer.writerows([column(s) for column in columns.values()] for s in fleet.streams)

@@ -11,29 +11,11 @@ from airflow_ckpt_provider.streams.stream import Stream
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.repository import Repository
-    from airflow_ckpt_provider.fleet.stream import Limits
     from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
     from airflow_ckpt_provider.storage.location import Location
 
 #: Among the options of the guard of Kafka: the connection of one stream.
 _CONN_ID = "conn_id"
-
-
-def limits_of(stream: Stream) -> Limits:
-    """What a stream is judged by.
-
-    :param stream: the stream.
-    """
-    from airflow_ckpt_provider.fleet.stream import Limits
-
-    rpo, left = stream.objectives.rpo, stream.watch.min_time_to_loss or stream.max_downtime
-    # Without a source that a guard can ask, the time to loss is never known.
-    guarded = bool(stream.kafka or guard_options(stream))
-    return Limits(
-        max_age=rpo.total_seconds() if rpo else None,
-        max_gap=stream.watch.max_gap,
-        min_time_to_loss=left.total_seconds() if left and guarded else None,
-    )
 
 
 def options_of(streams: Sequence[Stream]) -> dict[str, dict[str, Any]]:

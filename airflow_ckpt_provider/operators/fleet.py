@@ -11,7 +11,6 @@ from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.operators.declared_fleet import (
     checkpoint_place,
     guards_of,
-    limits_of,
     options_of,
     repository_of,
 )
@@ -186,6 +185,7 @@ class FleetReportOperator(RepositoryOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; problems fail the task, unless they are only to be reported."""
         from airflow_ckpt_provider.fleet.fleet import inspect_fleet
+        from airflow_ckpt_provider.fleet.stream import Limits
         from airflow_ckpt_provider.guards.registry import GuardSettings
 
         with no_retry_when_refused():
@@ -196,11 +196,13 @@ class FleetReportOperator(RepositoryOperator):
             own = {**options_of(declared), **mapping(self.stream_options, "stream_options")}
             kafka = text(self.kafka_config_id)
             repository = self._repository_of(declared)
+            places = {checkpoint_place(stream).uri: stream for stream in declared}
             fleet = inspect_fleet(
                 self._streams(declared),
                 repository,
                 limits=limits,
-                own_limits={checkpoint_place(stream).uri: limits_of(stream) for stream in declared},
+                own_limits={uri: Limits.of(stream) for uri, stream in places.items()},
+                objectives={uri: stream.objectives for uri, stream in places.items()},
                 guards=(lambda told: guards_of(told, kafka)) if kafka or settings.options or own else None,
                 settings=settings,
                 options=own,

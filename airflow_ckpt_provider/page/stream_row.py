@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
+from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, standing
 from airflow_ckpt_provider.page.fields import inner, number, text, texts, time, whole
+from airflow_ckpt_provider.recovery.status import UNFINISHED
 from airflow_ckpt_provider.streams.stream import Objectives
 from airflow_ckpt_provider.verdict import Verdict
-
-#: Kinds of :class:`~airflow_ckpt_provider.recovery.status.RewindStatus` that somebody has to end.
-_UNFINISHED = ("under_way", "sealed_by_another")
-
-
-class Met(StrEnum):
-    """Whether an objective is met."""
-
-    YES = "met"
-    NO = "not met"
-    UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +31,8 @@ class StreamRow:
     :param backup_created: when it was finished.
     :param verified: what verifying it found; empty: nobody has looked.
     :param behind: batches committed since.
+    :param nothing_to_lose: see :class:`~airflow_ckpt_provider.fleet.objectives.Recovery`.
+    :param backup_unknown: whether the task could not find out which backups there are.
     :param left: seconds for which the sources had what the next start reads, when they were asked; ``None``: none, or no limit.
     :param left_known: whether that is known.
     :param verdict: of the guards, on the next start.
@@ -79,6 +71,8 @@ class StreamRow:
     drill_seconds: float | None
     problems: tuple[str, ...]
     reasons: tuple[str, ...] = ()
+    nothing_to_lose: bool | None = None
+    backup_unknown: bool = False
     objectives: Objectives = field(default_factory=Objectives)
     repository: str = ""
 
@@ -116,6 +110,8 @@ class StreamRow:
             drill_seconds=number(drill.get("seconds")),
             problems=texts(row.get("problems")),
             reasons=texts(left.get("reasons")),
+            nothing_to_lose=lose if isinstance(lose := row.get("nothing_to_lose"), bool) else None,
+            backup_unknown="backup" in inner(row.get("unknown")),
             objectives=objectives or Objectives(),
             repository=repository,
         )
@@ -123,7 +119,7 @@ class StreamRow:
     @property
     def is_unfinished(self) -> bool:
         """Whether it is sealed, or half-way through a change."""
-        return self.situation in _UNFINISHED or self.state == "sealed"
+        return self.situation in UNFINISHED or self.state == "sealed"
 
     @property
     def report_age(self) -> float | None:
@@ -143,26 +139,35 @@ class StreamRow:
         return max(0.0, self.left - self.report_age)
 
     @property
+    def recovery(self) -> Recovery:
+        """What its objectives are judged by."""
+        # A report of an earlier version does not say it: equal numbers do not prove that the batches are the same.
+        may_be = self.nothing_to_lose is None and self.behind == 0 and self.gap == 0
+        known = not self.backup_unknown and self.looked_at is not None
+        return Recovery(
+            reported=self.looked_at,
+            has_backup=bool(self.backup_id) if known else None,
+            backup_created=self.backup_created,
+            nothing_to_lose=None if may_be else bool(self.nothing_to_lose),
+            drill_seconds=self.drill_seconds,
+        )
+
+    @property
+    def judged(self) -> Standing:
+        """Its objectives, at the time when the page is made."""
+        return standing(self.objectives, self.recovery, self.now)
+
+    @property
     def rpo(self) -> Met | None:
-        """Whether the last whole backup is young enough; ``None``: nothing was declared."""
-        if self.objectives.rpo is None:
-            return None
-        if self.backup_age is None:
-            not_known = self.looked_at is None or self.backup_id or "backup UNKNOWN" in " ".join(self.problems)
-            return Met.UNKNOWN if not_known else Met.NO
-        if self.backup_age <= self.objectives.rpo.total_seconds():
-            return Met.YES
-        # A stream with nothing to do has nothing to lose, but equal numbers do not prove that the batches are the same.
-        return Met.UNKNOWN if self.behind == 0 and self.gap == 0 else Met.NO
+        """Whether the last good backup is young enough; ``None``: nothing was declared."""
+        judged = self.judged.rpo
+        return judged.met if judged else None
 
     @property
     def rto(self) -> Met | None:
-        """Whether the last drill was fast enough; ``UNKNOWN`` where there was none."""
-        if self.objectives.rto is None:
-            return None
-        if self.drill_seconds is None:
-            return Met.UNKNOWN
-        return Met.YES if self.drill_seconds <= self.objectives.rto.total_seconds() else Met.NO
+        """Whether the last drill was fast enough; ``None``: nothing was declared."""
+        judged = self.judged.rto
+        return judged.met if judged else None
 
     @property
     def standing(self) -> str:

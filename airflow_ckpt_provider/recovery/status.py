@@ -28,6 +28,8 @@ SEALED_BY_ANOTHER = "sealed_by_another"
 REWOUND = "rewound"
 CHANGED = "changed"
 RUNNING_AGAIN = "running_again"
+#: Kinds that somebody has to end.
+UNFINISHED = (UNDER_WAY, SEALED_BY_ANOTHER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,15 @@ VERBS = (
     ),
     Verb(
         "fleet",
-        "How all streams stand against a repository: last backup, gap, time to loss, size, last drill",
+        "How all streams stand against a repository: last backup, gap, time to loss, size, last drill, RPO, RTO",
         (
             REPOSITORY,
-            Option(("ROOT",), "where the checkpoints are looked for: paths or URIs", {"type": filled, "nargs": "*"}),
+            Option(
+                ("ROOT",),
+                "where the checkpoints are looked for: paths or URIs; or `--streams FILE` for the streams that the file "
+                "declares with this repository, their limits and objectives",
+                {"type": filled, "nargs": "*"},
+            ),
             Option(
                 ("--checkpoints",),
                 "list of checkpoints, instead of ROOT or besides: one address a line, a tab before its name; or what "

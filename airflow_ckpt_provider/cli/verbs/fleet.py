@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +26,36 @@ from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.local_store import LocalStore
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.streams.parameters import guard_options
+from airflow_ckpt_provider.streams.stream import Stream
+
+OptionsOfKinds = dict[str, dict[str, Any]]
 
 
 def fleet(call: Call) -> Answer:
     """Compare all streams with limits; a limit that is broken, or cannot be judged, is a finding."""
     args = call.args
-    if not (args.root or args.checkpoints):
-        raise UsageError("no streams were given", hint="give ROOT, or --checkpoints FILE")
+    by_declaration = args.streams or args.stream
+    if not (args.root or args.checkpoints or by_declaration):
+        raise UsageError("no streams were given", hint="give ROOT, --checkpoints FILE, or --streams FILE")
     if args.json + args.csv + args.markdown > 1:
         raise UsageError("--json, --csv and --markdown exclude each other", hint="give one of them")
     settings, own = _settings(call)
     repository = Repository.open(call.places(args.repository, role="repository"))
-    streams = _streams(call)
+    declared = _declared(call, repository) if by_declaration else {}
+    for stream in declared.values():
+        own[stream.repository_name] = _both(guard_options(stream), own.get(stream.repository_name, {}))
+    own = {name: options for name, options in own.items() if options}
+    streams = _streams(call, declared)
+    limits = Limits(args.max_age, args.max_gap, args.min_time_to_loss)
     with terminal.counting_bar("Looking", "streams") as on_progress:
         found = inspect_fleet(
             streams,
             repository,
-            limits=Limits(args.max_age, args.max_gap, args.min_time_to_loss),
+            limits=limits,
+            own_limits={uri: _limits(limits, stream, call) for uri, stream in declared.items()},
+            objectives={uri: stream.objectives for uri, stream in declared.items()},
             guards=installed_guards if settings.options or own else None,
             settings=settings,
             options=own,
@@ -59,13 +74,45 @@ def fleet(call: Call) -> Answer:
     return Answer(found.to_json(), findings=bool(found.problems()))
 
 
-def _streams(call: Call) -> Discovery:
+def _declared(call: Call, repository: Repository) -> dict[str, Stream]:
+    """The streams that are declared to have their backups in a repository, by the addresses of their checkpoints."""
+    from airflow_ckpt_provider.page.shown import declared_in
+
+    args = call.args
+    known = call.streams(args.streams)
+    chosen = [known.named(args.stream)] if args.stream else known.values()
+    here = declared_in(repository.location.uri, chosen).values()
+    if not here and not (args.root or args.checkpoints):
+        raise RefusedError(
+            f"no declared stream has its backups in {repository.location}",
+            hint="give the repository that the file names, or ROOT",
+        )
+    return {_place(call, stream).uri: stream for stream in here}
+
+
+def _place(call: Call, stream: Stream) -> Location:
+    return call.places(stream.checkpoint, role="root", conn_id=stream.checkpoint_conn_id or stream.storage_conn_id)
+
+
+def _limits(given: Limits, stream: Stream, call: Call) -> Limits:
+    """What was given comes first; the rest is declared."""
+    declared = Limits.of(stream, with_kafka=bool(call.args.kafka_config))
+    said = {name: value for name, value in given.to_json().items() if value is not None}
+    return replace(declared, **said)
+
+
+def _both(declared: OptionsOfKinds, given: OptionsOfKinds) -> OptionsOfKinds:
+    return {kind: {**declared.get(kind, {}), **given.get(kind, {})} for kind in {*declared, *given}}
+
+
+def _streams(call: Call, declared: Mapping[str, Stream]) -> Discovery:
     args = call.args
     roots = [call.places(uri, role="root") for uri in args.root]
     with terminal.counting_bar("Looking", "directories") as on_progress:
         found = discover(roots, depth=args.depth, workers=args.workers, on_progress=on_progress)
     listed = read_list(args.checkpoints) if args.checkpoints else []
-    given = [(call.places(uri, role="root"), name) for uri, name in listed]
+    given: list[tuple[Location, str | None]] = [(call.places(uri, role="root"), name) for uri, name in listed]
+    given += [(_place(call, stream), stream.repository_name) for stream in declared.values()]
     return discovered(found, given, workers=args.workers)
 
 
@@ -89,7 +136,7 @@ def read_list(file: str) -> list[tuple[str, str | None]]:
     return [(uri.strip(), name.strip() or None) for uri, _, name in lines if uri and not uri.startswith("#")]
 
 
-def _settings(call: Call) -> tuple[GuardSettings, dict[str, dict[str, dict[str, Any]]]]:
+def _settings(call: Call) -> tuple[GuardSettings, dict[str, OptionsOfKinds]]:
     """Settings of guards of all streams, and of single ones."""
     given = [(key.rpartition(":"), value) for key, value in call.args.option]
     common = options_of_guards((key, value) for (stream, _, key), value in given if not stream)
@@ -107,7 +154,7 @@ def _show(fleet: Fleet, screen: Console) -> None:
     shown = terminal.table("stream", "batch>", "gap>", *ages, "state!")
     for stream in fleet.streams:
         size = stream.size if stream.size is not None else stream.backup.size if stream.backup else None
-        wrong = stream.problems(fleet.limits)
+        wrong = stream.problems(fleet.limits_of(stream))
         shown.add_row(
             Text(stream.name, style="bold red" if wrong else ""),
             tables.batch(stream),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -91,6 +92,48 @@ def test_metrics(checkpoint: Path, repository: Path, tmp_path: Path) -> None:
     assert 'ckpt_stream_latest_committed_batch{stream="orders"' in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) & 0o444 == 0o444, "the node exporter is another user"
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith((".", "ckpt"))] == ["ckpt.prom"]
+
+
+class TestDeclared:
+    @pytest.fixture
+    def declared(self, root: Path, repository: Path) -> Path:
+        """Of the two streams, one has its backups here."""
+        file = root / "streams.yaml"
+        file.write_text(
+            f"streams:\n"
+            f"  sales: {{checkpoint: {root}/orders, repository: {repository}, name_in_repository: orders, "
+            f"objectives: {{rpo: 1h, rto: 15m}}, max_downtime: 1d, watch: {{max_gap: 3}}}}\n"
+            f"  other: {{checkpoint: {root}/torn, repository: {root}/elsewhere}}\n"
+        )
+        return file
+
+    def test_its_objectives_and_limits(self, declared: Path, repository: Path, tmp_path: Path) -> None:
+        metrics = tmp_path / "ckpt.prom"
+        finished = run("fleet", repository, "--streams", declared, "--prometheus", metrics, "--json")
+        (orders,) = finished.document["streams"]
+        assert (finished.code, orders["name"], orders["problems"]) == (0, "orders", [])
+        rpo, rto = orders["objectives"]["rpo"], orders["objectives"]["rto"]
+        assert rpo == {"objective": 3600.0, "seconds": 0.0, "met": "met"}
+        assert rto == {"objective": 900.0, "seconds": None, "met": "UNKNOWN"}
+        written = metrics.read_text()
+        assert re.search(r"ckpt_stream_rpo_met\{.*\} 1\n", written)
+        assert re.search(r"ckpt_stream_rto_objective_seconds\{.*\} 900\n", written)
+        assert "ckpt_stream_rto_met{" not in written
+
+    def test_what_is_given_comes_first(self, declared: Path, repository: Path, root: Path) -> None:
+        (root / "orders" / "commits" / str(NEWEST)).unlink()
+        for given, code in (((), 0), (("--max-gap", "0"), 1), (("--max-age", "0"), 1)):
+            assert run("fleet", repository, "--streams", declared, *given).code == code
+
+    def test_one_of_them(self, declared: Path, repository: Path) -> None:
+        by_name = run("fleet", "--stream", "sales", "--streams", declared, "--json").document
+        assert [each["name"] for each in by_name["streams"]] == ["orders"]
+
+    def test_none_is_of_this_repository(self, declared: Path, tmp_path: Path) -> None:
+        assert run("init", tmp_path / "third").code == 0
+        finished = run("fleet", tmp_path / "third", "--streams", declared)
+        assert finished.code == 1
+        assert f"no declared stream has its backups in {tmp_path / 'third'}" in finished.err
 
 
 class TestLists:

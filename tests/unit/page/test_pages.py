@@ -285,7 +285,13 @@ class TestStanding:
             # Nothing was committed since, as far as numbers tell.
             ({"batches_behind": 0}, 60.0, Met.UNKNOWN),
             ({"backup": None}, 7200.0, Met.NO),
-            ({"backup": None, "problems": ["backup UNKNOWN: no rights"]}, 7200.0, Met.UNKNOWN),
+            ({"backup": None, "unknown": {"backup": "no rights"}}, 7200.0, Met.UNKNOWN),
+            # The report says it: an hour after the backup nothing was to be lost.
+            ({"batches_behind": 0, "nothing_to_lose": True}, 60.0, Met.YES),
+            ({"batches_behind": 0, "nothing_to_lose": False}, 60.0, Met.NO),
+            ({"backup": None, "nothing_to_lose": True}, 60.0, Met.YES),
+            # A clock that is ahead proves nothing.
+            ({"backup": {"backup_id": "b", "created": (NOW + timedelta(hours=1)).isoformat()}}, 7200.0, Met.UNKNOWN),
         ],
     )
     def test_rpo(self, values: dict[str, Any], rpo: float, met: Met) -> None:
