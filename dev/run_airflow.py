@@ -123,6 +123,23 @@ def main() -> int:
         return 0
 
 
+def what_to_click(url: str, stream: ExampleStream) -> str:
+    """Return the first steps.
+
+    :param url: of the web interface.
+    :param stream: the stream that its DAGs are about.
+    """
+    return (
+        f"The stream `orders` runs; {stream.declaration} declares it, and its checkpoint is {stream.checkpoint}\n"
+        f"  1. {url}/dags/ckpt_backup_hourly  Unpause it: a backup, read again\n"
+        f"  2. {url}/dags/ckpt_report  Unpause it: how the stream stands, in the log of the task `report`\n"
+        f"  3. {url}/plugin/checkpoints  the same as a page: open `orders`, choose a backup in the timeline\n"
+        f"  4. In its form: unpause {url}/dags/ckpt_restore, set Mode to apply, start it, and answer the task `approve`:\n"
+        f"     the stream is stopped, its checkpoint restored, and the stream started\n"
+        f"  5. {url}/dags/scheduled_backup  one of the example DAGs: trigger it with an empty form"
+    )
+
+
 def serve(home: Path, port: int, stream: ExampleStream) -> int:
     """Run Airflow until it is asked to stop; return the exit code.
 
@@ -149,14 +166,7 @@ def serve(home: Path, port: int, stream: ExampleStream) -> int:
             print(f"Airflow ended with {airflow.returncode} while it started; see {log}", flush=True)
             return 1
         print(f"Airflow is up: {url}/dags   (no login; Ctrl-C stops it)", flush=True)
-        print(
-            f"The stream `orders` runs; its checkpoint is {stream.checkpoint}\n"
-            f"  1. {url}/dags/scheduled_backup  Trigger, leave the form empty, unpause: a backup, read again\n"
-            f"  2. {url}/dags/fleet  the same: how every stream stands, in the log of the task `report`\n"
-            f"  3. {url}/plugin/checkpoints  the same as a page, with a timeline: choose a backup for a restore\n"
-            f"  4. {url}/dags/restore_checkpoint  Repository {stream.repository}, Target {home / 'restored'}: a plan",
-            flush=True,
-        )
+        print(what_to_click(url, stream), flush=True)
         return airflow.wait()
     except KeyboardInterrupt:
         print("stopping Airflow", flush=True)
