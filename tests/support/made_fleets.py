@@ -21,8 +21,8 @@ from airflow_ckpt_provider.recovery.status import UNDER_WAY, UNTOUCHED, RewindSt
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.stream import Objectives
 from airflow_ckpt_provider.verdict import Verdict
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import logs, plant
+from tests.support.backups import stream
+from tests.support.checkpoints import logs, plant
 
 OBJECTIVES = Objectives(rpo=timedelta(hours=1), rto=timedelta(minutes=15))
 #: Changes the stream ``orders`` of a report.

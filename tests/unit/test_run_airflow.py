@@ -16,7 +16,7 @@ import pytest
 from airflow_ckpt_provider.streams.loading import load_streams
 from dev.example_stream import ExampleStream, Running
 from dev.run_airflow import PARTS, free_port, is_up, what_to_click
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 #: Runs until it is ended, as a stream does, and says how often it was started.

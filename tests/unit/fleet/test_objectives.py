@@ -21,8 +21,8 @@ from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.stream import Objectives
-from tests.unit.backup.backups import stream
-from tests.unit.checkpoint.builders import logs, plant
+from tests.support.backups import stream
+from tests.support.checkpoints import logs, plant
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
