@@ -15,7 +15,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSOR
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow slow-all stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -85,8 +85,11 @@ change-soak: venv ## 300 random histories of changes that are paused, taken over
 reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and kills: none resets twice
 	@$(PY) -m pytest -m slow tests/component/lakeflow/test_no_double_reset.py $(ARGS)
 
-slow: java venv jars ## The proofs that take minutes: every kind, source, damage and change (an hour and more)
-	@$(PY) -m pytest -m slow $(ARGS)
+slow: java venv jars ## The proofs that take minutes, in parts of up to half an hour: PART=doctor; without it, which there are
+	@$(PY) -m dev.slow_tests $(or $(PART),--help) $(ARGS)
+
+slow-all: java venv jars ## All parts of `make slow`, one after the other (hours)
+	@$(PY) -m dev.slow_tests all $(ARGS)
 
 stores: java venv ## Stores against emulators of Azure and Google, an HDFS, a FUSE mount; a REST catalog: fetched on first use
 	@$(PY) -m pytest -m stores $(ARGS)
@@ -95,7 +98,7 @@ s3a: java venv jars jars-s3a ## Streams whose checkpoint lies on s3a:// of a rea
 	@$(PY) -m pytest -m s3a $(ARGS)
 
 doctor: java venv jars ## Show real Spark every kind of damage the doctor knows, and every repair
-	@$(PY) -m pytest -m "spark and slow" tests/integration/test_doctor_against_spark.py $(ARGS)
+	@$(PY) -m dev.slow_tests doctor $(ARGS)
 
 browser: venv ## The page in a real Airflow and headless Chromium; makes the pictures of its how-to
 	@$(PY) -m pytest -m browser tests/browser $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider import __version__
+from dev import slow_tests
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -181,6 +183,7 @@ WORKFLOWS = {path.stem: path.read_text() for path in (ROOT / ".github/workflows"
 def test_workflows_run_targets_that_exist() -> None:
     targets = set(re.search(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE)[1].split())  # type: ignore[index]
     nightly = re.search(r"target: \[(.*)\]", WORKFLOWS["nightly"])[1].split(", ")  # type: ignore[index]
+    nightly += re.findall(r"{ target: (\w+), part:", WORKFLOWS["nightly"])
     asked = {target for text in WORKFLOWS.values() for target in re.findall(r"run: make ([\w-]+)", text)} | {*nightly}
     assert {"lint", "lint-workflows", "test-fast", "test", "docs", "release-check", "slow"} <= asked
     assert asked <= targets
@@ -271,3 +274,70 @@ def test_a_shim_without_a_python_behind_it_is_passed_over(
     done = machine("find-python.sh", python3="echo 'no such version' >&2; exit 127", **{"python3.11": "exit 0"})
     assert done.returncode == 0
     assert Path(done.stdout.strip()).name == "python3.11"
+
+
+# --- the tests ---
+
+#: What holds what tests use, beside conftest.py: these directories, and nothing else below tests/.
+HELPERS = ("support", "fake_databricks", "golden", "samples", "contract")
+
+
+def misplaced(tests: Path) -> list[str]:
+    """Each import of a test module or a conftest.py by another file, and each helper that lies beside the tests."""
+    found = []
+    for path in sorted(tests.rglob("*.py")):
+        own = path.relative_to(tests)
+        if not path.name.startswith("test_") and path.name != "conftest.py" and own.parts[0] not in HELPERS:
+            found.append(f"{own}: a helper belongs into tests/support")
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [f"{node.module}.{name.name}" for name in node.names] if isinstance(node, ast.ImportFrom) else []
+            named += [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            for name in named:
+                parts = name.split(".")
+                of_a_test = any(part.startswith("test_") for part in parts[1:-1]) or "conftest" in parts
+                if parts[0] == "tests" and (of_a_test or module_of(tests, parts)):
+                    found.append(f"{own}: imports {name}")
+    return found
+
+
+def module_of(tests: Path, parts: list[str]) -> bool:
+    """Whether the whole name is that of a test module."""
+    return parts[-1].startswith("test_") and tests.joinpath(*parts[1:]).with_suffix(".py").exists()
+
+
+def test_nothing_is_imported_from_test_modules() -> None:
+    assert misplaced(ROOT / "tests") == []
+
+
+def test_what_is_misplaced_is_found(tmp_path: Path) -> None:
+    for name, text in {
+        "unit/test_a.py": "",
+        "unit/conftest.py": "",
+        "unit/test_b.py": "from tests.unit.test_a import rows\nfrom tests.unit import test_a\n",
+        "unit/test_c.py": "import tests.unit.conftest\nfrom tests.support.conformance import test_every_store\n",
+        "unit/rows.py": "",
+        "support/rows.py": "",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert misplaced(tmp_path) == [
+        "unit/rows.py: a helper belongs into tests/support",
+        "unit/test_b.py: imports tests.unit.test_a.rows",
+        "unit/test_b.py: imports tests.unit.test_a",
+        "unit/test_c.py: imports tests.unit.conftest",
+    ]
+
+
+def test_each_slow_test_is_in_one_part() -> None:
+    """``make slow-all`` runs each once."""
+    parts = {part: set(slow_tests.files_of(part)) for part in slow_tests.PARTS}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        marked = re.search(r"mark\.slow\b|\bof_these\(", path.read_text())
+        if marked and path != Path(__file__):
+            of = [part for part, files in parts.items() if str(path) in files]
+            assert len(of) == 1, f"{path.relative_to(ROOT)} is in {of or 'no part'} of dev/slow_tests.py"
+
+
+def test_every_night_runs_every_part() -> None:
+    assert re.findall(r"target: slow, part: (\w+)", WORKFLOWS["nightly"]) == list(slow_tests.PARTS)
