@@ -304,6 +304,9 @@ def test_a_watch_that_no_broker_answers_fails_as_unknown(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, deferrable: bool, soft_fail: bool
 ) -> None:
     """With `soft_fail` too: a task that is skipped says that enough was left all the time."""
+    monkeypatch.setattr(
+        "airflow_ckpt_provider.guards.kafka_client.TIMEOUT", 1.0
+    )  # of each of the questions that get no answer
     extra = {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 300}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_CK", json.dumps({"conn_type": "kafka", "extra": extra}))
     watch = KafkaTimeToLossSensor(
