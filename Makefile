@@ -15,7 +15,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSOR
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow slow-all stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade record-demo test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow slow-all stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -26,6 +26,9 @@ demo: java venv jars ## Back up a live stream, lose its checkpoint, restore it, 
 
 demo-upgrade: java venv jars ## Upgrade a live stream with the DAG safe_upgrade, once well and once badly (BAD=kind)
 	@$(PY) -m demo.upgrade.main $(if $(BAD),--bad $(BAD)) $(ARGS)
+
+record-demo: java venv jars ## Record `make demo` and `make demo-upgrade` as pictures that move: docs/images/demo*.svg
+	@dev/record-demo.sh
 
 test-fast: venv ## Run the tests of the core that need no Java, in a minute
 	@$(PY) -m pytest -n auto --dist worksteal -m "not (thorough or slow or bench or other_spark)" tests/unit $(ARGS)

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Record both demos in a terminal of 118 columns, pauses shortened, as SVG animations. From the root of the checkout.
+set -eu
+record() { # file command
+    dev/uv.sh tool run --quiet --from termtosvg==1.1.0 --with 'setuptools<81' termtosvg "docs/images/$1" \
+        --command "$2" --screen-geometry 118x46 --max-frame-duration 2000 --loop-delay 15000 --template window_frame
+}
+record demo.svg "make demo"
+record demo-upgrade.svg "make demo-upgrade"
