@@ -60,6 +60,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "endings": ("system/test_safe_upgrade*.py", "system/test_upgrade_application.py"),
     "lakeflow": ("component/lakeflow/*.py", "contract/*.py", "system/test_lakeflow*.py"),
     "airflow": (
+        "unit/fleet/*.py",
         "system/test_declared_streams.py",
         "system/test_demo.py",
         "system/test_factory_dags.py",
