@@ -48,6 +48,10 @@ class Known:
     listed: tuple[StoredFile, ...]
     vouched: tuple[FileEntry, ...]
     marks: Marks
+    #: By all the names that a content has or had.
+    damaged: frozenset[str]
+    moved: Moved
+    packs: bool
 
 
 class Objects:
@@ -98,6 +102,23 @@ class Objects:
         self._listed = self._at_first = listed if isinstance(listed, FileSet) else FileSet(listed)
         #: What was written since the listing.
         self._written = FileSet()
+
+    @classmethod
+    def like(cls, repository: Location, name: str, known: Known) -> Objects:
+        """Objects like those of another process, as far as the files are concerned that it has named.
+
+        :param known: what :meth:`known` has made there.
+        """
+        return cls(
+            repository,
+            name,
+            vouched=known.vouched,
+            marks=known.marks,
+            listed=known.listed,
+            damaged=known.damaged,
+            moved=known.moved,
+            packs=known.packs,
+        )
 
     def look(self) -> None:
         """List what is there."""
@@ -169,16 +190,20 @@ class Objects:
         for group in groups:
             sizes = {file.size for file in group}
             here = {file.path: file for size in sizes for file in listed.get(size, ())}
-            in_packs = {file_of(e.object) for size in sizes for e in vouched.get(size, ()) if e.is_packed}
+            entries = tuple(entry for size in sizes for entry in vouched.get(size, ()))
+            moved = self._moved.part(entry.object for entry in entries)
+            in_packs = {file_of(now) for e in entries if part_of(now := moved.now(e.object))}
             here |= {pack: held for pack in in_packs if (held := self._there(pack))}
             for file in group:
                 if file.checksum:
                     here |= {taken.path: taken for taken in self._taken(self._copy_path(file, file.checksum))}
             yield Known(
                 tuple(here.values()),
-                tuple(entry for size in sizes for entry in vouched.get(size, ())),
-                # Damaged objects may be missing from the listing, and are few: every process gets them.
-                Marks(self._marks.generation, self._marks.condemned & here.keys() | self._damaged),
+                entries,
+                Marks(self._marks.generation, self._marks.condemned & (here.keys() | moved.paths.keys())),
+                self._damaged,  # may be missing from the listing, and are few: every process gets them
+                moved,
+                self.packs,
             )
 
     def held(self, files: FileSet) -> Iterator[tuple[StoredFile, FileEntry | None]]:

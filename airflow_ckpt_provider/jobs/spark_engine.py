@@ -1,8 +1,9 @@
 """Has the executors of a Spark cluster carry out the copies of a backup.
 
 The driver decides all that can be decided without reading a file; an executor gets a group of files with what is known of
-the objects that might hold them, and does with each what a local backup does. It writes nothing but objects, under the
-names a local backup gives them, so a task that runs twice (a lost executor, speculation) does no harm.
+the objects that might hold them, and does with each what a local backup does. It writes nothing but objects and packs of them,
+under the names a local backup gives them. So a task that runs twice (a lost executor, speculation) does no harm: the manifest
+lists what its one counted run has answered, and a pack of the other run is garbage for the next prune.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import airflow_ckpt_provider
 from airflow_ckpt_provider.backup.engine import OnFile, OnStored, Threads
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.objects import Known, Objects, Stored
+from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -31,15 +33,22 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.store import StoredFile
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+HasSize = TypeVar("HasSize", StoredFile, FileEntry)
 
 #: Files of a task at most, and bytes. What a lost executor had under way is copied again: at most that much for each core.
 FILES_PER_TASK = 1000
 BYTES_PER_TASK = 1024**3
+#: Packs that a task fills at most; its last one may be smaller than the others.
+_PACKS_PER_TASK = 4
 #: Tasks of one Spark job: their results have to fit into the driver (spark.driver.maxResultSize).
-_TASKS_PER_JOB = 1000
+TASKS_PER_JOB = 1000
 #: Where files are few, each core still gets a few tasks, so that the last one is not waited for long.
-_TASKS_PER_CORE = 4
+TASKS_PER_CORE = 4
 #: Requests of a task under way at once. Contents that pass through it are in memory meanwhile.
 WORKERS = 16
 
@@ -90,20 +99,23 @@ class _Copying:
         try:
             tree = Tree(self.checkpoint.open())
             place = Repository.open(self.repository.open()).location
-            known = task.known
-            objects = Objects(place, self.name, vouched=known.vouched, marks=known.marks, listed=known.listed)
+            objects = Objects.like(place, self.name, task.known)
 
-            def store(file: StoredFile) -> _Outcome:
+            def store(file: StoredFile) -> Stored | FileNotFoundError:
                 try:
-                    stored = objects.store(tree, file)
+                    return objects.store(tree, file)
                 except FileNotFoundError as e:
                     return e  # the stream continues; the other files are worth having all the same
-                entry = stored.entry
-                return entry.object, entry.sha256, entry.checksum, stored.copied, stored.unproven
 
-            return in_parallel(store, task.files, workers=self.workers)
+            results = in_parallel(store, task.files, workers=self.workers)
+            entries = iter(objects.settled([each.entry for each in results if isinstance(each, Stored)]))
+            return [_outcome(each, next(entries)) if isinstance(each, Stored) else each for each in results]
         except StorageError as e:
             return e
+
+
+def _outcome(stored: Stored, entry: FileEntry) -> _Outcome:
+    return entry.object, entry.sha256, entry.checksum, stored.copied, stored.unproven
 
 
 class SparkEngine:
@@ -131,19 +143,24 @@ class SparkEngine:
         self._checkpoint, self._repository = checkpoint, repository
         self._workers = workers
         self._files_per_task, self._bytes_per_task = files_per_task, bytes_per_task
+        #: What tasks have put into packs for a backup that had to read its checkpoint again: no listing shows that.
+        self._packed: dict[tuple[str, int, str], Stored] = {}
+        self._packed_of: Objects | None = None
 
     def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
         """As :meth:`Engine.store`; what could not be copied is reported when all else is copied."""
         # Logs, mostly: the driver has read them, and they may be gone by now.
         in_hand = [file for file in files if tree.content_in_hand(file) is not None]
-        stored: dict[str, Stored] = {}
+        stored = self._packed_before(objects, files, done)
+        in_hand = [file for file in in_hand if file.path not in stored]
         Threads().store(tree, objects, in_hand, lambda s: stored.update({s.entry.path: s}), done)
         gone: FileNotFoundError | None = None
         work = _Copying(self._checkpoint, self._repository, objects.name, self._workers)
-        groups = self._groups([file for file in files if file.path not in stored])
+        groups = self._groups(objects, [file for file in files if file.path not in stored])
         tasks = (_Task(group, known) for group, known in zip(groups, objects.known(groups), strict=True))
-        while job := list(islice(tasks, _TASKS_PER_JOB)):
-            for task, outcomes in zip(job, self._run(work, job), strict=True):
+        while job := list(islice(tasks, TASKS_PER_JOB)):
+            doing = f"copying to {self._repository.uri}"
+            for task, outcomes in zip(job, run_tasks(self._context, work, job, doing=doing), strict=True):
                 if isinstance(outcomes, StorageError):
                     raise outcomes
                 for file, outcome in zip(task.files, outcomes, strict=True):
@@ -153,38 +170,82 @@ class SparkEngine:
                     path, sha256, checksum, copied, unproven = outcome
                     entry = FileEntry(file.path, file.size, path, sha256, checksum, file.identity)
                     stored[file.path] = Stored(entry, copied, unproven)
+                    if file.identity and entry.is_packed:
+                        self._packed[file.path, file.size, file.identity] = stored[file.path]
                     done(file)
         if gone:
             raise gone
         for file in files:
             take(stored[file.path])
 
-    def _groups(self, files: list[StoredFile]) -> list[tuple[StoredFile, ...]]:
-        """Files of like sizes together, for they share what has to be known of objects; the biggest first."""
+    def _packed_before(self, objects: Objects, files: Collection[StoredFile], done: OnFile) -> dict[str, Stored]:
+        """What is in packs of this very backup, put there when its checkpoint was read before."""
+        if self._packed_of is not objects:
+            self._packed, self._packed_of = {}, objects
+        found = {}
+        for file in files if self._packed else ():
+            if file.identity and (known := self._packed.get((file.path, file.size, file.identity))):
+                found[file.path] = known
+                done(file)
+        return found
+
+    def _groups(self, objects: Objects, files: list[StoredFile]) -> list[tuple[StoredFile, ...]]:
+        """Files of like sizes together, for they share what has to be known of objects; the biggest first.
+
+        Those that go into packs are spread over no more tasks than they fill packs for: a task writes packs of its own.
+        """
         cores = self._context.defaultParallelism
-        most = max(1, min(self._files_per_task, -(-len(files) // (_TASKS_PER_CORE * cores))))
-        groups: list[tuple[StoredFile, ...]] = []
-        group: list[StoredFile] = []
-        size = 0
+        whole: list[StoredFile] = []
+        packed: list[StoredFile] = []
         for file in sorted(files, key=lambda f: (-f.size, f.path)):
-            if group and (len(group) == most or size + file.size > self._bytes_per_task):
-                groups.append(tuple(group))
-                group, size = [], 0
-            group.append(file)
-            size += file.size
-        return [*groups, tuple(group)] if group else groups
+            (packed if objects.packs and file.size < PACKED_BELOW else whole).append(file)
+        most = max(1, min(self._files_per_task, -(-len(whole) // (TASKS_PER_CORE * cores))))
+        of_packs = min(self._bytes_per_task, _PACKS_PER_TASK * PACK_SIZE)
+        return [
+            *grouped(whole, files_most=most, size_most=self._bytes_per_task),
+            *grouped(packed, files_most=self._files_per_task, size_most=of_packs),
+        ]
 
-    def _run(self, work: _Copying, job: list[_Task]) -> list[list[_Outcome] | StorageError]:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-        try:
-            return self._context.parallelize(job, len(job)).mapPartitions(work).collect()
-        except Py4JJavaError as e:
-            reason = str(e.java_exception.getMessage()).strip().splitlines()
-            raise StorageError(
-                f"Spark gave up copying to {self._repository.uri}: {reason[0] if reason else e}",
-                hint="see the log of the executors; the same command again continues from what is copied",
-            ) from e
+def run_tasks(
+    context: SparkContext, work: Callable[[Iterable[Task]], Iterator[Answer]], job: list[Task], *, doing: str
+) -> list[Answer]:
+    """Have executors carry out tasks, each in a Spark task of its own; the answers in their order.
+
+    :param context: of the session.
+    :param work: what an executor does with tasks; it is sent there.
+    :param job: the tasks.
+    :param doing: what they do, in words.
+    :raises StorageError: Spark has given up.
+    """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        return context.parallelize(job, len(job)).mapPartitions(work).collect()
+    except Py4JJavaError as e:
+        reason = str(e.java_exception.getMessage()).strip().splitlines()
+        raise StorageError(
+            f"Spark gave up {doing}: {reason[0] if reason else e}",
+            hint="see the log of the executors; the same command again continues from what is done",
+        ) from e
+
+
+def grouped(files: Iterable[HasSize], *, files_most: int, size_most: int) -> Iterator[tuple[HasSize, ...]]:
+    """Files in groups, in their order.
+
+    :param files_most: files of a group at most.
+    :param size_most: bytes of a group at most, where it has more than one file.
+    """
+    group: list[HasSize] = []
+    size = 0
+    for file in files:
+        if group and (len(group) == files_most or size + file.size > size_most):
+            yield tuple(group)
+            group, size = [], 0
+        group.append(file)
+        size += file.size
+    if group:
+        yield tuple(group)
 
 
 def ship_package(spark: SparkSession) -> None:

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import DamagedFileError, TooLargeError, UntrustedError
@@ -155,6 +156,13 @@ class Moved:
         while (further := self.paths.get(found[-1])) and further not in found:
             found.append(further)
         return found
+
+    def part(self, paths: Iterable[str]) -> Moved:
+        """Where some objects are, without the records: plain values, for another process."""
+        if not self.paths:
+            return Moved()
+        chains = (self.chain(path) for path in paths)
+        return Moved({old: new for chain in chains for old, new in pairwise(chain)})
 
     def places(self, path: str) -> set[str]:
         """Where an object is or was by any record: of two that contradict each other, one may be forged."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import pickle
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +18,14 @@ import pytest
 from airflow_ckpt_provider.backup import create as create_module
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
 from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
+from airflow_ckpt_provider.backup.expire import apply_expire
+from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import note_verification
+from airflow_ckpt_provider.backup.pack_file import read_index
+from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import MissingFileError, StorageError
@@ -27,9 +33,12 @@ from airflow_ckpt_provider.jobs.spark_engine import Address, SparkEngine
 from airflow_ckpt_provider.storage import fsspec_store, s3_store
 from airflow_ckpt_provider.storage.conditions import CopyCondition
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import file_of, read_moved
 from tests.support.backups import stream
 from tests.support.checkpoints import Files, plant
+from tests.support.packs import packs_of, restorable, rot, with_big_files
 from tests.support.s3_server import S3Server
+from tests.support.spark_tasks import Tasks
 
 
 @pytest.fixture(autouse=True)
@@ -37,68 +46,44 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(create_module, "_PAUSE", 0)
 
 
-class Tasks:
-    """What the engine asks of a SparkContext: each task is sent by pickle, run, and its result comes back by pickle.
-
-    :param before: called with the task's number before it runs.
-    """
-
-    defaultParallelism = 2  # noqa: N815
-
-    def __init__(self, before: Callable[[int], None] = lambda number: None) -> None:
-        self.before = before
-        self.ran = 0
-        self._parts: list[bytes] = []
-        self._work = b""
-
-    def parallelize(self, items: list[Any], parts: int) -> Tasks:
-        assert len(items) == parts
-        self._parts = [pickle.dumps([item]) for item in items]
-        return self
-
-    def mapPartitions(self, work: Any) -> Tasks:  # noqa: N802, pyspark's name
-        self._work = pickle.dumps(work)
-        return self
-
-    def collect(self) -> list[Any]:
-        return list(self._results())
-
-    def _results(self) -> Iterator[Any]:
-        for part in self._parts:
-            self.before(self.ran)
-            self.ran += 1
-            yield from pickle.loads(pickle.dumps(list(pickle.loads(self._work)(iter(pickle.loads(part))))))
-
-
 class Pair:
     """A checkpoint and two repositories of it: one by threads, one by tasks.
 
     :param root: URI of an empty place.
     :param options: how it is reached.
+    :param packs: the repositories are of format 2.
+    :param key: the repositories are encrypted.
     """
 
-    def __init__(self, root: str, options: dict[str, Any]) -> None:
+    def __init__(self, root: str, options: dict[str, Any], *, packs: bool = False, key: bytes | None = None) -> None:
         self.checkpoint = Address(f"{root}/orders", options)
-        self.repositories = {kind: Address(f"{root}/{kind}", options) for kind in ("threads", "tasks")}
+        self.repositories = {kind: Address(f"{root}/{kind}", options, key) for kind in ("threads", "tasks")}
         self.tasks = Tasks()
+        self.format = 2 if packs else 1
 
     def plant(self, files: Files) -> Location:
         return plant(self.checkpoint.open(), files)
 
     def engine(self, kind: str = "tasks", **settings: Any) -> SparkEngine:
-        session: Any = SimpleNamespace(sparkContext=self.tasks)
-        return SparkEngine(session, self.checkpoint, self.repositories[kind], **{"files_per_task": 3, **settings})
+        return SparkEngine(
+            self.tasks.session, self.checkpoint, self.repositories[kind], **{"files_per_task": 3, **settings}
+        )
 
     def back_up(self, kind: str, **options: Any) -> BackupResult:
-        place = Repository.open_or_create(self.repositories[kind].open())
+        place = self.repository(kind)
         engine = self.engine() if kind == "tasks" else None
         return create_backup(Checkpoint.at(self.checkpoint.open()), place, **{"engine": engine, **options})
 
+    def repository(self, kind: str) -> Repository:
+        return Repository.open_or_create(self.repositories[kind].open(), format=self.format)
+
     def compare(self, **options: Any) -> BackupResult:
-        """Take a backup each way, and see that nothing but ids and times distinguishes them."""
+        """Take a backup each way, and see that nothing but ids, times and the boundaries of packs distinguishes them."""
         results = {kind: self.back_up(kind, **options) for kind in self.repositories}
         assert same(results["tasks"].manifest) == same(results["threads"].manifest)
-        assert self.objects("tasks") == self.objects("threads")
+        if self.format == 1:
+            assert self.objects("tasks") == self.objects("threads")
+        assert self.contents(results["tasks"]) == self.contents(results["threads"], "threads")
         assert results["tasks"].copied_files == results["threads"].copied_files
         assert results["tasks"].copied_bytes == results["threads"].copied_bytes
         return results["tasks"]
@@ -107,28 +92,38 @@ class Pair:
         place = self.repositories[kind].open()
         return {path: place.read(path) for path in place.walk("objects")}
 
+    def contents(self, result: BackupResult, kind: str = "tasks") -> Files:
+        """What a restore writes: each content is compared with its hash as it is read."""
+        found = restorable(self.repository(kind), result.manifest)
+        assert len(found) == result.files
+        return found
+
     def damage(self, path: str, data: bytes) -> None:
         for address in self.repositories.values():
             address.open().replace(path, data)
 
 
 def same(manifest: Manifest) -> dict[str, Any]:
-    """A manifest without ids and times."""
-    document: dict[str, Any] = json.loads(manifest.to_document())
-    return {
-        key: value for key, value in document.items() if key not in ("id", "backup_id", "created", "claim", "sha256")
-    }
+    """A manifest without ids and times; of a content in a pack its hash and size, and not which pack it is."""
+    of_packs = [replace(e, object="a pack") if e.is_packed else e for e in manifest.files]
+    document: dict[str, Any] = json.loads(replace(manifest, files=()).to_document())
+    left_out = ("id", "backup_id", "created", "claim", "sha256", "file_list", "version")
+    return {**{key: value for key, value in document.items() if key not in left_out}, "files": of_packs}
 
 
 @pytest.fixture(params=["disk", "s3"])
 def pair(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     if request.param == "disk":
         return Pair(str(tmp_path / uuid.uuid4().hex), {})
+    return Pair(f"s3://{_bucket(request, monkeypatch)}/lake", request.getfixturevalue("s3_server").options())
+
+
+def _bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     # It is known that the service refuses a copy over a file, as it is of AWS: then names of objects depend on contents alone.
     monkeypatch.setattr(s3_store, "CopyCondition", lambda service, known=None: CopyCondition(service, known=True))
     monkeypatch.setattr(fsspec_store, "CopyCondition", lambda service, known=None: CopyCondition(service, known=True))
     server: S3Server = request.getfixturevalue("s3_server")
-    return Pair(f"s3://{server.make_bucket()}/lake", server.options())
+    return server.make_bucket()
 
 
 def test_one_backup_after_the_other(pair: Pair) -> None:
@@ -246,6 +241,109 @@ def test_a_store_that_refuses(tmp_path: Path) -> None:
     pair.repositories["tasks"] = Address(str(tmp_path / "tasks"), {})
     with pytest.raises(Exception, match="not a repository"):
         pair.back_up("tasks")
+
+
+@pytest.fixture(params=["plain", "encrypted", "s3"])
+def packed(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    if request.param == "s3":
+        bucket = _bucket(request, monkeypatch)
+        return Pair(f"s3://{bucket}/lake", request.getfixturevalue("s3_server").options(), packs=True)
+    return Pair(str(tmp_path / "lake"), {}, packs=True, key=b"k" * 32 if request.param == "encrypted" else None)
+
+
+def test_tasks_write_packs_of_their_own(packed: Pair) -> None:
+    """Small files in packs, of each task its own, big ones as objects; the next backup uses both."""
+    files = with_big_files(stream(6), count=3)
+    place = packed.plant(files)
+    first = packed.compare(restorable_batches=2)
+    repository = packed.repository("tasks")
+    assert {e.path for e in first.manifest.files if not e.is_packed} == {f"_schema/big{n}" for n in range(3)}
+    assert len(packs_of(repository)) > 2, "all in one task: the test shows nothing"
+    assert verify_backup(repository, first.manifest, read_data=ReadData()).ok
+
+    ran = packed.tasks.ran
+    assert packed.compare().copied_files == 0
+    assert packed.tasks.ran == ran, "nothing was new, and tasks were run for it"
+    plant(place, {path: data for path, data in stream(8).items() if path not in files})
+    assert 0 < packed.compare().copied_files < len(files)
+
+
+def test_a_task_that_runs_twice_leaves_a_pack_that_nothing_lists(packed: Pair) -> None:
+    """The first run of each task is lost with its executor when it has written its pack; a prune deletes what it wrote."""
+    packed.plant(stream(6))
+    packed.tasks = _Lost()
+    result = packed.back_up("tasks")
+    assert same(result.manifest) == same(packed.back_up("threads").manifest)
+    repository = packed.repository("tasks")
+    listed = {file_of(entry.object) for entry in result.manifest.files}
+    garbage = set(packs_of(repository)) - listed
+    assert garbage, "the lost runs wrote the same packs: the test shows nothing"
+    apply_prune(repository, plan_prune(repository))
+    assert set(packs_of(repository)) == listed
+    assert packed.contents(result)
+
+
+class _Lost(Tasks):
+    """Each task runs twice: the second time its files come in another order, so that its pack is another one."""
+
+    def results(self) -> Iterator[Any]:
+        for part in self.parts:
+            [task] = pickle.loads(part)
+            again = replace(task, files=tuple(reversed(task.files)))
+            list(pickle.loads(self.work)(iter([again])))
+        yield from super().results()
+
+
+def test_repacked_and_damaged_contents_are_known_to_tasks(packed: Pair) -> None:
+    """What a prune has moved is used where it is now; what is damaged is stored again."""
+    waste = {f"_schema/waste{n}": bytes([n]) * 3000 for n in range(20)}
+    place = packed.plant(stream(4) | waste)
+    packed.compare()
+    for path in waste:
+        place.delete(path)
+    plant(place, stream(9))
+    packed.compare()
+    for kind in packed.repositories:
+        repository = packed.repository(kind)
+        policy = Policy(last=1)
+        apply_expire(repository, plan_expire(repository, policy))
+        apply_prune(repository, plan_prune(repository, max_unused=MaxUnused(0)))
+    moved = read_moved(packed.repository("tasks").location, "orders")
+    assert moved.paths, "nothing was repacked: the test shows nothing"
+    plant(place, stream(9))  # written again: the store says that it is another file, so contents are compared
+    assert packed.compare().copied_files == 0
+
+    for kind, address in packed.repositories.items():
+        repository = packed.repository(kind)
+        manifest = repository.manifest("latest", name="orders")
+        wrong = next(e for e in manifest.files if e.path.endswith(".sst"))
+        rot(replace(address, key=None).open(), wrong.object, encrypted=address.key is not None)
+        note_verification(repository, verify_backup(repository, manifest, read_data=ReadData()))
+        plant(place, stream(9))
+        result = packed.back_up(kind)
+        (now,) = (e for e in result.manifest.files if e.path == wrong.path)
+        assert now.object != wrong.object
+        assert packed.contents(result, kind)
+
+
+def test_a_stream_that_continues_is_not_packed_again(packed: Pair) -> None:
+    """The checkpoint is read again, and what tasks have packed by then is used."""
+    before = stream(4)
+    place = packed.plant(before)
+    gone = next(path for path in before if path.endswith("/5.changelog"))
+
+    def move(number: int) -> None:
+        if number == 0:
+            plant(place, {path: data for path, data in stream(9).items() if path not in before})
+            place.replace(gone, before[gone] + b"more")
+
+    packed.tasks = Tasks(move)
+    result = packed.back_up("tasks")
+    repository = packed.repository("tasks")
+    held = sum(len(read_index(repository.location.read(pack))) for pack in packs_of(repository))
+    assert result.batch_id == 9
+    assert held <= len({e.sha256 for e in result.manifest.files}) + len(before), "contents were packed twice"
+    assert packed.contents(result)
 
 
 def test_up_to_a_limit(tmp_path: Path) -> None:

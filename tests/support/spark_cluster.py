@@ -1,11 +1,12 @@
 """A cluster of two workers on this machine, and a driver that takes backups with it: four processes of their own.
 
-Run as a program it is the driver: it reads the arguments of ``copy_closure`` as lines of JSON, and answers with exit codes.
+Run as a program it is the driver: it reads applications and their arguments as lines of JSON, and answers with exit codes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -52,16 +53,19 @@ class SparkCluster:
             )
         assert self.answer() == "ready"
 
-    def run(self, *arguments: object) -> int:
-        """Have it take a backup; return the exit code."""
-        self.begin(*arguments)
+    def run(self, *arguments: object, application: str = "copy_closure") -> int:
+        """Have it take a backup, or run another application; return the exit code."""
+        self.begin(*arguments, application=application)
         code: int = self.answer()
         return code
 
-    def begin(self, *arguments: object) -> None:
-        """Have it begin a backup."""
+    def begin(self, *arguments: object, application: str = "copy_closure") -> None:
+        """Have it begin a backup, or another application.
+
+        :param application: its module in ``jobs/``.
+        """
         assert self._process.stdin
-        self._process.stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
+        self._process.stdin.write(json.dumps([application, *(str(argument) for argument in arguments)]) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> Any:
@@ -115,8 +119,6 @@ def main() -> None:
     """Be the driver."""
     from pyspark.sql import SparkSession
 
-    from airflow_ckpt_provider.jobs import copy_closure
-
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed
     builder = SparkSession.builder.master(MASTER).appName("cluster")
@@ -125,7 +127,9 @@ def main() -> None:
     spark = builder.getOrCreate()
     print(json.dumps("ready"), file=answers)
     for line in sys.stdin:
-        print(json.dumps(copy_closure.main(json.loads(line))), file=answers)
+        application, *arguments = json.loads(line)
+        job = importlib.import_module(f"airflow_ckpt_provider.jobs.{application}")
+        print(json.dumps(job.main(arguments)), file=answers)
     spark.stop()
 
 

@@ -195,7 +195,7 @@ class TestDamaged:
         if missing:
             (place / "repo").delete(first)
         (known,) = Objects(repository, "orders", vouched=(), damaged=[first]).known([[file]])
-        there = Objects(repository, "orders", vouched=known.vouched, marks=known.marks, listed=known.listed)
+        there = Objects.like(repository, "orders", known)
         assert there.store(tree, file).entry.object == f"{first}.2"
         assert place.read(f"repo/{first}.1") == b"somebody else's, and longer"
 
