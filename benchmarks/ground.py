@@ -13,8 +13,8 @@ from typing import Any
 
 import botocore.session
 
+from airflow_ckpt_provider.backup.content_checks import structure_damage
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.verify import structure_damage
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.packs import file_of

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import claimed, in_use
+from airflow_ckpt_provider.backup.content_checks import check_pack, content_damage
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -25,7 +26,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order, in_parallel
-from airflow_ckpt_provider.backup.verify import check_pack, check_structure, content_damage, refuse_damage
+from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
 from airflow_ckpt_provider.errors import DamagedBackupError, OtherStreamError, RefusedError
 from airflow_ckpt_provider.storage.file_set import order
 from airflow_ckpt_provider.storage.packs import Moved, content_path, read_moved

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
+from airflow_ckpt_provider.backup.content_checks import content_damage, is_computable, structure_damage
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
-from airflow_ckpt_provider.backup.verify import content_damage, is_computable, structure_damage
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.packs import OBJECT_SHA256
 

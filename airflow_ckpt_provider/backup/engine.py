@@ -57,17 +57,19 @@ class Threads:
 
 
 class TooMuchForThreadsError(CkptError):
-    """There is more to copy than one process may copy; nothing was copied.
+    """There is more to do than one process may do; nothing was done.
 
-    :param files: files to copy.
+    :param files: files to copy or to read.
     :param size: their bytes.
+    :param done: what is done with them.
+    :param job: the Spark application that does it.
     """
 
-    def __init__(self, files: int, size: int) -> None:
+    def __init__(self, files: int, size: int, *, done: str = "copied", job: str = "copy_closure.py") -> None:
         self.files, self.size = files, size
         super().__init__(
-            f"{files} files, {size} bytes are to be copied, which is more than this process may copy",
-            hint="take this backup on Spark (jobs/copy_closure.py)",
+            f"{files} files, {size} bytes are to be {done}, which is more than this process may do",
+            hint=f"let executors of Spark do it (jobs/{job})",
         )
 
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER
+from airflow_ckpt_provider.backup.content_checks import is_computable
 from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.immutability import locks_on
@@ -24,7 +25,6 @@ from airflow_ckpt_provider.backup.prune import StreamPrune, prune_stream
 from airflow_ckpt_provider.backup.repack import OnFile, pack_anew
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, raise_format
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
-from airflow_ckpt_provider.backup.verify import is_computable
 from airflow_ckpt_provider.errors import BackupRunningError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -27,17 +27,18 @@ class MovedContents:
 
     :param repository: the repository. In one of format 1 nothing was moved, as far as was known when it was opened: then no
         record is read.
+    :param known: what is known of some streams, by their names.
     """
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, known: Mapping[str, Moved] | None = None) -> None:
         self._repository = repository
-        self._by_stream: dict[str, Moved] = {}
+        self._by_stream: dict[str, Moved] = dict(known or {})
 
     def of(self, path: str) -> Moved:
         """What was moved of the stream that an object belongs to."""
-        if not self._repository.packs:
-            return Moved()
         name = path.split("/")[1]
+        if not self._repository.packs:
+            return self._by_stream.get(name, _NOTHING_MOVED)
         if name not in self._by_stream:
             self._by_stream[name] = read_moved(self._repository.location, name)
         return self._by_stream[name]

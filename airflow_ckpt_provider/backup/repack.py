@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from airflow_ckpt_provider.backup.claims import claimed, open_claims
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
 from airflow_ckpt_provider.backup.contents import Listed, Places, listed_by, objects_there
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.disputed import claims_of
@@ -31,7 +32,6 @@ from airflow_ckpt_provider.backup.pack_reads import spans
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_order
-from airflow_ckpt_provider.backup.verify import check_contents, content_damage, is_computable
 from airflow_ckpt_provider.errors import BackupRunningError, DamagedFileError, StorageError
 from airflow_ckpt_provider.storage.location import SMALL
 from airflow_ckpt_provider.storage.packs import (

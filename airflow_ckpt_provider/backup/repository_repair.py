@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
 from airflow_ckpt_provider.backup.contents import listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.disputed import claims_of, suspects
@@ -24,7 +25,7 @@ from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.backup.verify import check_contents, check_structure, content_damage, is_computable
+from airflow_ckpt_provider.backup.verify import check_structure
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location

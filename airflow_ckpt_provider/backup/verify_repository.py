@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_ckpt_provider.backup.content_checks import Contents, check_contents, check_packs, is_computable
 from airflow_ckpt_provider.backup.contents import objects_there
 from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.disputed import Claim, claim_of, is_manifest_wrong, is_whole
@@ -19,20 +20,11 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import Verified, record_learned, record_outcome, verifications
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
+from airflow_ckpt_provider.backup.read_engine import ReadEngine, ThreadReads
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
-from airflow_ckpt_provider.backup.verify import (
-    Before,
-    Contents,
-    Coverage,
-    Learned,
-    ReadData,
-    check_packs,
-    check_structure,
-    is_computable,
-    read_contents,
-)
+from airflow_ckpt_provider.backup.verify import Before, Coverage, Learned, ReadData, check_structure
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.packs import file_of, part_of
 
@@ -119,6 +111,7 @@ def verify_repository(
     read_data: ReadData | None = None,
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
+    engine: ReadEngine | None = None,
 ) -> VerifiedRepository:
     """Check all backups, and note what is found.
 
@@ -126,10 +119,14 @@ def verify_repository(
     :param read_data: which contents to read and hash; what is known to be damaged is read with them. ``None`` for none.
     :param workers: requests under way at once.
     :param on_progress: called after each object of a stream that was read.
+    :param engine: who reads the contents; ``None``: threads of this process.
+    :raises TooMuchForThreadsError: the engine may not read so much of a stream; those before it are noted.
     :raises NoSuchBackupError: there is no backup of this name.
     """
     names = repository.names() if name is None else (name,)
-    streams = tuple(_verified(repository, each, read_data, workers, on_progress) for each in names)
+    streams = tuple(
+        _verified(repository, each, read_data, engine or ThreadReads(workers), on_progress) for each in names
+    )
     if name is not None and not streams[0].backups:
         raise NoSuchBackupError(
             f"{repository.location} holds no backup of {name}",
@@ -173,7 +170,7 @@ class _Listed:
 
 
 def _verified(
-    repository: Repository, name: str, read_data: ReadData | None, workers: int, on_progress: OnProgress | None
+    repository: Repository, name: str, read_data: ReadData | None, engine: ReadEngine, on_progress: OnProgress | None
 ) -> VerifiedStream:
     before = Before.of(repository, name, read_data)
     # The other way round, an object that a backup adds between the two listings would be missed.
@@ -200,7 +197,7 @@ def _verified(
         picked = {entry.object for entry in before.choose(read_data, listed.entries, there)} | known
         chosen = [entry for entry in listed.entries if entry.object in picked and claim_of(entry) not in failed]
     moved = MovedContents(repository)
-    contents = _read(repository, chosen, failed, workers, on_progress, moved)
+    contents = _read(repository, chosen, failed, engine, on_progress, moved)
     wrong = {path for path, *_ in failed}
     whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
     whole |= contents.packs & before.damaged.objects.keys()
@@ -248,7 +245,7 @@ def _read(
     repository: Repository,
     chosen: Sequence[FileEntry],
     failed: dict[Claim, Damage],
-    workers: int,
+    engine: ReadEngine,
     on_progress: OnProgress | None,
     moved: MovedContents,
 ) -> Contents:
@@ -259,12 +256,12 @@ def _read(
     once = list({entry.object: entry for entry in chosen}.values())
     claimed = {claim_of(entry) for entry in once}
     again = [entry for entry in chosen if claim_of(entry) not in claimed]
-    first = read_contents(repository, once, workers=workers, on_progress=on_progress, moved=moved)
+    first = engine.read(repository, once, moved=moved, on_progress=on_progress)
     findings = list(first.findings)
     found = {damage.object: damage for damage in findings if damage.is_damage}
     failed |= {claim_of(entry): found[entry.object] for entry in once if entry.object in found}
     for entry in again:
-        more = read_contents(repository, [entry], workers=workers, moved=moved).findings
+        more = check_contents(repository, [entry], packs=set(), moved=moved)
         failed |= {claim_of(entry): damage for damage in more if damage.is_damage}
         findings += more
     return Contents([*once, *again], findings, first.packs)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from airflow_ckpt_provider.backup.content_checks import whole_content
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import ByPack, MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.verify import whole_content
 from airflow_ckpt_provider.change.fail_closed_order import is_log
 from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError

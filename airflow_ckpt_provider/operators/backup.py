@@ -12,7 +12,8 @@ from airflow.sdk import AssetAlias
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url, page_url
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
+from airflow_ckpt_provider.operators.executors import ExecutorsOperator
+from airflow_ckpt_provider.operators.fields import flag, mapping, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
@@ -30,15 +31,11 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.kafka_client import KafkaClient
     from airflow_ckpt_provider.storage.location import Location
 
-_ENGINES = ("local", "spark", "auto")
-#: From how much on a backup is worth a cluster: what one process copies in about ten minutes where the store copies by itself.
-SPARK_FROM_FILES = 200_000
-SPARK_FROM_BYTES = 1024**4
 #: What a downstream DAG learns from the asset event.
 _EVENT_KEYS = ("backup_id", "name", "batch_id", "checkpoint", "repository", "uri", "files", "bytes", "made_by")
 
 
-class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
+class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOperator):
     """Take a consistent backup of a checkpoint, while its stream runs.
 
     Nothing is written into the checkpoint and the stream is not stopped. What the repository holds already is not copied again.
@@ -48,7 +45,8 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
     After each backup an event of the asset :func:`~airflow_ckpt_provider.assets.backup_asset` is sent, through the
     alias :data:`~airflow_ckpt_provider.assets.BACKUPS`; give ``outlets`` to have your own assets announced instead.
 
-    Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.StreamOperator`.
+    Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.StreamOperator`; of
+    Spark, whose executors can copy: :class:`~.executors.ExecutorsOperator`.
 
     .. seealso:: :doc:`/howto/backup`, :doc:`/howto/stream-names`, :doc:`/howto/huge-checkpoints`
 
@@ -69,16 +67,6 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
     :param create: make the repository if its place is empty. Without it, a place that holds no repository is refused: it may be
         mistyped, or not mounted. (templated)
     :param workers: files copied at the same time.
-    :param engine: who copies: ``local``: this task; ``spark``: the executors of a cluster, for checkpoints of millions of
-        files or terabytes; ``auto``: the cluster where much is to be copied, this task otherwise. Backup and repository are the
-        same whoever does it. (templated)
-    :param spark_conn_id: Airflow connection of type ``spark``: the cluster. Its driver and executors reach both places with
-        credentials of their own; ``checkpoint_conn_id`` and ``repository_conn_id`` stay here. (templated)
-    :param spark_settings: what else ``SparkSubmitHook`` is given, such as ``conf`` and ``num_executors``. (templated)
-    :param spark_arguments: further arguments of the application, such as ``["--key-file", "/run/secrets/ckpt"]`` for an
-        encrypted repository. (templated)
-    :param spark_from_files: with ``auto``: so many files to copy are much. (templated)
-    :param spark_from_bytes: with ``auto``: so many bytes to copy are much. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -93,12 +81,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         "immutable_for",
         "new_life",
         "create",
-        "engine",
-        "spark_conn_id",
-        "spark_settings",
-        "spark_arguments",
-        "spark_from_files",
-        "spark_from_bytes",
+        *ExecutorsOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"tags": "json"}
     operator_extra_links = (BackupManifestLink(),)
@@ -117,12 +100,6 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         new_life: bool | str = False,
         create: bool | str = False,
         workers: int = WORKERS,
-        engine: str = "local",
-        spark_conn_id: str = "spark_default",
-        spark_settings: dict[str, Any] | None = None,
-        spark_arguments: Sequence[str] = (),
-        spark_from_files: int | str = SPARK_FROM_FILES,
-        spark_from_bytes: int | str = SPARK_FROM_BYTES,
         **kwargs: Any,
     ) -> None:
         from airflow_ckpt_provider.assets import BACKUPS
@@ -139,12 +116,6 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
         self.new_life = new_life
         self.create = create
         self.workers = workers
-        self.engine = engine
-        self.spark_conn_id = spark_conn_id
-        self.spark_settings = spark_settings
-        self.spark_arguments = spark_arguments
-        self.spark_from_files = spark_from_files
-        self.spark_from_bytes = spark_from_bytes
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the summary of the backup that this task took, now or in an attempt before."""
@@ -231,7 +202,7 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             "new_life": flag(self.new_life, "new_life"),
         }
         skips = flag(self.skip_if_unchanged, "skip_if_unchanged")
-        chosen = one_of(self.engine, "engine", _ENGINES)
+        chosen = self._engine()
         if chosen == "spark":
             return self._take_on_spark(checkpoint, repository, about, skips=skips)
         threads = Threads(self.workers)
@@ -277,13 +248,6 @@ class CheckpointBackupOperator(CheckpointOperator, StreamOperator):
             manifest.batch_id,
         )
         return self._old(manifest, repository, unchanged=True)
-
-    def _limits(self) -> dict[str, int]:
-        files = whole_number(self.spark_from_files, "spark_from_files", least=1) or SPARK_FROM_FILES
-        return {
-            "files": files,
-            "size": whole_number(self.spark_from_bytes, "spark_from_bytes", least=1) or SPARK_FROM_BYTES,
-        }
 
     def _take_on_spark(
         self, checkpoint: Checkpoint, repository: Repository, about: dict[str, Any], *, skips: bool

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sinks.spark_tables import RunApplication
 
 
-def run_by_connection(conn_id: str, **settings: Any) -> RunApplication:
+def run_by_connection(conn_id: str, *, what: str = "restore the table", **settings: Any) -> RunApplication:
     """Run applications by ``spark-submit`` as a connection says.
 
     :param conn_id: id of a connection of type ``spark``.
+    :param what: what Spark is to do, in words.
     :param settings: what else ``SparkSubmitHook`` is given: ``packages``, ``conf``, ….
     :raises MissingExtraError: Airflow's Spark provider is not installed; said before anything is changed.
     :raises RefusedError: there is no such connection; said before anything is changed.
@@ -34,12 +35,13 @@ def run_by_connection(conn_id: str, **settings: Any) -> RunApplication:
         BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:
         raise RefusedError(
-            f"there is no Airflow connection {conn_id!r}, by which Spark is to restore the table",
+            f"there is no Airflow connection {conn_id!r}, by which Spark is to {what}",
             hint=f"create it (airflow connections add {conn_id} …), or correct spark_conn_id",
         ) from e
 
     def run(application: str, arguments: list[str]) -> None:
-        hook = SparkSubmitHook(conn_id=conn_id, application_args=arguments, name=Path(application).stem, **settings)
+        given = {"name": Path(application).stem, **settings, "conn_id": conn_id, "application_args": arguments}
+        hook = SparkSubmitHook(**given)
         try:
             hook.submit(application)
         except (AirflowException, OSError) as e:

@@ -30,7 +30,7 @@ def of_pack(manifest: Manifest, pack: str) -> list[str]:
 
 def restorable(repository: Repository, manifest: Manifest) -> Files:
     """What can be read of a backup, and is what its manifest says."""
-    from airflow_ckpt_provider.backup.verify import content_damage
+    from airflow_ckpt_provider.backup.content_checks import content_damage
     from airflow_ckpt_provider.errors import StorageError
 
     found = {}

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from airflow_ckpt_provider.backup.content_checks import content_damage
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.verify import content_damage
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from typing import Any, ClassVar, NamedTuple
 
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -17,14 +18,7 @@ from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_order, in_parallel, side_by_side
-from airflow_ckpt_provider.backup.verify import (
-    check_contents,
-    check_structure,
-    content_damage,
-    is_computable,
-    refuse_damage,
-    refuse_findings,
-)
+from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage, refuse_findings
 from airflow_ckpt_provider.change.fail_closed_order import is_log
 from airflow_ckpt_provider.change.plan import (
     Edits,

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_at
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.streams import is_place, stream_in_words
-from airflow_ckpt_provider.backup.verify import check_contents, content_damage
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.damaged import (
+    Damage,
     Damaged,
     DamagedObjects,
     forget_damaged,
@@ -16,7 +17,7 @@ from airflow_ckpt_provider.backup.damaged import (
     streams_with_damage_known,
 )
 from airflow_ckpt_provider.backup.notes import note_damage, record_verification, verifications
-from airflow_ckpt_provider.backup.verify import Damage, ReadData, verify_backup
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_ckpt_provider.backup.content_checks import check_contents
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -16,7 +17,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import Verified, note_damage, note_verification, verifications
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
-from airflow_ckpt_provider.backup.verify import ReadData, check_contents, verify_backup
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location

@@ -16,6 +16,7 @@ from airflow_ckpt_provider.backup import manifest as manifests
 from airflow_ckpt_provider.backup import packing, prune, repack
 from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.content_checks import check_contents
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.engine import OnFile, OnStored, Threads
@@ -32,7 +33,7 @@ from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.backup.verify import ReadData, check_contents, verify_backup
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.tree import Tree

@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
+from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.drills import record_drill
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.verify import Damage, ReadData, VerifyReport, verify_backup
+from airflow_ckpt_provider.backup.verify import ReadData, VerifyReport, verify_backup
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import SourceUnreachableError, StorageError
