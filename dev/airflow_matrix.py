@@ -15,7 +15,7 @@ from pathlib import Path
 #: The newest release of each minor version that pyproject.toml allows.
 VERSIONS = ("3.1.8", "3.2.2", "3.3.2")
 #: Airflow names no upper bound of some packages whose later releases break it; its constraint files do.
-_BOUNDS = {"3.1.8": ["pydantic<2.14"], "3.2.2": ["fastapi<0.137", "pydantic<2.14"]}
+_BOUNDS = {"3.1.8": ["pydantic<2.14"], "3.2.2": ["fastapi<0.145", "pydantic<2.14", "svcs<26"]}
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".cache" / "airflow-matrix"
 _EXTRAS = "amazon,databricks,delta,encryption,kafka,spark"
