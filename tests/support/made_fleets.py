@@ -83,6 +83,12 @@ def hours(number: float) -> Fault:
     return older
 
 
+def aged(s: Stream) -> Stream:
+    """Make the last backup older, with nothing committed since."""
+    assert s.backup
+    return replace(s, backup=replace(s.backup, created=s.backup.created - timedelta(hours=30)))
+
+
 def gap(batches: int) -> Fault:
     """Log batches that are not committed."""
 
@@ -180,7 +186,8 @@ def scenarios(place: Location) -> list[Scenario]:
         scenario("CkptNoBackup", "CkptRpoNotMet", "CkptNeverDrilled", "CkptProblems", fault=no_backup),
         scenario("CkptRpoNotMet", "CkptProblems", fault=hours(2)),
         Scenario("no rpo", frozenset({"CkptBackupTooOld"}), old),
-        Scenario("old, and nothing to do", frozenset(), with_fault(good, lambda s: _aged(s, 30))),
+        Scenario("old, and nothing to do", frozenset(), with_fault(good, aged)),
+        Scenario("the same without rpo", frozenset(), replace(with_fault(good, aged), objectives={}, own_limits={})),
         scenario("CkptBackupNotVerified", fault=not_verified),
         scenario("CkptRtoNotMet", fault=drilled(seconds=6000.0)),
         scenario("CkptNeverDrilled", fault=never_drilled),
@@ -201,9 +208,3 @@ def scenarios(place: Location) -> list[Scenario]:
         ),
         Scenario("empty", frozenset({"CkptNoStreams"}), replace(good, streams=())),
     ]
-
-
-def _aged(s: Stream, number: float) -> Stream:
-    """Make the last backup older, with nothing committed since."""
-    assert s.backup
-    return replace(s, backup=replace(s.backup, created=s.backup.created - timedelta(hours=number)))
