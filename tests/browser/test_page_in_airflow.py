@@ -8,7 +8,6 @@ from __future__ import annotations
 import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.storage.opening import open_location
 from dev.run_airflow import health
-from tests.support.chromium import chromium
+from tests.support.chromium import chromium, picture
 from tests.support.one_checkpoint import NEWEST, unpack
 from tests.support.real_airflow import RealAirflow
 
@@ -166,12 +165,6 @@ def page(browser: Any, airflow: RealAirflow, request: pytest.FixtureRequest) -> 
     page.scheme = request.param
     yield page
     context.close()
-
-
-def picture(page: Any, name: str) -> None:
-    """Keep a picture where ``PICTURES`` says, in light colours."""
-    if (directory := os.environ.get("PICTURES")) and page.scheme == "light":
-        page.screenshot(path=Path(directory) / f"{name}.png")
 
 
 def test_300_streams_then_one_then_a_form_then_its_plan(page: Any, airflow: RealAirflow, place: Path) -> None:

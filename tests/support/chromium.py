@@ -68,3 +68,13 @@ def chromium() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=_program(), args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
+
+
+def picture(page: Any, name: str) -> None:
+    """Keep a picture where ``PICTURES`` says, in light colours.
+
+    :param page: shown in the colours of its ``scheme``.
+    :param name: of the picture.
+    """
+    if (directory := os.environ.get("PICTURES")) and page.scheme == "light":
+        page.screenshot(path=Path(directory) / f"{name}.png")
