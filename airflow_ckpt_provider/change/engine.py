@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
@@ -29,6 +30,7 @@ from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden
+from airflow_ckpt_provider.change.write_engine import FilesToWrite, WriteEngine
 from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
@@ -101,6 +103,7 @@ class Change:
     :param terms: of the lease; by default those of this process.
     :param lifts_seal: the seal is lifted at the end, or where nothing was changed. ``False``: it stays, and whoever carries out
         several changes together lifts it after the last.
+    :param writes: who writes files of backups that are not in the place; ``None``: threads of this process.
     """
 
     plan: Plan
@@ -121,6 +124,7 @@ class Change:
     size: int = 0
     terms: LeaseTerms | None = None
     lifts_seal: bool = True
+    writes: WriteEngine | None = None
 
     def apply(self, *, accept: Collection[str] = (), fingerprint: str | None = None) -> Outcome:
         """Carry the plan out, or resume it where it was begun.
@@ -155,7 +159,13 @@ class Change:
         key = self.observed or self.place
         what = plan.seal_reason
         with fenced(
-            self.repository, key, plan_id=plan.plan_id, what=what, made_by=self.made_by, terms=self.terms
+            self.repository,
+            key,
+            plan_id=plan.plan_id,
+            what=what,
+            made_by=self.made_by,
+            terms=self.terms,
+            lends=self.writes is not None,
         ) as fence:
             return _Attempt(self, fence).run(accept, began)
 
@@ -438,10 +448,29 @@ class _Attempt:
         by_path = {item.path: item for item in edits.writes() if item.path in apart}
         for path in first:
             done(write(by_path[path]))
-        in_order(write, (i for i in edits.writes() if i.path not in apart), done, workers=self.change.workers)
+        others = self._of_others(edits, there, apart)
+        here = (i for i in edits.writes() if i.path not in apart and i.path not in others)
+        in_order(write, here, done, workers=self.change.workers)
+        if others and self.change.writes is not None:
+            self.fence.is_lent = True  # should it fail, the next attempt waits until nothing can arrive any more
+            files = FilesToWrite(tuple(others.values()), self.fence.attempt, self.fence.directory)
+            self.change.writes.write(files, self.fence, self.repository, lambda entry: meter.add(entry.size))
+            self.fence.is_lent = False
+            written += len(others)
         for path in last:
             done(write(by_path[path]))
         return written
+
+    def _of_others(self, edits: Edits, there: Target, apart: Collection[str]) -> dict[str, FileEntry]:
+        """Files of backups that somebody else may write: those of which nothing is in the place."""
+        if self.change.writes is None:
+            return {}
+
+        def is_free(path: str) -> bool:
+            here = (path, hidden_checksum(path))
+            return all(each not in there.files or each in edits.removes for each in here)
+
+        return {i.path: i.entry for i in edits.writes() if i.entry and i.path not in apart and is_free(i.path)}
 
     def _write_one(
         self, item: Write, listed: StoredFile | None, checksum: StoredFile | None, removed: Mapping[str, StoredFile]
@@ -457,18 +486,39 @@ class _Attempt:
             copied = StoredFile((source / path).root, size, checksum=recorded)
             place.store.copy_new(copied, (place / item.path).root)
             return
-        content = item.read()
         if listed is not None:
-            place.replace_listed(listed, content)
+            place.replace_listed(listed, item.read())
             return
-        try:
-            place.create(item.path, content)
-        except FileExistsError:
-            if place.read(item.path) != content:
-                raise StorageError(
-                    f"{place}/{item.path} appeared while plan {self.plan.plan_id} was carried out: somebody else writes there",
-                    hint="the checkpoint stays sealed; see who writes there, then run the same command again",
-                ) from None
+        create_or_compare(place, item, self.plan.plan_id)
 
     def _copies(self, source: Location) -> bool:
         return self.place.store.copies_within and self.place.store.same_as(source.store)
+
+
+def write_new(place: Location, item: Write, plan_id: str) -> None:
+    """Write a file of a plan into a place in which it is not; one that has its content already is as good.
+
+    :param place: guarded by a fence.
+    :raises StorageError: somebody else has written another file there.
+    """
+    if item.source is not None and place.store.copies_within and place.store.same_as(item.source[0].store):
+        source, path, size, recorded = item.source
+        place.store.copy_new(StoredFile((source / path).root, size, checksum=recorded), (place / item.path).root)
+        return
+    create_or_compare(place, item, plan_id)
+
+
+def create_or_compare(place: Location, item: Write, plan_id: str) -> None:
+    """Create a file, or see that it is there with the same content.
+
+    :raises StorageError: it has another one.
+    """
+    content = item.read()
+    try:
+        place.create(item.path, content)
+    except FileExistsError:
+        if place.read(item.path) != content:
+            raise StorageError(
+                f"{place}/{item.path} appeared while plan {plan_id} was carried out: somebody else writes there",
+                hint="the checkpoint stays sealed; see who writes there, then run the same command again",
+            ) from None

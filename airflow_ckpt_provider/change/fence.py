@@ -10,6 +10,7 @@ first write.
     changes/<checkpoint key>/<nnnnnn>.json        an attempt, created only if there is none
     changes/<checkpoint key>/<nnnnnn>.alive.json  its sign of life, replaced by the attempt alone
     changes/<checkpoint key>/<nnnnnn>.end.json    it has ended, and how
+    changes/<checkpoint key>/<nnnnnn>.written.json  whoever wrote files for it is to write none any more
 
 An attempt extends its lease by seeing that there is no higher number. The lease then lasts from *before* that listing. So once a
 number is taken, the lease of the attempt before it lasts no longer than one lease from that moment, and the requests that it had
@@ -43,7 +44,7 @@ from airflow_ckpt_provider.storage.location import Location
 log = logging.getLogger(__name__)
 
 _CHANGES = "changes"
-_ALIVE, _END = ".alive.json", ".end.json"
+_ALIVE, _END, _WRITTEN = ".alive.json", ".end.json", ".written.json"
 #: Sets the length of the lease and of the request time-out, in seconds; for tests, and for stores that are very slow.
 LEASE_VARIABLE = "AIRFLOW_CKPT_LEASE_SECONDS"
 #: Clocks of two hosts run at speeds that differ by far less than this.
@@ -145,6 +146,20 @@ class Fence:
         self._taken = taken
         self._place = place
         self._term = Term(attempt.words, attempt.terms.lease, renewed)
+        #: Whether others may be writing for this attempt: then its end cannot be that of their writes.
+        self.is_lent = False
+
+    @property
+    def directory(self) -> str:
+        """Of the attempts, in the repository."""
+        return f"{_CHANGES}/{self._place.name}"
+
+    def wait_for_others(self) -> None:
+        """Let nobody write for this attempt any more, and wait until nothing that was sent can arrive."""
+        self._place.create(f"{self.attempt.number:06d}{_WRITTEN}", json.dumps({"at": _now()}).encode())
+        wait = (self.attempt.terms.lease + self.attempt.terms.request_timeout) * _DRIFT
+        log.info("%s waits %.0f s: somebody who was lost may still write for it", self.attempt.words, wait)
+        _wait_until(lambda: False, wait)
 
     def check(self) -> None:
         """See that the lease has not run out; called before every request that writes or deletes.
@@ -233,6 +248,7 @@ def fenced(
     what: str,
     made_by: str,
     terms: LeaseTerms | None = None,
+    lends: bool = False,
 ) -> Iterator[Fence]:
     """Be the only attempt at a checkpoint that may write, for the time of a ``with`` block.
 
@@ -245,10 +261,11 @@ def fenced(
     :param what: the change, in a few words.
     :param made_by: the run or user.
     :param terms: of the lease; by default those of this process.
+    :param lends: others may write for it. Then it does not end with its process.
     :raises ChangeRunningError: an earlier attempt is at work.
     :raises LeaseLostError: from within, through :meth:`Fence.check`.
     """
-    fence = _acquire(repository, checkpoint, plan_id, what, made_by, terms or LeaseTerms.given())
+    fence = _acquire(repository, checkpoint, plan_id, what, made_by, terms or LeaseTerms.given(), lends=lends)
     fence.begin()
     try:
         yield fence
@@ -262,7 +279,7 @@ def fenced(
         except LeaseLostError as lost:
             fence.end(None)
             raise _taken_over(fence, lost) from e
-        fence.end("failed")
+        fence.end(None if fence.is_lent else "failed")
         raise
     except BaseException:
         fence.end(None)
@@ -288,6 +305,12 @@ def newest_attempt(place: Location) -> Attempt | None:
     return _read_attempt(place, max(numbers)) if numbers else None
 
 
+def wants_writes(place: Location, attempt: Attempt) -> bool:
+    """Whether others are still to write for an attempt."""
+    names = {file.path for file in place.list().files}
+    return not names & {f"{attempt.number:06d}{_END}", f"{attempt.number:06d}{_WRITTEN}"}
+
+
 def _read_attempt(place: Location, number: int) -> Attempt:
     try:
         return Attempt.from_json(load_json(place.read_document(f"{number:06d}.json")), number=number)
@@ -305,7 +328,14 @@ def _numbers_in(paths: Iterable[str]) -> list[int]:
 
 
 def _acquire(
-    repository: Repository, checkpoint: Location, plan_id: str, what: str, made_by: str, terms: LeaseTerms
+    repository: Repository,
+    checkpoint: Location,
+    plan_id: str,
+    what: str,
+    made_by: str,
+    terms: LeaseTerms,
+    *,
+    lends: bool,
 ) -> Fence:
     place = attempts_place(repository, checkpoint)
     earlier = newest_attempt(place)
@@ -321,7 +351,7 @@ def _acquire(
         made_by=made_by,
         host=socket.gethostname(),
         pid=os.getpid(),
-        process=_process(os.getpid()),
+        process="" if lends else _process(os.getpid()),
         nonce=uuid.uuid4().hex,
         at=_now(),
         terms=terms,

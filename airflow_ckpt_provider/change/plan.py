@@ -50,12 +50,14 @@ class Write:
     :param size: bytes it has then.
     :param read: returns its content.
     :param source: where the store itself can copy it from: a place, and the file there as it was listed or recorded.
+    :param entry: of a backup, where it is written as the backup has it.
     """
 
     path: str
     size: int
     read: Callable[[], bytes]
     source: tuple[Location, str, int, str | None] | None = None
+    entry: FileEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,10 +385,12 @@ def entry_writes(
         alone = is_log(entry.path) and place.store.reads_parts
         if alone or not packed.add(entry):
             source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
-            yield Write(entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when), source)
+            yield Write(
+                entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when), source, entry
+            )
     for span in packed.spans():  # what is read at once is written one behind the other
         for entry in span.entries:
-            yield Write(entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when))
+            yield Write(entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when), None, entry)
 
 
 def _reader(entry: FileEntry, read: Callable[[], bytes], right_when: str) -> Callable[[], bytes]:

@@ -22,6 +22,9 @@ class Tasks:
         self.parts: list[bytes] = []
         self.work = b""
 
+    def getConf(self) -> dict[str, str]:  # noqa: N802, pyspark's name
+        return {}
+
     def parallelize(self, items: list[Any], parts: int) -> Tasks:
         assert len(items) == parts
         self.parts = [pickle.dumps([item]) for item in items]

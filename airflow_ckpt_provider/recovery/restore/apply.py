@@ -9,6 +9,7 @@ from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
+from airflow_ckpt_provider.change.write_engine import WriteEngine
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 from airflow_ckpt_provider.storage.location import Location
@@ -49,6 +50,7 @@ def apply_restore(
     workers: int = WORKERS,
     on_progress: OnProgress | None = None,
     lifts_seal: bool = True,
+    writes: WriteEngine | None = None,
 ) -> RestoreOutcome:
     """Carry a restore out, or resume it.
 
@@ -65,6 +67,7 @@ def apply_restore(
     :param workers: requests under way at once.
     :param on_progress: called after each file that was written.
     :param lifts_seal: the seal is lifted at the end; ``False`` where several are restored together.
+    :param writes: who writes files that are not at the target; ``None``: threads of this process.
     :raises DamagedBackupError: an object is not what was backed up; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
@@ -84,6 +87,7 @@ def apply_restore(
         files=len(plan.entries),
         size=plan.bytes,
         lifts_seal=lifts_seal,
+        writes=writes,
     )
     done = change.apply(accept=accept, fingerprint=fingerprint)
     return RestoreOutcome(

@@ -1,0 +1,129 @@
+"""Restore a huge backup, its files written by the executors of a cluster.
+
+    spark-submit restore_contents.py s3a://lake/backups s3a://lake/checkpoints/orders --name orders --query-is-stopped --apply
+
+As ``airflow-ckpt restore``: without ``--apply`` it shows the plan. The plan, the fence, the seal, what is set aside and removed,
+the logs, the check of what was written and the audit record are the driver's; executors read contents and write files. Run the
+same command again after it was killed. Nothing in it depends on Airflow.
+
+Exit codes: 0 fine, 1 refused, 2 wrong usage, 3 could not read or write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from airflow_ckpt_provider.backup.latest import LATEST
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.errors import CkptError, StorageError
+from airflow_ckpt_provider.jobs.describe_query import write
+from airflow_ckpt_provider.jobs.spark_engine import BYTES_PER_TASK, FILES_PER_TASK, WORKERS, address, ship_package
+from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.redaction import redacted
+from airflow_ckpt_provider.storage.keys import read_key
+from airflow_ckpt_provider.storage.signatures import Signing
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Restore, and write plan and outcome.
+
+    :param argv: the arguments; by default those of the process.
+    :return: the exit code.
+    """
+    args = _parser().parse_args(argv)
+
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName(f"restore {redacted(args.target)}").getOrCreate()
+    try:
+        repository = address(
+            spark,
+            args.repository,
+            options_file=args.storage_options,
+            key=read_key(args.key_file) if args.key_file else None,
+        )
+        target = address(spark, args.target, options_file=args.storage_options)
+        signing = Signing.read(args.signing_key_file, args.trusted_key)
+        ship_package(spark)
+        opened = Repository.open(replace(repository.open(), signing=signing))
+        manifest = opened.manifest(args.backup, name=args.name)
+        plan = plan_restore(opened, manifest, target.open(), batch=args.batch, replace=args.replace)
+        result = {"plan": plan.to_json()}
+        print(plan.to_markdown(), file=sys.stderr)
+        if args.apply:
+            outcome = apply_restore(
+                plan,
+                accept=args.accept,
+                fingerprint=args.fingerprint,
+                rest=RestRule(query_is_stopped=args.query_is_stopped, said_by=args.made_by),
+                made_by=args.made_by,
+                reason=args.reason,
+                writes=SparkWrites(
+                    spark,
+                    target,
+                    repository,
+                    workers=args.workers,
+                    files_per_task=args.files_per_task,
+                    bytes_per_task=args.bytes_per_task,
+                ),
+            )
+            result["outcome"] = outcome.to_json()
+        write(json.dumps(result, indent=2), args.output)
+    except StorageError as e:
+        print(e, file=sys.stderr)
+        return 3
+    except CkptError as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add = parser.add_argument
+    add("repository", metavar="REPOSITORY", help="the place that holds the backups")
+    add(
+        "target",
+        metavar="TARGET",
+        help="the checkpoint that is restored: an empty place, or with --replace another one",
+    )
+    add("--backup", default=LATEST, metavar="ID", help="id of the backup (default: latest)")
+    add("--name", help="name of the stream (default: the only one)")
+    add("--batch", type=int, metavar="N", help="one of the backup's restorable batches (default: its newest)")
+    add("--replace", action="store_true", help="replace the checkpoint that is there; it is set aside first")
+    add("--apply", action="store_true", help="carry the plan out; without it the plan is shown")
+    add("--accept", action="append", default=[], metavar="WORD", help="a risk that the plan names; repeatable")
+    add("--fingerprint", metavar="TEXT", help="of the plan that was approved; another one is refused")
+    add("--query-is-stopped", action="store_true", help="the query is stopped: without it silence is waited for")
+    add("--reason", default="", metavar="TEXT", help="why, for the audit record")
+    add("--made-by", default="", metavar="WHO", help="the run or user, for the audit record")
+    for option, default, text in (
+        ("--workers", WORKERS, "requests of a task under way at once"),
+        ("--files-per-task", FILES_PER_TASK, "at most; the contents of a pack are never parted"),
+        ("--bytes-per-task", BYTES_PER_TASK, "at most"),
+    ):
+        add(option, type=_at_least_one, default=default, metavar="N", help=f"{text} (default: %(default)s)")
+    add("--storage-options", metavar="FILE", help="JSON on the driver: scheme -> arguments of its fsspec filesystem")
+    add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
+    add("--signing-key-file", metavar="FILE", help="private key that signs what is recorded, on the driver")
+    add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
+    add("--output", metavar="URI", help="where plan and outcome go, as JSON (default: stdout)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
