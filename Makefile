@@ -15,7 +15,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSOR
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade record-demo test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow slow-all stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade record-demo test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow slow-all stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow env compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -147,6 +147,9 @@ jars-s3a: java venv
 
 lock: ## Resolve pyproject.toml again into requirements.lock
 	@dev/lock.sh
+
+env: ## Make the secrets of docker-compose.yml, in .env
+	@$$(dev/find-python.sh) dev/make_env.py
 
 compose-check: ## Check docker-compose.yml
 	@dev/compose-check.sh

@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "component/test_permissions.py",
         "component/test_repository_soak.py",
         "integration/test_copy_closure.py",
+        "integration/test_executors.py",
         "integration/test_hdfs.py",
         "integration/test_live_backup.py",
     ),

@@ -9,8 +9,11 @@ ENV JAVA_HOME=/opt/java/openjdk SPARK_HOME=/opt/spark PATH="${PATH}:/opt/spark/b
 COPY --chown=airflow:0 pyproject.toml README.md LICENSE CHANGELOG.md /opt/airflow-ckpt-provider/
 COPY --chown=airflow:0 airflow_ckpt_provider /opt/airflow-ckpt-provider/airflow_ckpt_provider
 COPY --chown=airflow:0 core /opt/airflow-ckpt-provider/core
-# Airflow itself stays at the version of the image, and the Spark provider's client at that of the cluster.
-RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" "pyspark-client==4.0.0" \
+# Airflow itself stays at the version of the image, its dependencies at those of its constraint file, which the image holds, and
+# the Spark provider's client at the version of the cluster.
+RUN grep -v '^pyspark' "${HOME}/constraints.txt" > /tmp/constraints.txt \
+    && pip install --no-cache-dir --constraint /tmp/constraints.txt \
+    "apache-airflow==${AIRFLOW_VERSION}" "pyspark-client==4.0.0" \
     /opt/airflow-ckpt-provider/core "/opt/airflow-ckpt-provider[amazon,databricks,delta,encryption,kafka,spark]"
 # The example stream and its producer.
 COPY --chown=airflow:0 demo /opt/airflow-ckpt-provider/demo

@@ -20,8 +20,12 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.fernet import Fernet
 
+from airflow_ckpt_provider.streams.loading import load_streams
+from airflow_ckpt_provider.streams.stream import Stream
 from demo import kafka_orders, kafka_stream
+from dev import make_env
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -75,6 +79,25 @@ def test_every_secret_is_asked_for_and_the_example_names_each() -> None:
     assert asked == set(example)
     assert set(example.values()) == {""}
     assert re.findall(r"(?<!\$)\$\{\w+(?!\w|:\?)", TEXT) == []
+
+
+def test_a_command_makes_each_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = (ROOT / ".env.example").read_text()
+    (tmp_path / ".env.example").write_text(example)
+    assert make_env.main(tmp_path) == 0
+    made = tmp_path / ".env"
+    assert made.stat().st_mode & 0o777 == 0o600
+    given = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", made.read_text(), re.MULTILINE))
+    assert set(given) == set(re.findall(r"^([A-Z0-9_]+)=", example, re.MULTILINE))
+    assert re.fullmatch(r"[\w-]{64,}", given["POSTGRES_PASSWORD"])
+    assert len(given["AIRFLOW_JWT_SECRET"]) >= 64
+    Fernet(given["AIRFLOW_FERNET_KEY"])
+    assert f"password: {given['AIRFLOW_ADMIN_PASSWORD']}" in capsys.readouterr().out
+    secrets = [value for name, value in given.items() if name != "AIRFLOW_ADMIN_USER"]
+    assert len(set(secrets)) == len(secrets)
+    assert make_env.main(tmp_path) == 1
+    assert "was not changed. HINT: " in capsys.readouterr().err
+    assert dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", made.read_text(), re.MULTILINE)) == given
 
 
 def test_no_secret_stands_in_the_file() -> None:
@@ -320,11 +343,17 @@ def test_the_stream_is_run_as_it_can_be() -> None:
         assert f'"{asked}"' in Path(kafka_stream.__file__).read_text()
 
 
-@pytest.mark.parametrize(
-    ("variable", "function"), [("CKPT_STREAM_STOP", "request_stop"), ("CKPT_STREAM_START", "clear_stop")]
-)
-def test_airflow_stops_and_starts_that_stream(variable: str, function: str) -> None:
-    python, option, code = shlex.split(AIRFLOW[variable])
+def declared() -> Stream:
+    """The stream of docker/streams."""
+    return load_streams(ROOT / "docker" / "streams" / "streams.yaml").named("orders")
+
+
+@pytest.mark.parametrize("action", ["stop", "start"])
+@pytest.mark.parametrize("by", ["example DAGs", "declaration"])
+def test_airflow_stops_and_starts_that_stream(by: str, action: str) -> None:
+    function = {"stop": "request_stop", "start": "clear_stop"}[action]
+    command = AIRFLOW[f"CKPT_STREAM_{action.upper()}"] if by == "example DAGs" else getattr(declared(), action).command
+    python, option, code = shlex.split(command)
     assert (python, option) == ("python", "-c")
     imported, called = ast.parse(code).body
     assert isinstance(imported, ast.ImportFrom)
@@ -334,6 +363,21 @@ def test_airflow_stops_and_starts_that_stream(variable: str, function: str) -> N
     assert ast.unparse(called.value.func) == function
     marker = ast.literal_eval(called.value.args[0])
     assert f"--stop={marker}" in SERVICES["orders-stream"]["command"]
+
+
+def test_the_stream_is_declared() -> None:
+    """The page and the DAGs of the declaration are about the stream that runs."""
+    assert "./docker/streams:/opt/airflow/streams:ro" in SERVICES["dag-processor"]["volumes"]
+    assert AIRFLOW["AIRFLOW__CKPT__STREAMS"] == "/opt/airflow/streams/streams.yaml"
+    bundles = json.loads(AIRFLOW["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
+    assert [bundle["kwargs"] for bundle in bundles] == [{}, {"path": "/opt/airflow/streams"}]
+    orders = declared()
+    command = SERVICES["orders-stream"]["command"]
+    assert f"--checkpoint={orders.checkpoint}" in command
+    assert f"--table={orders.sinks[0].sink}" in command
+    assert f"--progress={orders.driver.progress_log}" in command
+    known = dict(connections())
+    assert {orders.storage_conn_id, orders.kafka_conn_id, orders.spark_conn_id} <= set(known)
 
 
 def test_every_module_that_is_run_is_in_the_image() -> None:
