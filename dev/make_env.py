@@ -47,7 +47,7 @@ def main(root: Path = ROOT) -> int:
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         print(
-            f"{target} exists and was not changed. HINT: its passwords are in use; delete it to begin anew",
+            f"{target} exists and was not changed. HINT: its passwords are in use; delete it to make new ones",
             file=sys.stderr,
         )
         return 1

@@ -13,6 +13,7 @@ _PARSE = """
 import runpy, sys
 # What these load once is not the DAG files' doing.
 from airflow.sdk import DAG, AssetAlias, Param, task
+from airflow.providers.apache.spark.operators import spark_submit  # with OpenLineage, where that is installed
 from airflow.providers.databricks.operators import databricks
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow_ckpt_provider.operators import backup, restore, seal, verify
