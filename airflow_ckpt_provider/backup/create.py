@@ -78,6 +78,7 @@ class BackupResult:
     :param seconds: how long it took.
     :param unchanged: nothing was committed since this backup was taken, and so no new one was.
     :param immutable_until: until when nobody can delete it; ``None``: it was not locked.
+    :param way: why the store has copied small files that would have been packed; ``None`` if it has not.
     """
 
     manifest: Manifest
@@ -86,6 +87,7 @@ class BackupResult:
     seconds: float
     unchanged: bool = False
     immutable_until: datetime | None = None
+    way: str | None = None
 
     @property
     def backup_id(self) -> str:
@@ -121,6 +123,7 @@ class BackupResult:
             "seconds": round(self.seconds, 3),
             "unchanged": self.unchanged,
             "immutable_until": self.immutable_until.isoformat() if self.immutable_until else None,
+            "copied_by_store": self.way,
         }
 
 
@@ -222,7 +225,23 @@ def create_backup(
             raise
         log.info("%s", e.message)
         manifest, copied, until = _backed_up(checkpoint, repository, name, query_id, request)
-    return BackupResult(manifest, len(copied), sum(copied), time.monotonic() - began, immutable_until=until)
+    return BackupResult(
+        manifest, copied.files, copied.bytes, time.monotonic() - began, immutable_until=until, way=copied.way
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What the repository did not have before a backup.
+
+    :param files: how many contents.
+    :param bytes: their size.
+    :param way: why the store has copied small ones; ``None`` if it has not.
+    """
+
+    files: int
+    bytes: int
+    way: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +265,8 @@ class _Request:
 
 def _backed_up(
     checkpoint: Checkpoint, repository: Repository, name: str, query_id: str | None, request: _Request
-) -> tuple[Manifest, tuple[int, ...], datetime | None]:
-    """Take a backup under a name: its manifest, the sizes of what did not exist before, and until when it is locked."""
+) -> tuple[Manifest, Copied, datetime | None]:
+    """Take a backup under a name: its manifest, what did not exist before, and until when it is locked."""
     _check_length(repository, name)
     place, by = repository.location, request.made_by
     with (
@@ -264,8 +283,8 @@ def _backed_up(
 
 def _taken(
     checkpoint: Checkpoint, repository: Repository, name: str, query_id: str | None, request: _Request
-) -> tuple[Manifest, tuple[int, ...], frozenset[str]]:
-    """Copy what is needed: the manifest to write, sizes of what did not exist before, ids that the backup cannot have.
+) -> tuple[Manifest, Copied, frozenset[str]]:
+    """Copy what is needed: the manifest to write, what did not exist before, ids that the backup cannot have.
 
     :param query_id: the query's id as it was read before; ``None``: ``metadata`` is missing.
     """
@@ -405,7 +424,7 @@ def _copy(
     batches: int,
     engine: Engine,
     on_progress: OnProgress | None,
-) -> tuple[Tree, list[Closure], Sequence[FileEntry], tuple[int, ...]]:
+) -> tuple[Tree, list[Closure], Sequence[FileEntry], Copied]:
     """Resolve and copy until one listing of the checkpoint could be copied whole; see :func:`_store` for the last two.
 
     :param seen: the first listing.
@@ -467,8 +486,8 @@ def _store(
     objects: Objects,
     engine: Engine,
     on_progress: OnProgress | None,
-) -> tuple[Sequence[FileEntry], tuple[int, ...]]:
-    """Store every file of the closures: all entries, and the sizes of those whose content the repository did not have.
+) -> tuple[Sequence[FileEntry], Copied]:
+    """Store every file of the closures: all entries, and what the repository did not have.
 
     What an earlier look copied is found among the objects.
     """
@@ -497,7 +516,8 @@ def _store(
         stored = FileTable(objects.name, objects.settled(stored))
     if unproven:
         stored = FileTable(objects.name, objects.prove(tree, stored, files))
-    copied = tuple(entry.size for entry in stored if objects.is_new(entry.object))
+    new = [entry.size for entry in stored if objects.is_new(entry.object)]
+    copied = Copied(len(new), sum(new), objects.way)
     entries: Sequence[FileEntry] = held or stored
     if held and stored:
         entries = FileTable(objects.name, merge(held, stored, key=lambda entry: order(entry.path)))

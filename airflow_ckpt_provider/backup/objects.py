@@ -22,6 +22,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.packing import PACKED_BELOW, Packer
 from airflow_ckpt_provider.backup.prune_marks import Marks
+from airflow_ckpt_provider.backup.way import Way
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
@@ -95,6 +96,7 @@ class Objects:
         self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
         self._packer = Packer(self.directory, self.write_pack) if packs else None
+        self._way: Way | None = None
         #: Hash and bytes of the packs that earlier backups list.
         self._packs_held: dict[tuple[str, int], Part] | None = None
         if listed is None:
@@ -225,15 +227,21 @@ class Objects:
                 yield file, None
 
     def expect(self, files: Iterable[StoredFile]) -> None:
-        """Say which files :meth:`store` will be asked for, so that no more is kept in hand than may hold their contents."""
+        """Say which files :meth:`store` will be asked for, so that no more is kept in hand than may hold their contents.
+
+        Where packs are written, the small ones of them may be copied by the store: see :class:`Way`.
+        """
         self._by_content = {}
-        if not self._entries:
-            return
         sizes: set[int] = set()
         checksums: set[str | None] = set()
+        small = 0
         for file in files:
             sizes.add(file.size)
             checksums.add(file.checksum)
+            small += self._is_packed(file.size)
+        self._way = Way(small) if small else None
+        if not self._entries:
+            return
         for entry in self._entries:
             if entry.size in sizes and entry.object not in self._condemned:
                 if entry.sha256 is not None:
@@ -251,13 +259,23 @@ class Objects:
         copied_by_store = source.store.copies_within and source.store.same_as(self.repository.store)
         # Logs in hand are written at once: a copy would have to be read again. A snapshot is read to know what it needs;
         # copied by the store it need not be read when it is restored.
-        by_store = copied_by_store and not self._is_packed(file.size)
-        if by_store and file.checksum and (content is None or file.path.startswith(f"{STATE}/")):
+        if not (copied_by_store and file.checksum and (content is None or file.path.startswith(f"{STATE}/"))):
+            return self._read_and_write(source, file, content)
+        way = self._way if self._is_packed(file.size) else None
+        by_store = way.by_store() if way else not self._is_packed(file.size)
+        stored = None
+        if by_store:
             try:
-                return self._copy_within(source, file, file.checksum)
+                stored = self._copy_within(source, file, file.checksum)
             except FileNotFoundError:
                 if content is None:
                     raise  # else it went after it was read, which is as good
+        stored = stored or self._read_and_write(source, file, content)
+        if way:
+            way.took(by_store=by_store)
+        return stored
+
+    def _read_and_write(self, source: Location, file: StoredFile, content: bytes | None) -> Stored:
         if content is None:
             content = source.read(file.path)
         if len(content) != file.size:
@@ -265,6 +283,11 @@ class Objects:
                 f"{file.path} was replaced: {file.size} bytes when listed, {len(content)} when read"
             )
         return self.write(file, content)
+
+    @property
+    def way(self) -> str | None:
+        """Why the store has copied small files that would have been packed; ``None`` if it has not."""
+        return self._way.says if self._way else None
 
     def prove(self, tree: Tree, entries: Iterable[FileEntry], sources: FileSet) -> Iterator[FileEntry]:
         """List it again, compare what the store copied itself with what was listed, and note the store's checksum.

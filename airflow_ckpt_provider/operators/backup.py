@@ -171,7 +171,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         immutability.lock_objects(manifest)
         until = immutability.lock_manifest(manifest)
         return self._summary(
-            manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, immutable_until=until, **why
+            manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, immutable_until=until, way=None, **why
         )
 
     def _immutable_for(self) -> timedelta | None:
@@ -239,6 +239,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             copied_bytes=result.copied_bytes,
             seconds=result.seconds,
             immutable_until=result.immutable_until,
+            way=result.way,
         )
 
     def _not_taken(self, manifest: Manifest, repository: Repository) -> dict[str, Any]:
@@ -313,6 +314,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         already_done: bool = False,
         unchanged: bool = False,
         immutable_until: datetime | None = None,
+        way: str | None = None,
     ) -> dict[str, Any]:
         from airflow_ckpt_provider.lineage.runs import of_backup
 
@@ -327,6 +329,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             "already_done": already_done,
             "unchanged": unchanged,
             "immutable_until": immutable_until.isoformat() if immutable_until else None,
+            "copied_by_store": way,
         }
         observed: KafkaClient | None = self.__dict__.get("_kafka")  # not opened only for this
         self.note(of_backup, summary, self.places, manifest.facts, servers=observed.servers if observed else "")

@@ -57,6 +57,8 @@ def _show(result: BackupResult, call: Call) -> None:
         if result.unchanged
         else ("copied now", f"{copied} in {result.seconds:.1f} s{rest}"),
     ]
+    if result.way:
+        rows.append(("by the store", result.way))
     if result.immutable_until:
         rows.append(("locked until", terminal.moment(result.immutable_until)))
     if call.screen:

@@ -44,6 +44,7 @@ def test_backup(checkpoint: Path, repository: Path, run: Run) -> None:
         "already_done": False,
         "unchanged": False,
         "immutable_until": None,
+        "copied_by_store": None,
     }
     assert (manifest.name, manifest.batch_id, manifest.restorable) == ("orders", NEWEST, (NEWEST - 1, NEWEST))
     assert (manifest.tags, manifest.reason) == ({"release": "27"}, "before 2.7")

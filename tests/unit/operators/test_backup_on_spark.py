@@ -82,6 +82,7 @@ def test_on_spark(checkpoint: Path, repository: Path, run: Run, noted: Path) -> 
         "already_done": False,
         "unchanged": False,
         "immutable_until": None,
+        "copied_by_store": None,
     }
     assert (manifest.made_by, manifest.tags, manifest.reason) == (
         "dag/manual__1/task/-1",
