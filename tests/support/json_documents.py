@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.command_line import Finished
 
-PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 def documented(verb: str, which: int = 0) -> dict[str, str]:
