@@ -7,6 +7,7 @@ attributes, so that nobody has to parse text.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 from airflow_ckpt_provider.redaction import redacted_text
 
@@ -32,6 +33,10 @@ class CkptError(Exception):
         self.hint = redacted_text(hint) if hint else hint
         super().__init__(f"{self.message}\nHINT: {self.hint}" if hint else self.message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As an exception is pickled by default, it is made again by its message alone: some of these need more than that.
+        return _restored, (type(self), self.args, self.__dict__)
+
     def add_subject(self, what: str) -> None:
         """Say which of several things it is about.
 
@@ -47,6 +52,12 @@ class CkptError(Exception):
         """
         self.hint = redacted_text(f"{self.hint}; {more}" if self.hint else more)
         self.args = (f"{self.message}\nHINT: {self.hint}",)
+
+
+def _restored(kind: type[CkptError], args: tuple[Any, ...], facts: dict[str, Any]) -> CkptError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class RefusedError(CkptError):

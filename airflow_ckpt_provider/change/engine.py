@@ -479,33 +479,38 @@ class _Attempt:
         place = self.place
         if checksum is not None and checksum.path not in removed:
             place.delete_listed(checksum)  # it speaks of the content that the file had
-        if item.source is not None and self._copies(item.source[0]):
-            source, path, size, recorded = item.source
-            if listed is not None:
-                place.delete_listed(listed)
-            copied = StoredFile((source / path).root, size, checksum=recorded)
-            place.store.copy_new(copied, (place / item.path).root)
-            return
-        if listed is not None:
+        if listed is not None and not _is_copied(place, item):
             place.replace_listed(listed, item.read())
             return
-        create_or_compare(place, item, self.plan.plan_id)
+        if listed is not None:
+            place.delete_listed(listed)
+        write_new(place, item, self.plan.plan_id)
 
-    def _copies(self, source: Location) -> bool:
-        return self.place.store.copies_within and self.place.store.same_as(source.store)
+
+def _is_copied(place: Location, item: Write) -> bool:
+    """Whether the store itself copies a file to the place."""
+    return item.source is not None and place.store.copies_within and place.store.same_as(item.source[0].store)
 
 
 def write_new(place: Location, item: Write, plan_id: str) -> None:
     """Write a file of a plan into a place in which it is not; one that has its content already is as good.
 
     :param place: guarded by a fence.
-    :raises StorageError: somebody else has written another file there.
+    :raises StorageError: somebody else has written another file there, or its object is missing.
     """
-    if item.source is not None and place.store.copies_within and place.store.same_as(item.source[0].store):
-        source, path, size, recorded = item.source
-        place.store.copy_new(StoredFile((source / path).root, size, checksum=recorded), (place / item.path).root)
+    if item.source is None or not _is_copied(place, item):
+        create_or_compare(place, item, plan_id)
         return
-    create_or_compare(place, item, plan_id)
+    source, path, size, recorded = item.source
+    try:
+        place.store.copy_new(StoredFile((source / path).root, size, checksum=recorded), (place / item.path).root)
+    except FileExistsError:
+        raise _appeared(place, item, plan_id) from None
+    except FileNotFoundError as e:
+        raise StorageError(
+            f"{item.path}: its object {path} is missing; it was there before the first change",
+            hint="the seal stays; a prune that takes a slow restore for dead may have deleted it: choose another backup",
+        ) from e
 
 
 def create_or_compare(place: Location, item: Write, plan_id: str) -> None:
@@ -518,7 +523,11 @@ def create_or_compare(place: Location, item: Write, plan_id: str) -> None:
         place.create(item.path, content)
     except FileExistsError:
         if place.read(item.path) != content:
-            raise StorageError(
-                f"{place}/{item.path} appeared while plan {plan_id} was carried out: somebody else writes there",
-                hint="the checkpoint stays sealed; see who writes there, then run the same command again",
-            ) from None
+            raise _appeared(place, item, plan_id) from None
+
+
+def _appeared(place: Location, item: Write, plan_id: str) -> StorageError:
+    return StorageError(
+        f"{place}/{item.path} appeared while plan {plan_id} was carried out: somebody else writes there",
+        hint="the checkpoint stays sealed; see who writes there, then run the same command again",
+    )

@@ -231,7 +231,7 @@ class Fence:
         if newest and newest.number > self.attempt.number:
             self._term.lose(f"{newest.words} took over")
         self._term.check()  # a pause within the listing must not be followed by a sign of life
-        document = {"nonce": self.attempt.nonce, "at": _now()}
+        document = {"nonce": self.attempt.nonce, "at": _now("milliseconds")}
         self._place.replace(f"{self.attempt.number:06d}{_ALIVE}", json.dumps(document).encode())
 
 
@@ -309,6 +309,14 @@ def wants_writes(place: Location, attempt: Attempt) -> bool:
     """Whether others are still to write for an attempt."""
     names = {file.path for file in place.list().files}
     return not names & {f"{attempt.number:06d}{_END}", f"{attempt.number:06d}{_WRITTEN}"}
+
+
+def sign_of_life(place: Location, attempt: Attempt) -> bytes | None:
+    """The newest sign of life of an attempt: another one with each renewal of its lease; ``None`` before the first."""
+    try:
+        return place.read_document(f"{attempt.number:06d}{_ALIVE}")
+    except FileNotFoundError:
+        return None
 
 
 def _read_attempt(place: Location, number: int) -> Attempt:
@@ -419,22 +427,15 @@ def _is_at_work(place: Location, attempt: Attempt) -> bool:
         return False
     if attempt.nonce in _ACTIVE:
         return True
-    seen = _sign_of_life(place, attempt)
+    seen = sign_of_life(place, attempt)
 
     def ended_or_alive() -> bool:
-        return _has_ended(place, attempt) or _sign_of_life(place, attempt) != seen
+        return _has_ended(place, attempt) or sign_of_life(place, attempt) != seen
 
     # A renewal is due every quarter of a lease.
     if not _wait_until(ended_or_alive, attempt.terms.lease / 2):
         return False
     return not _has_ended(place, attempt)
-
-
-def _sign_of_life(place: Location, attempt: Attempt) -> bytes | None:
-    try:
-        return place.read_document(f"{attempt.number:06d}{_ALIVE}")
-    except FileNotFoundError:
-        return None
 
 
 def _wait_for(place: Location, earlier: Attempt, checkpoint: Location, *, since: float) -> None:

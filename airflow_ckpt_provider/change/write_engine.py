@@ -2,12 +2,12 @@
 
 All else (the plan, the fence, the proof of rest, the seal, what is set aside and removed, the logs, and the check of what was
 written) stays with the process that carries the change out. Others write under its attempt, and extend a lease of their own as
-it does: by seeing that no later attempt has begun, and that the attempt still wants something to be written.
+it does: by seeing that no later attempt has begun, that the attempt still wants something to be written, and that its process
+shows signs of life: nobody writes for one that died.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,9 +15,12 @@ from typing import Protocol
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.term import Term
-from airflow_ckpt_provider.change.fence import Attempt, Fence, newest_attempt, wants_writes
+from airflow_ckpt_provider.change.fence import Attempt, Fence, newest_attempt, sign_of_life, wants_writes
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
+
+#: Leases without a sign of life after which a process counts as dead. It renews its own four times in one, and may fail at that.
+_SILENT_LEASES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,10 @@ class WriteEngine(Protocol):
 
 
 class LentFence:
-    """The right to write under the attempt of another process.
+    """The right to write under the attempt of another process, renewed in the background within a ``with`` block.
+
+    It is lost where it could not be renewed within a lease, as by a process that was suspended; where another attempt has begun,
+    or this one has ended or has all its files; and where its process has shown no sign of life for two leases.
 
     :param repository: the repository.
     :param files: names the attempt.
@@ -64,31 +70,38 @@ class LentFence:
     def __init__(self, repository: Repository, files: FilesToWrite) -> None:
         self._place = repository.location / files.attempts
         self._attempt = files.attempt
-        self._lock = threading.Lock()
-        self._since = Clocks()
-        self._term = Term(files.attempt.words, files.attempt.terms.lease, self._since)
-        self._see()
+        self._sign: bytes | None = None
+        self._seen = since = Clocks()
+        self._term = Term(files.attempt.words, files.attempt.terms.lease, since)
+        self._renew()
+
+    def __enter__(self) -> LentFence:
+        self._term.keep(self._renew, name=f"lent lease {self._attempt.number}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._term.end()
 
     def guarding(self, place: Location) -> Location:
         """The same place, in which every write sees first that the lease still lasts."""
         return place.fenced(self.check, request_timeout=self._attempt.terms.request_timeout)
 
     def check(self) -> None:
-        """See that the lease has not run out; extend it where a quarter of it is over.
+        """See that the lease has not run out.
 
-        :raises LeaseLostError: it has, or another attempt took over, or nothing is to be written any more.
+        :raises LeaseLostError: it has, or it was lost.
         """
-        with self._lock:
-            if self._since.elapsed > self._attempt.terms.lease / 4:
-                since = Clocks()
-                self._see()
-                self._since, self._term = since, Term(self._attempt.words, self._attempt.terms.lease, since)
-            self._term.check()
+        self._term.check()
 
-    def _see(self) -> None:
-        newest = newest_attempt(self._place)
+    def _renew(self) -> None:
+        since = Clocks()
+        newest, sign = newest_attempt(self._place), sign_of_life(self._place, self._attempt)
         if newest is None or newest.nonce != self._attempt.nonce:
             self._term.lose(f"{newest.words} took over" if newest else "its attempt is not in the repository")
         elif not wants_writes(self._place, self._attempt):
             self._term.lose("its attempt has all files, or has ended")
+        elif sign != self._sign:
+            self._sign, self._seen = sign, since
+        elif (silent := self._seen.elapsed) > _SILENT_LEASES * self._attempt.terms.lease:
+            self._term.lose(f"its process has shown no sign of life for {silent:.1f} s")
         self._term.check()

@@ -14,12 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.rest import RestRule, StopProbe
+from airflow_ckpt_provider.change.rest_probes import probes_of
+from airflow_ckpt_provider.change.write_engine import WriteEngine
 from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.describe_query import write
 from airflow_ckpt_provider.jobs.spark_engine import BYTES_PER_TASK, FILES_PER_TASK, WORKERS, address, ship_package
@@ -27,7 +30,9 @@ from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.redaction import redacted
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.keys import read_key
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.signatures import Signing
 
 
@@ -37,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments; by default those of the process.
     :return: the exit code.
     """
+    began = Clocks.of_process() if argv is None else Clocks()
     args = _parser().parse_args(argv)
 
     from pyspark.sql import SparkSession
@@ -50,32 +56,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             key=read_key(args.key_file) if args.key_file else None,
         )
         target = address(spark, args.target, options_file=args.storage_options)
+        lines = args.progress_log and address(spark, args.progress_log, options_file=args.storage_options).open()
         signing = Signing.read(args.signing_key_file, args.trusted_key)
         ship_package(spark)
-        opened = Repository.open(replace(repository.open(), signing=signing))
-        manifest = opened.manifest(args.backup, name=args.name)
-        plan = plan_restore(opened, manifest, target.open(), batch=args.batch, replace=args.replace)
-        result = {"plan": plan.to_json()}
-        print(plan.to_markdown(), file=sys.stderr)
-        if args.apply:
-            outcome = apply_restore(
-                plan,
-                accept=args.accept,
-                fingerprint=args.fingerprint,
-                rest=RestRule(query_is_stopped=args.query_is_stopped, said_by=args.made_by),
-                made_by=args.made_by,
-                reason=args.reason,
-                writes=SparkWrites(
-                    spark,
-                    target,
-                    repository,
-                    workers=args.workers,
-                    files_per_task=args.files_per_task,
-                    bytes_per_task=args.bytes_per_task,
-                ),
-            )
-            result["outcome"] = outcome.to_json()
-        write(json.dumps(result, indent=2), args.output)
+        writes = SparkWrites(
+            spark,
+            target,
+            repository,
+            workers=args.workers,
+            files_per_task=args.files_per_task,
+            bytes_per_task=args.bytes_per_task,
+        )
+        opened, place = Repository.open(replace(repository.open(), signing=signing)), target.open()
+        said = since_submitted(dict(spark.sparkContext.getConf().getAll()), began) if argv is None else began
+        probes = probes_of(place, progress_log=lines or None, spark_rest=args.spark_api)
+        restored(opened, place, writes, args, said=said, probes=probes)
     except StorageError as e:
         print(e, file=sys.stderr)
         return 3
@@ -83,6 +78,65 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(e, file=sys.stderr)
         return 1
     return 0
+
+
+def since_submitted(settings: Mapping[str, str], began: Clocks) -> Clocks:
+    """Since when it is said that the query is stopped: a cluster may start the driver an hour later, or again.
+
+    :param settings: of Spark.
+    :param began: clocks that began with this process.
+    :return: clocks that began when the application was submitted, as far as Spark says that.
+    """
+    submitted = settings.get("spark.app.submitTime", "")
+    if settings.get("spark.submit.deployMode") != "cluster" or not submitted.isdecimal():
+        return began  # the driver was started by the one who says it, or its session is older than this application
+    return Clocks(passed=max(began.elapsed, time.time() - int(submitted) / 1000))
+
+
+def restored(
+    repository: Repository,
+    target: Location,
+    writes: WriteEngine | None,
+    args: argparse.Namespace,
+    *,
+    said: Clocks,
+    probes: tuple[StopProbe, ...] = (),
+) -> None:
+    """Plan, restore where that was asked for, and write plan and outcome.
+
+    :param repository: the repository.
+    :param target: the checkpoint that is restored.
+    :param writes: who writes the files; ``None``: threads of this process.
+    :param args: the arguments of the application.
+    :param said: since when it is said that the query is stopped. A change that was carried out since makes that void.
+    :param probes: are asked whether the query has ended.
+    :raises CkptError: as the restore does.
+    """
+    manifest = repository.manifest(args.backup, name=args.name)
+    plan = plan_restore(
+        repository, manifest, target, batch=args.batch, replace=args.replace, target_uri=args.target_uri
+    )
+    result = {"plan": plan.to_json()}
+    print(plan.to_markdown(), file=sys.stderr)
+    if args.apply:
+        outcome = apply_restore(
+            plan,
+            accept=args.accept,
+            fingerprint=args.fingerprint,
+            rest=RestRule(
+                query_is_stopped=args.query_is_stopped,
+                said_by=args.made_by,
+                said=said,
+                probes=probes,
+                quiet_for=args.quiet_for,
+                wait_at_most=args.wait_at_most,
+            ),
+            made_by=args.made_by,
+            reason=args.reason,
+            writes=writes,
+        )
+        result["outcome"] = outcome.to_json()
+    write(json.dumps(result, indent=2), args.output)
 
 
 def _at_least_one(text: str) -> int:
@@ -109,6 +163,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--accept", action="append", default=[], metavar="WORD", help="a risk that the plan names; repeatable")
     add("--fingerprint", metavar="TEXT", help="of the plan that was approved; another one is refused")
     add("--query-is-stopped", action="store_true", help="the query is stopped: without it silence is waited for")
+    add("--progress-log", metavar="URI", help="progress lines of the query's driver: they show that it has ended")
+    add("--spark-api", metavar="URL", help="the query's application in Spark's REST interface: shows that it has ended")
+    add("--quiet-for", type=float, default=5.0, metavar="SECONDS", help="of silence that confirm it (default: 5)")
+    add("--wait-at-most", type=float, default=600.0, metavar="SECONDS", help="for silence (default: 600)")
+    add("--target-uri", metavar="URI", help="the target as Spark names it, for backups that hold absolute paths")
     add("--reason", default="", metavar="TEXT", help="why, for the audit record")
     add("--made-by", default="", metavar="WHO", help="the run or user, for the audit record")
     for option, default, text in (

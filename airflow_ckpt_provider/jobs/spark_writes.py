@@ -55,10 +55,12 @@ class _Writing:
         # What went wrong outside is an answer: as an exception it would be tried four times, and lose its words.
         try:
             repository = Repository.open(self.repository.open())
-            place = LentFence(repository, self.files).guarding(self.target.open())
-            moved = MovedContents(repository, task.moved)
-            writes = entry_writes(repository, task.entries, right_when="the restore began", moved=moved)
-            in_parallel(lambda item: write_new(place, item, self.files.attempt.plan_id), writes, workers=self.workers)
+            with LentFence(repository, self.files) as fence:
+                place = fence.guarding(self.target.open())
+                moved = MovedContents(repository, task.moved)
+                writes = entry_writes(repository, task.entries, right_when="the restore began", moved=moved)
+                plan_id = self.files.attempt.plan_id
+                in_parallel(lambda item: write_new(place, item, plan_id), writes, workers=self.workers)
         except CkptError as e:
             return e
         context = TaskContext.get()
@@ -104,8 +106,8 @@ class SparkWrites:
         )
         work = _Writing(self._target, self._repository, replace_fields(files, entries=()), self._workers)
         tasks = (ReadTask(group, moved_of(group, moved)) for group in groups)
-        # With speculation the run that is not counted may have any number.
-        ran_twice = self._context.getConf().get("spark.speculation", "false") == "true"
+        # With speculation the run that is not counted may have any number. Spark reads "True" and " true" as "true".
+        ran_twice = str(self._context.getConf().get("spark.speculation", "false")).strip().lower() == "true"
         while job := list(islice(tasks, TASKS_PER_JOB)):
             answers = run_tasks(self._context, work, job, doing=f"writing to {self._target.uri}")
             fence.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, attempts_place
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import DamagedBackupError, LeaseLostError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.jobs.restore_contents import _parser, restored, since_submitted
 from airflow_ckpt_provider.jobs.spark_engine import Address
 from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.backups import stream, visible
 from tests.support.checkpoints import Files, plant
@@ -126,12 +129,38 @@ def test_a_task_that_comes_late_writes_nothing(backup: Backup, left: str) -> Non
     assert [len(backup.there("tasks"))] == at
 
 
+def test_a_driver_that_was_started_late_or_again(backup: Backup, tmp_path: Path) -> None:
+    """What it was given says that the query is stopped: that was before another change, after which the query was started."""
+    said = Clocks()
+    backup.restore("tasks", by_tasks=False)
+    target = open_location(str(tmp_path / "tasks"))
+    plant(target, stream(9))  # the query continued
+    running = visible(target)
+    args = _parser().parse_args(
+        [backup.address.uri, target.uri, "--replace", "--query-is-stopped", "--apply", "--quiet-for=0"]
+        + [f"--accept={word}" for word in ACCEPTED]
+    )
+    writes = SparkWrites(backup.tasks.session, Address(target.uri), backup.address)
+    with pytest.raises(RefusedError, match="has changed the checkpoint since this command was started"):
+        restored(backup.repository, target, writes, args, said=said)
+    assert visible(target) == running
+
+
+def test_since_when_the_query_is_said_to_be_stopped() -> None:
+    began = Clocks(passed=60)
+    hour = {"spark.app.submitTime": str(int((time.time() - 3600) * 1000))}
+    assert since_submitted(hour | {"spark.submit.deployMode": "cluster"}, began).elapsed > 3599
+    assert since_submitted(hour | {"spark.submit.deployMode": "client"}, began) is began
+    assert since_submitted({"spark.submit.deployMode": "cluster"}, began) is began
+
+
+@pytest.mark.parametrize("speculation", ["true", "True"])  # as spark-defaults.conf and as SparkConf.set(…, True) has it
 def test_a_task_that_ran_twice_is_waited_for(
-    backup: Backup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    backup: Backup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, speculation: str
 ) -> None:
     """Its lost run may still write: the seal is lifted when that cannot be any more."""
     monkeypatch.setenv(LEASE_VARIABLE, "0.2")
-    monkeypatch.setattr(Tasks, "getConf", lambda self: {"spark.speculation": "true"})
+    monkeypatch.setattr(Tasks, "getConf", lambda self: {"spark.speculation": speculation})
     with caplog.at_level("INFO"):
         backup.restore("tasks", by_tasks=True)
     assert "somebody who was lost may still write for it" in caplog.text
