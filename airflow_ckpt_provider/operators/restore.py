@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.transfer import WORKERS
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.declared import UNSET
+from airflow_ckpt_provider.operators.executors import LOCAL, SPARK, ExecutorsOperator
 from airflow_ckpt_provider.operators.fields import flag, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
+from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.units import format_size
 
@@ -23,15 +27,19 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
     from airflow_ckpt_provider.storage.location import Location
 
+#: The application that restores on Spark. What it imports of this package has to be importable where its driver runs.
+APPLICATION = str(Path(__file__).parents[1] / "jobs" / "restore_contents.py")
 
-class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
+
+class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOperator, SinkOperator):
     """Restore a backup into an empty place, or in place of what is there. Plans only, unless ``mode="apply"``.
 
     Parameters of repository, sink and change: see :class:`~.place_operators.StreamOperator` (the repository holds the backup and
     keeps what is replaced), :class:`~.sink_operator.SinkOperator` (its verdict goes into the plan) and
-    :class:`~.change_operator.StoppingOperator`.
+    :class:`~.change_operator.StoppingOperator`; of Spark, whose executors can write the files:
+    :class:`~.executors.ExecutorsOperator`. This task plans in any case.
 
-    .. seealso:: :doc:`/howto/restore`
+    .. seealso:: :doc:`/howto/restore`, :doc:`/howto/huge-checkpoints`
 
     :param target: URI of the place to restore to. (templated)
     :param target_conn_id: Airflow connection to reach the target; ``None``: the environment's own credentials. (templated)
@@ -48,6 +56,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
         *StreamOperator.template_fields,
         *SinkOperator.template_fields,
         *StoppingOperator.template_fields,
+        *ExecutorsOperator.template_fields,
         "target",
         "target_conn_id",
         "backup_id",
@@ -91,7 +100,7 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
         from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 
         with no_retry_when_refused():
-            mode = self._mode()
+            mode, engine = self._mode(), self._engine()
             repository = self._open_repository()
             target = self.opened(open_place(required(self.target, "target"), text(self.target_conn_id)))
             if mode == PLAN:
@@ -99,13 +108,23 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
             if record := self._ended_before(repository, target, context, kind=RestorePlan.kind):
                 return self._carried_out(_of_record(record), context)
             shown: dict[str, Any] = {}
+            how = self._how(target, context)
+            planned = None
+            if engine != LOCAL:
+                if how["stop_running"]:
+                    raise RefusedError(
+                        f"engine is {engine!r}, and stop_running is true: Spark stops no query",
+                        hint="stop the query before, or seal its checkpoint by CheckpointSealOperator; or give engine='local'",
+                    )
+                planned = self._plan(repository, target, None)
+                if not planned.already_done and (engine == SPARK or self._is_much(planned)):
+                    return self._restore_on_spark(repository, planned, how, context)
 
             def plan(seal_id: str | None) -> RestorePlan:
-                made = self._plan(repository, target, seal_id)
+                made = planned or self._plan(repository, target, seal_id)
                 shown.update(self._shown(made))
                 return made
 
-            how = self._how(target, context)
             if how["stop_running"]:
                 how["fingerprint"] = None  # the query that is stopped has moved the target since the plan was shown
             _, outcome = stop_plan_and_apply(
@@ -132,6 +151,69 @@ class CheckpointRestoreOperator(StoppingOperator, StreamOperator, SinkOperator):
         if outcome.kept:
             self.log.info("What was there before is kept: %s", outcome.kept)
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
+
+    def _is_much(self, plan: RestorePlan) -> bool:
+        limits = self._limits()
+        return len(plan.entries) >= limits["files"] or plan.bytes >= limits["size"]
+
+    def _restore_on_spark(
+        self, repository: Repository, plan: RestorePlan, how: Mapping[str, Any], context: Context
+    ) -> dict[str, Any]:
+        """Have Spark plan the same and carry it out; its audit record has what came of it."""
+        shown = self._shown(plan)
+        accepted, by = self._accepted(), made_by(context)
+        plan.check_fingerprint(how["fingerprint"])
+        if not plan.continued:
+            plan.check_accepted(accepted)
+        self.log.info("%d files, %s: Spark restores them", len(plan.entries), format_size(plan.bytes))
+        known: set[Any] = set() if plan.continued else {record.get("plan_id") for record in repository.records()}
+        self._run_on_spark(APPLICATION, self._arguments(repository, plan, accepted, how))
+        record = repository.audit(by)
+        if record is None or record["plan_id"] in known:
+            raise StorageError(
+                f"Spark ended well, and {repository.location} has no audit record of the restore of {plan.checkpoint}",
+                hint="see that the cluster means the same places by these addresses",
+            )
+        outcome = {**_of_record(record)["outcome"], "seconds": None, "already_done": False}
+        self.log.info(
+            "%s holds batch %d of backup %s. The stream continues with batch %d.",
+            plan.checkpoint,
+            plan.batch_id,
+            plan.manifest.backup_id,
+            plan.batch_id + 1,
+        )
+        # What the sinks say is in the plan of this task alone; the id, by which it can be undone, is that of Spark's.
+        ids = plan.plan_id, record["plan_id"]
+        made = {**shown["plan"], "plan_id": ids[1]}
+        whole = {**shown, "plan": made, "markdown": shown["markdown"].replace(*ids), "outcome": outcome}
+        return self._carried_out(whole, context)
+
+    def _arguments(
+        self, repository: Repository, plan: RestorePlan, accepted: Sequence[str], how: Mapping[str, Any]
+    ) -> list[str]:
+        """What the application is given."""
+        about = {
+            "--backup": plan.manifest.backup_id,
+            "--name": plan.manifest.name,
+            "--batch": str(plan.batch_id),
+            "--fingerprint": how["fingerprint"],
+            "--progress-log": text(self.progress_log),
+            "--spark-api": text(self.spark_api_url),
+            "--quiet-for": str(self.quiet_for),
+            "--wait-at-most": str(self.wait_at_most),
+            "--target-uri": text(self.target_uri),
+            "--reason": how["reason"],
+            "--made-by": how["made_by"],
+        }
+        flags = {"--replace": flag(self.replace, "replace"), "--query-is-stopped": how["rest"].query_is_stopped}
+        return [
+            repository.location.uri,
+            required(self.target, "target"),
+            "--apply",
+            *(option for option, given in flags.items() if given),
+            *(f"{option}={value}" for option, value in about.items() if value),
+            *(f"--accept={word}" for word in accepted),
+        ]
 
     def _plan(self, repository: Repository, target: Location, seal_id: str | None) -> RestorePlan:
         from airflow_ckpt_provider.recovery.restore.plan import plan_restore

@@ -42,8 +42,6 @@ class SinkOperator(MaskingOperator):
         "databricks_conn_id",
         "warehouse_id",
     )
-    spark_conn_id: str | None = None
-    spark_settings: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -68,12 +66,12 @@ class SinkOperator(MaskingOperator):
         from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
         from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 
-        spark, names = text(self.spark_conn_id), texts(self.sink, "sink") or [""]
+        (spark, settings_of_spark), names = self._spark_of_sinks(), texts(self.sink, "sink") or [""]
         conn_ids = for_each(self.sink_conn_id, len(names), "sink_conn_id")
         app_ids = for_each(self.txn_app_id, len(names), "txn_app_id")
         options = for_each(self.sink_options, len(names), "sink_options")
-        by_spark = restore_by_connection(spark, **(self.spark_settings or {})) if spark else None
-        engines = self._engines(spark)
+        by_spark = restore_by_connection(spark, **settings_of_spark) if spark else None
+        engines = self._engines(spark, settings_of_spark)
         return named_sinks(
             [
                 Sink.named(
@@ -88,7 +86,11 @@ class SinkOperator(MaskingOperator):
             ]
         )
 
-    def _engines(self, spark: str | None) -> tuple[TableEngine, ...]:
+    def _spark_of_sinks(self) -> tuple[str | None, dict[str, Any]]:
+        """The connection by which Spark rolls sinks back, and what else it is given; ``None``: it is not asked."""
+        return None, {}
+
+    def _engines(self, spark: str | None, settings_of_spark: dict[str, Any]) -> tuple[TableEngine, ...]:
         """What knows tables by their names; nothing is connected to yet."""
         from airflow_ckpt_provider.operators.spark_restore import run_by_connection
         from airflow_ckpt_provider.sinks.spark_tables import SparkTables
@@ -97,7 +99,7 @@ class SinkOperator(MaskingOperator):
         if unity := text(self.databricks_conn_id):
             found.append(_unity_catalog(unity, text(self.warehouse_id), caller=type(self).__name__))
         if spark:
-            settings = {key: value for key, value in (self.spark_settings or {}).items() if key != "uri"}
+            settings = {key: value for key, value in settings_of_spark.items() if key != "uri"}
             found.append(SparkTables(run_by_connection(spark, **settings)))
         return tuple(found)
 
@@ -151,3 +153,6 @@ class RollBackOperator(SinkOperator):
         super().__init__(**kwargs)
         self.spark_conn_id = spark_conn_id
         self.spark_settings = spark_settings
+
+    def _spark_of_sinks(self) -> tuple[str | None, dict[str, Any]]:
+        return text(self.spark_conn_id), self.spark_settings or {}

@@ -1,0 +1,143 @@
+"""CheckpointRestoreOperator(engine=…): who writes, with what, and what comes back. A real Spark is in tests/integration."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.restore import APPLICATION, CheckpointRestoreOperator
+from airflow_ckpt_provider.places import open_place
+from tests.support.backups import visible
+
+Run = Callable[..., dict[str, Any]]
+
+#: In the place of spark-submit: notes what it was called with, and does what the application does, in this one process.
+SUBMIT = f"""#!{sys.executable}
+import json, os, pathlib, sys
+pathlib.Path(os.environ["NOTED"]).write_text(json.dumps(sys.argv[1:]))
+if os.environ.get("FAILS"):
+    sys.exit(3)
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.jobs.restore_contents import _parser, restored
+from airflow_ckpt_provider.storage.clocks import Clocks
+from airflow_ckpt_provider.storage.opening import open_location
+args = _parser().parse_args(sys.argv[sys.argv.index({APPLICATION!r}) + 1 :])
+if not os.environ.get("IDLE"):
+    restored(Repository.open(open_location(args.repository)), open_location(args.target), None, args, said=Clocks())
+"""
+
+
+@pytest.fixture
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the stand-in notes what it was called with; missing as long as nobody called it."""
+    program = tmp_path / "bin" / "spark-submit"
+    program.parent.mkdir()
+    program.write_text(SUBMIT)
+    program.chmod(0o755)
+    for name, value in {
+        "PATH": f"{program.parent}:/usr/bin:/bin",
+        "NOTED": str(tmp_path / "noted.json"),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "yarn"}),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "noted.json"
+
+
+@pytest.fixture
+def backup(checkpoint: Path, repository: Path) -> dict[str, Any]:
+    operator = CheckpointBackupOperator(
+        task_id="b", checkpoint=str(checkpoint), repository=str(repository), restorable_batches=2
+    )
+    return operator.execute({})
+
+
+def _restore(backup: dict[str, Any], target: Path, context: Any, **fields: Any) -> dict[str, Any]:
+    given = {"mode": "apply", "query_is_stopped": True, "quiet_for": 0, "reason": "a drill", **fields}
+    operator = CheckpointRestoreOperator(task_id="r", repository=backup["repository"], target=str(target), **given)
+    return operator.execute(context)
+
+
+def test_on_spark(backup: dict[str, Any], run: Run, noted: Path, tmp_path: Path) -> None:
+    """The target and the result are those of a restore in this task; it can be undone by the id that is returned."""
+    spark = {"engine": "spark", "spark_settings": {"num_executors": 8}, "spark_arguments": ["--workers=3"]}
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    by_task = _restore(backup, mine, run(), batch=backup["batch_id"] - 1)
+    by_spark = _restore(backup, theirs, run(), batch=backup["batch_id"] - 1, **spark)
+    assert visible(open_place(str(theirs))) == visible(open_place(str(mine)))
+    words = json.loads(noted.read_text())
+    assert words[words.index("--num-executors") :][:2] == ["--num-executors", "8"]
+    assert {f"--batch={backup['batch_id'] - 1}", "--query-is-stopped", "--reason=a drill"} <= set(words)
+    assert "--replace" not in words
+    assert words[-1] == "--workers=3"
+    assert by_spark["plan"]["plan_id"] == by_spark["outcome"]["plan_id"]
+    assert by_spark["outcome"]["plan_id"] in by_spark["markdown"]
+    (record,) = (path for path in open_place(backup["repository"]).walk("audit") if by_spark["plan"]["plan_id"] in path)
+    assert json.loads(open_place(backup["repository"]).read(record))["reason"] == "a drill"
+    own = ("plan_id", "target", "seconds")
+    of_both = [{k: v for k, v in each["outcome"].items() if k not in own} for each in (by_task, by_spark)]
+    assert of_both[0] == of_both[1]
+
+
+def test_a_plan_is_made_here(backup: dict[str, Any], run: Run, noted: Path, tmp_path: Path) -> None:
+    assert _restore(backup, tmp_path / "target", run(), engine="spark", mode="plan")["outcome"] is None
+    assert not noted.exists()
+
+
+def test_nothing_to_do_is_not_for_spark(backup: dict[str, Any], run: Run, noted: Path, tmp_path: Path) -> None:
+    _restore(backup, tmp_path / "target", run())
+    assert _restore(backup, tmp_path / "target", run(), engine="spark")["outcome"]["already_done"] is True
+    assert not noted.exists()
+
+
+@pytest.mark.parametrize(
+    ("limits", "on_spark"),
+    [({}, False), ({"spark_from_files": "3"}, True), ({"spark_from_bytes": 100}, True)],
+    ids=str,
+)
+def test_auto(
+    backup: dict[str, Any], run: Run, noted: Path, tmp_path: Path, limits: dict[str, Any], on_spark: bool
+) -> None:
+    outcome = _restore(backup, tmp_path / "target", run(), engine="auto", **limits)["outcome"]
+    assert noted.exists() is on_spark
+    assert outcome["files"] > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"stop_running": True}, "engine is 'spark', and stop_running is true: Spark stops no query"),
+        ({"engine": "flink"}, "give one of: local, spark, auto"),
+        ({"fingerprint": "other"}, r"the plan that was shown \(other\) is not the one"),
+    ],
+    ids=str,
+)
+def test_refused(
+    backup: dict[str, Any], run: Run, noted: Path, tmp_path: Path, fields: dict[str, Any], why: str
+) -> None:
+    """Before Spark is started."""
+    with pytest.raises(AirflowFailException, match=why):
+        _restore(backup, tmp_path / "target", run(), **{"engine": "spark", **fields})
+    assert not noted.exists()
+
+
+@pytest.mark.parametrize(("how", "why"), [("FAILS", "Spark failed"), ("IDLE", "has no audit record of the restore of")])
+def test_spark_does_not_restore(
+    backup: dict[str, Any],
+    run: Run,
+    noted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    why: str,
+) -> None:
+    monkeypatch.setenv(how, "1")
+    with pytest.raises(StorageError, match=why):
+        _restore(backup, tmp_path / "target", run(), engine="spark")
