@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, in_order
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import format_size
 
 OnFile = Callable[[StoredFile], None]
 OnStored = Callable[[Stored], None]
@@ -68,7 +69,7 @@ class TooMuchForThreadsError(CkptError):
     def __init__(self, files: int, size: int, *, done: str = "copied", job: str = "copy_closure.py") -> None:
         self.files, self.size = files, size
         super().__init__(
-            f"{files} files, {size} bytes are to be {done}, which is more than this process may do",
+            f"{files} files, {format_size(size)}, are to be {done}, which is more than this process may do",
             hint=f"let executors of Spark do it (jobs/{job})",
         )
 

@@ -29,7 +29,7 @@ from airflow_ckpt_provider.errors import BackupRunningError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import MOVED_AT_ONCE, WITHOUT_RECORD, pack_size
-from airflow_ckpt_provider.units import format_time
+from airflow_ckpt_provider.units import format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -141,9 +141,8 @@ class MigratePlan:
             return ()
         packs, requests = sum(s.packs for s in self.streams), sum(s.requests for s in self.streams)
         raised = "make it a repository of format 2: earlier releases refuse it from then on"
-        packed = (
-            f"put {self.objects} objects, {self.bytes} bytes, into about {packs} packs, with about {requests} requests"
-        )
+        what = f"{self.objects} objects, {format_size(self.bytes)}"
+        packed = f"put {what}, into about {packs} packs, with about {requests} requests"
         return (
             *((raised,) if self.format < 2 else ()),
             *(
@@ -181,7 +180,7 @@ class MigratePlan:
         rows = "\n".join(map(row, self.streams))
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         return (
-            f"### Migration to packs\n\n`{self.repository}`: {self.objects:,} objects, {self.bytes:,} bytes\n\n"
+            f"### Migration to packs\n\n`{self.repository}`: {self.objects:,} objects, {format_size(self.bytes)}\n\n"
             f"| stream | objects | bytes | packs | packed before, to be deleted | stays |\n|---|---|---|---|---|---|\n{rows}"
             f"\n\n{steps}\n".rstrip()
             + "\n"

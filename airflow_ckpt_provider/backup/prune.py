@@ -39,7 +39,7 @@ from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import safe_relative
 from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD, file_of, pack_size
-from airflow_ckpt_provider.units import format_time, parse_size
+from airflow_ckpt_provider.units import format_size, format_time, parse_size
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class PrunePlan:
             return ()
         size, requests = sum(sum(s.repacked.values()) for s in packs), sum(s.repack_requests for s in packs)
         again = (
-            f"repack {size} bytes of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about "
+            f"repack {format_size(size)} of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about "
             f"{requests} requests; these packs are deleted with the objects",
         )
         return (
@@ -211,7 +211,7 @@ class PrunePlan:
             "write a mark with the objects to delete: backups that begin now do not use them",
             "leave a stream for the next prune where a backup or restore is at work that began before",
             "read all manifests again",
-            f"delete {self.objects} objects, {self.bytes} bytes, but for what is listed by then",
+            f"delete {self.objects} objects, {format_size(self.bytes)}, but for what is listed by then",
             "take the mark away",
         )
 
@@ -240,7 +240,7 @@ class PrunePlan:
         rows = "\n".join(map(row, self.streams))
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         return (
-            f"### Prune\n\n`{self.repository}`: {self.objects:,} objects go, {self.bytes:,} bytes\n\n"
+            f"### Prune\n\n`{self.repository}`: {self.objects:,} objects are deleted, {format_size(self.bytes)}\n\n"
             f"| stream | objects | bytes | unused | left alone |\n|---|---|---|---|---|\n{rows}\n\n{steps}\n".rstrip()
             + "\n"
         )

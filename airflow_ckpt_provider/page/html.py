@@ -18,7 +18,7 @@ from airflow_ckpt_provider.page.change_record import ChangeRecord
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.page.timeline import timeline
-from airflow_ckpt_provider.units import format_duration, format_time
+from airflow_ckpt_provider.units import format_duration, format_size, format_time
 
 #: What a browser may load and run: what is served beside the page, and nothing else. Nothing of it is written into the page.
 POLICY = (
@@ -136,7 +136,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"ago": _ago, "length": _length, "when": _when, "size": _size, "short": _short}
+    env.filters |= {"ago": _ago, "length": _length, "when": _when, "size": format_size, "short": _short}
     env.globals["count"] = len
     return env
 
@@ -159,7 +159,3 @@ def _when(at: datetime | None) -> Markup:
 def _short(at: datetime, begin: datetime, end: datetime) -> str:
     """A mark of the axis: the date where days are shown."""
     return at.strftime("%m-%d") if (end - begin).days >= 3 else at.strftime("%m-%d %H:%M" if at.hour == 0 else "%H:%M")
-
-
-def _size(size: int) -> str:
-    return f"{size:,} bytes"

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.streams.kinds import INVALID, NameOfStream, kinds_of,
 from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem, did_you_mean
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
+from airflow_ckpt_provider.units import format_size
 
 #: Of the file: far more than thousands of streams need.
 _BYTES_AT_MOST = 8 * 1024**2
@@ -58,7 +59,7 @@ def load_streams(path: str | os.PathLike[str], *, settings: Mapping[str, Any] | 
 @lru_cache(maxsize=16)
 def _load(file: str, _mtime: int, size: int, _inode: int, settings: tuple[tuple[str, Any], ...]) -> Streams:
     if size > _BYTES_AT_MOST:
-        raise RefusedError(f"{file} has {size:,} bytes", hint="is this the file of your streams?")
+        raise RefusedError(f"{file} has {format_size(size)}", hint="is this the file of your streams?")
     try:
         text = FilePath(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.state_files import RESERVED, StateFiles, state_files
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import format_size
 
 #: ``.<final name>.<uuid>[.TID<task attempt>].tmp`` (``CheckpointFileManager.generateTempPath``).
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.TID\d+)?\.tmp")
@@ -29,7 +30,7 @@ def temporary_files(seen: Examination) -> Iterator[Finding]:
         yield Finding(
             kinds.TEMPORARY_FILES,
             found[0].path,
-            f"{len(found)} temporary files, {size:,} bytes",
+            f"{len(found)} temporary files, {format_size(size)}",
             figures={"files": len(found), "bytes": size, "paths": [f.path for f in found[:20]]},
         )
 

@@ -46,7 +46,7 @@ from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_versio
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
-from airflow_ckpt_provider.units import format_time
+from airflow_ckpt_provider.units import format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -373,8 +373,8 @@ class RestorePlan(Plan):
             ]
         what = "" if there.is_empty else ", but for what is there already"
         steps.append(
-            f"write {len(self.entries)} files, {self.bytes} bytes{what}: offsets/{n}, metadata, commits/{n}, sources, state"
-            + (f", and last offsets/{n - 1}" if n else "")
+            f"write {len(self.entries)} files, {format_size(self.bytes)}{what}: "
+            f"offsets/{n}, metadata, commits/{n}, sources, state" + (f", and last offsets/{n - 1}" if n else "")
         )
         if self.rewritten:
             steps.append(f"rewrite absolute places in {', '.join(sorted(self.rewritten))}")
@@ -419,7 +419,7 @@ class RestorePlan(Plan):
             ("taken from", f"`{m.checkpoint}`"),
             ("query", f"`{m.query_id}`" + (f"; the target holds `{self.other_query}`" if self.other_query else "")),
             ("target", f"`{self.target.location}` ({there})"),
-            ("files", f"{len(self.entries)} ({self.bytes:,} bytes)"),
+            ("files", f"{len(self.entries)} ({format_size(self.bytes)})"),
             ("verdict", f"**{self.verdict.value}**"),
         )
         parts = (self.sink.table if self.sink else "", accept_block(self.risks))

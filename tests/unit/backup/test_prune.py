@@ -80,7 +80,7 @@ def test_what_only_an_expired_backup_listed_goes(place: Location) -> None:
     assert planned.objects == len(alone)
     assert planned.bytes == sum({e.object: e.size for e in older.files if e.object in alone}.values())
     assert json.loads(json.dumps(planned.to_json())) == planned.to_json()
-    assert f"{len(alone)} objects go" in planned.to_markdown()
+    assert f"{len(alone)} objects are deleted" in planned.to_markdown()
     outcome = apply_prune(opened(place), planned, made_by="me")
     assert (outcome.objects, outcome.bytes, outcome.waits_for) == (planned.objects, planned.bytes, {})
     assert objects(place) == {e.object for e in newer.files}

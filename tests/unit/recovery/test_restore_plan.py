@@ -16,6 +16,7 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_size
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import Files, contents, operator_metadata, plant
@@ -59,7 +60,7 @@ def test_into_an_empty_place(place: Location, manifest: Manifest) -> None:
     assert found.steps == (
         "read and check every object of the backup",
         "seal the empty target with offsets/5",
-        f"write {len(found.entries)} files, {found.bytes} bytes: offsets/4, metadata, commits/4, sources, state, "
+        f"write {len(found.entries)} files, {format_size(found.bytes)}: offsets/4, metadata, commits/4, sources, state, "
         "and last offsets/3",
         "check what was written",
         "write the audit record",
@@ -75,7 +76,8 @@ def test_replacing(place: Location, manifest: Manifest) -> None:
     assert found.steps[1:4] == (
         "see that the query is stopped, seal the target",
         f"set aside what differs of its {count} files in the repository, and delete that",
-        f"write {len(found.entries)} files, {found.bytes} bytes, but for what is there already: offsets/4, metadata, commits/4, "
+        f"write {len(found.entries)} files, {format_size(found.bytes)}, but for what is there already: "
+        "offsets/4, metadata, commits/4, "
         "sources, state, and last offsets/3",
     )
 
