@@ -250,6 +250,9 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         self.accept = accept
         self.accept_foreign_loss = accept_foreign_loss
 
+    def _spark_of_sinks(self) -> tuple[str | None, dict[str, Any]]:
+        return text(self.spark_conn_id), self.spark_settings or {}
+
     def _of(self, stream: str | Stream) -> Self:
         step = super()._of(stream)
         if isinstance(self.sink_policy, Mapping):

@@ -46,6 +46,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import format_size
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents, plant
 from tests.support.packs import of_pack, packed_repository, packs_of, restorable, rot, with_big_files
@@ -655,7 +656,7 @@ class TestPrune:
         shown = stream_plan.to_json()
         assert shown["repacked_packs"] == 1
         assert shown["repack_frees"] > 40_000 > shown["repacked_bytes"]
-        assert f"repack {shown['repacked_bytes']} bytes of 1 packs" in plan.steps[0]
+        assert f"repack {format_size(shown['repacked_bytes'])} of 1 packs" in plan.steps[0]
         assert f"about {shown['repack_requests']} requests" in plan.steps[0]
         outcome = apply_prune(repository, plan)
         assert outcome.bytes > 40_000
