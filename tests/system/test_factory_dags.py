@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from demo.upgrade.place import Place
 from dev.run_airflow import health
 from tests.support.airflow_runs import Answer, RunDag, result, states
 from tests.support.checkpoints import logs, plant
+from tests.support.declared_dags import declare_in
 from tests.support.drilled_stream import STREAM
 from tests.support.growing_streams import DiskStream
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
@@ -51,22 +53,7 @@ Declare = Callable[[str], dict[str, DAG]]
 @pytest.fixture
 def declare(tmp_path: Path) -> Declare:
     """Write a `streams.yaml` with a file of DAGs beside it, and load it as Airflow does."""
-
-    def make(text: str) -> dict[str, DAG]:
-        from airflow.dag_processing.dagbag import DagBag
-
-        folder = tmp_path / "dags"
-        folder.mkdir(exist_ok=True)
-        (folder / "streams.yaml").write_text(text)
-        (folder / "streams.py").write_text(
-            "from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags\n\n"
-            'stream_dags("streams.yaml", default_args={"retries": 0})\n'
-        )
-        bag = DagBag(dag_folder=str(folder))
-        assert bag.import_errors == {}
-        return dict(bag.dags)
-
-    return make
+    return partial(declare_in, tmp_path)
 
 
 def newest(checkpoint: Path) -> int | None:
