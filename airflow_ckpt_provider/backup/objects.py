@@ -271,7 +271,7 @@ class Objects:
                 if content is None:
                     raise  # else it went after it was read, which is as good
         stored = stored or self._read_and_write(source, file, content)
-        if way:
+        if way and stored.unproven == by_store:  # else the store had nothing to copy, which says nothing of its pace
             way.took(by_store=by_store)
         return stored
 

@@ -22,7 +22,7 @@ def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Plac
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_requests_and_the_longest_chain(operation: Operation, place: Place) -> None:
-    """On a busy machine what goes at once may come late: the longer each answer takes, the less that matters."""
+    """On a busy machine requests of one moment are sent late: the longer each answer takes, the less that matters."""
     for latency in _LATENCIES:
         run = measure(operation, place, latency)
         assert run.requests <= operation.requests, run

@@ -213,12 +213,11 @@ def test_replayed_batches_are_the_same_batches(sparks: Sparks, tmp_path: Path) -
     ("kind", "files"),
     [
         ("agg_changelog", 12),
-        ("join_hdfs", 60),
-        ("compacted_sources", 60),
-        ("agg_hdfs", 60),
+        pytest.param("join_hdfs", 60, marks=pytest.mark.slow),
+        pytest.param("compacted_sources", 60, marks=pytest.mark.slow),
+        pytest.param("agg_hdfs", 60, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.slow
 def test_no_alarm_on_a_running_stream(spark_host: SparkHost, kind: str, files: int, tmp_path: Path) -> None:
     """Maintenance and purges delete files all the time; read as often as it goes, nothing is found."""
     source, place = tmp_path / "input", tmp_path / "ck"

@@ -42,8 +42,7 @@ def restarted(
 # Files
 
 
-@pytest.mark.slow  # the union with Delta and Kafka below runs every time
-@pytest.mark.parametrize("combine", ["union", "count"])
+@pytest.mark.parametrize("combine", ["union", pytest.param("count", marks=pytest.mark.slow)])
 def test_files(spark_host: SparkHost, tmp_path: Path, combine: str) -> None:
     place = tmp_path / "in"
     put(place, range(0, 5), seconds=0)  # more of one time than a batch takes
