@@ -7,6 +7,7 @@ source, so a copy that was stopped continues where it was.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +28,9 @@ from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order, in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
-from airflow_ckpt_provider.errors import DamagedBackupError, OtherStreamError, RefusedError
+from airflow_ckpt_provider.errors import DamagedBackupError, DamagedFileError, OtherStreamError, RefusedError
 from airflow_ckpt_provider.storage.file_set import order
-from airflow_ckpt_provider.storage.packs import Moved, content_path, read_moved
+from airflow_ckpt_provider.storage.packs import Moved, Part, content_path, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -166,25 +167,30 @@ def _copied(
 
 def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:
     """Copy a whole pack; ``None`` if it is not what was written: then its contents are copied one by one."""
-    part = span.part(span.entries[0])
-    pack = objects.held_pack(part) if part else None
-    if part and pack is None:
+    parts = [(entry, part) for entry in span.entries if (part := span.part(entry))]
+    # Each in this very place, also where that is not read: a record of what was moved may be forged.
+    is_known = all(entry.sha256 == part.sha256 for entry, part in parts)
+    pack = objects.held_pack([part for _, part in parts]) if is_known else None
+    if pack is None:
         try:
             content = span.data()
-        except FileNotFoundError:
+        except (FileNotFoundError, DamagedFileError):
             return None
-        damaged = (content_damage(entry, span.read(entry)) for entry in span.entries)
-        pack = None if any(damaged) or check_pack(span, ()) else objects.write_pack(content)
-    if pack is None:
-        return None
-    parts = ((entry, span.part(entry)) for entry in span.entries)
+        if not all(_is_there(entry, part, content) for entry, part in parts) or check_pack(span, ()):
+            return None
+        pack = objects.write_pack(content)
     return [
         replace(
-            entry, object=content_path(pack, each.sha256, each.start, each.length), sha256=each.sha256, checksum=None
+            entry, object=content_path(pack, part.sha256, part.start, part.length), sha256=part.sha256, checksum=None
         )
-        for entry, each in parts
-        if each is not None
+        for entry, part in parts
     ]
+
+
+def _is_there(entry: FileEntry, part: Part, pack: bytes) -> bool:
+    """Whether a content is where it is said to be in a pack, and is the one that the path there names."""
+    content = pack[part.start : part.end]
+    return entry.is_content(content) and hashlib.sha256(content).hexdigest() == part.sha256
 
 
 def _copy_one(objects: Objects, entry: FileEntry, read: Callable[[], bytes]) -> FileEntry:

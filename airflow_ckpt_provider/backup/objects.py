@@ -97,8 +97,8 @@ class Objects:
         self._lock = threading.Lock()
         self._packer = Packer(self.directory, self.write_pack) if packs else None
         self._way: Way | None = None
-        #: Hash and bytes of the packs that earlier backups list.
-        self._packs_held: dict[tuple[str, int], Part] | None = None
+        #: Hash and bytes of the packs that earlier backups list -> what they list of it.
+        self._packs_held: dict[tuple[str, int], FileTable] | None = None
         if listed is None:
             listed = list_objects(repository, name)
         self._listed = self._at_first = listed if isinstance(listed, FileSet) else FileSet(listed)
@@ -157,18 +157,29 @@ class Objects:
             raise ValueError("no packs are written here, or the content has no hash")
         return replace(entry, object=self._packer.add(content, entry.sha256))
 
-    def held_pack(self, part: Part) -> str | None:
-        """Path of a pack that an earlier backup lists contents of, and that has the content of another repository's pack.
+    def held_pack(self, parts: Sequence[Part]) -> str | None:
+        """Path of the pack in which earlier backups list contents of a pack of another repository; ``None``: not all of them.
 
-        :param part: of that pack.
+        :param parts: contents of that pack.
         """
         if self._packs_held is None:
-            parts = (each for entry in self._entries if (each := part_of(entry.object)))
-            self._packs_held = {(each.pack_sha256, each.pack_size): each for each in parts}
-        held = self._packs_held.get((part.pack_sha256, part.pack_size))
-        if held is None or held.pack in self._spent or not self._is_whole_pack(held):
-            return None
-        return None if any(file_of(path) == held.pack for path in self._moved.paths) else held.pack
+            tables: dict[tuple[str, int], FileTable] = {}
+            for entry in self._entries:
+                if part := part_of(entry.object):
+                    tables.setdefault((part.pack_sha256, part.pack_size), FileTable(self.name)).append(entry)
+            self._packs_held = tables
+        wanted = {(part.sha256, part.start, part.length) for part in parts}
+        by_path: dict[str, list[Part]] = {}
+        for entry in self._packs_held.get((parts[0].pack_sha256, parts[0].pack_size), ()):
+            if part := part_of(entry.object):
+                by_path.setdefault(part.pack, []).append(part)
+        left = {file_of(path) for path in self._moved.paths} if by_path else set()
+        for pack, held in by_path.items():
+            if pack in self._spent or pack in left or not self._is_whole_pack(held[0]):
+                continue
+            if wanted <= {(part.sha256, part.start, part.length) for part in held}:
+                return pack
+        return None
 
     def _is_packed(self, size: int) -> bool:
         """Whether a content of so many bytes is put into a pack."""

@@ -1,0 +1,98 @@
+"""What forged records and manifests, two writers at once and wrong answers of a store may not do to contents in packs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.pack_file import PackBuilder
+from airflow_ckpt_provider.backup.repository import Repository, raise_format
+from airflow_ckpt_provider.errors import DamagedBackupError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import content_path, moved_document, part_of
+from tests.support.backups import back_up, files_in, stream
+from tests.support.packs import packed_repository, restorable
+from tests.support.watched_stores import forget_all, in_memory
+
+
+@pytest.fixture
+def place() -> Iterator[Location]:
+    yield in_memory()
+    forget_all()
+
+
+def planted_pack(repository: Repository, *contents_: bytes) -> str:
+    """A pack that is right in itself, and that no backup lists."""
+    builder = PackBuilder()
+    for each in contents_:
+        builder.add(each, hashlib.sha256(each).hexdigest())
+    data = builder.sealed()
+    path = f"objects/orders/aa/{hashlib.sha256(data).hexdigest()}-{len(data)}.pack"
+    repository.location.create(path, data)
+    return path
+
+
+def test_a_copy_believes_no_record_of_what_was_moved(place: Location) -> None:
+    source = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    entry = max(made.files, key=lambda e: e.size)
+    other = planted_pack(source, b"x" * entry.size)
+    moved = {entry.object: content_path(other, entry.sha256 or "", 8, entry.size)}
+    source.location.create("moved/orders/000001.json", json.dumps(moved_document(moved)).encode())
+    target = Repository.open_or_create(place / "second", format=2)
+    copy_backups(source, target, [made])
+    assert restorable(target, target.manifest()) == files_in(made, place)
+
+
+def test_a_copy_lists_nothing_of_a_pack_that_the_target_has_without_proof(place: Location) -> None:
+    source = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    target = Repository.open_or_create(place / "second", format=2)
+    copy_backups(source, target, [made])
+    first = next(e for e in made.files if e.path.startswith("sources/"))
+    part = part_of(first.object)
+    assert part
+    wrong = replace(first, sha256="1" * 64, object=content_path(part.pack, "1" * 64, part.start, part.length))
+    others = [e for e in made.files if e.object != first.object]
+    forged = replace(made, backup_id="20300101T000000Z-b000004", files=(wrong, *others))
+    source.location.create(forged.path, forged.to_document())
+    with pytest.raises(DamagedBackupError):
+        copy_backups(source, target, [source.manifest(forged.backup_id)])
+
+
+def test_a_copy_knows_no_object_by_what_a_record_says(place: Location) -> None:
+    """The record names another content, which the target has; the manifest has only a checksum of its store."""
+    source = Repository.open_or_create(place / "backups")
+    made = back_up(place, stream()).manifest
+    source = raise_format(place / "backups", source, 2)
+    entry = max(made.files, key=lambda e: e.size)
+    content = source.location.read(entry.object)
+    checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    alone = f"objects/orders/aa/{checksum.replace(':', '-')}-{entry.size}"
+    source.location.create(alone, content)
+    other = bytes(reversed(content))
+    pack = planted_pack(source, other)
+    sha256 = hashlib.sha256(other).hexdigest()
+    path = content_path(pack, sha256, 8, len(other))
+
+    def listing(wrong: FileEntry, backup_id: str) -> Manifest:
+        files = (*(e for e in made.files if e.path != entry.path), wrong)
+        return replace(made, files=files, backup_id=backup_id)
+
+    first = listing(replace(entry, sha256=sha256, object=path), "20290101T000000Z-b000004")
+    second = listing(replace(entry, sha256=None, checksum=checksum, object=alone), "20300101T000000Z-b000004")
+    for each in (first, second):
+        source.location.create(each.path, each.to_document())
+    target = Repository.open_or_create(place / "second", format=2)
+    copy_backups(source, target, [source.manifest(first.backup_id)])
+    source.location.create("moved/orders/000001.json", json.dumps(moved_document({alone: path})).encode())
+    copy_backups(source, target, [source.manifest(second.backup_id)])
+    copied = next(e for e in target.manifest(second.backup_id).files if e.path == entry.path)
+    assert target.location.read(copied.object) == content
