@@ -9,6 +9,7 @@ which manifests say different things is left as it is: one of them is forged or 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,14 +27,18 @@ from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure
-from airflow_ckpt_provider.errors import DamagedFileError, StorageError
+from airflow_ckpt_provider.errors import DamagedFileError, FileChangedError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, pack_size, part_of, read_moved
 from airflow_ckpt_provider.verdict import Verdict
 
+log = logging.getLogger(__name__)
+
 #: Where a content is taken from.
 _CHECKPOINT, _REPOSITORY, _SECOND = "checkpoint", "repository", "second repository"
+#: How often a pack is written again where others repair contents of it at the same moment.
+_TIMES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +377,31 @@ def _mended(repository: Repository, pack: str, contents: Sequence[tuple[FileEntr
     return with_index(data, ((part.sha256, part.start, part.length) for part in parts))
 
 
+def _write(repository: Repository, path: str, contents: Sequence[tuple[FileEntry, bytes]]) -> None:
+    """Write a file in which contents are wrong; another repair may be writing others of the same pack at this moment.
+
+    :raises StorageError: it cannot be written.
+    """
+    place = repository.location
+    if not contents[0][0].is_packed:
+        place.replace(path, contents[0][1])
+        return
+    for _ in range(_TIMES):
+        there = place.find(path)  # before it is read: what others write after this is not written over
+        pack = _mended(repository, path, contents)
+        try:
+            if there is None:
+                place.create(path, pack)
+            else:
+                place.replace_listed(there, pack)
+            return
+        except (FileChangedError, FileExistsError) as e:
+            log.info("%s changed while it was repaired: %s", path, e)
+    raise StorageError(
+        f"{path} changed {_TIMES} times while it was repaired", hint="somebody else repairs it: run it again"
+    )
+
+
 def _whole_part(place: Location, path: str, part: Part) -> bytes | None:
     try:
         content = place.read(path)
@@ -430,9 +460,7 @@ def apply_objects_repair(
                 hint="make a new plan: run it again",
             )
         right = [(entry, contents[number]) for number, (_, entry) in enumerate(of_file)]
-        repository.location.replace(
-            path, right[0][1] if not right[0][0].is_packed else _mended(repository, path, right)
-        )
+        _write(repository, path, right)
         written = [each.entry for each, _ in of_file]
         found = _whole(repository, written)
         if wrong := next((entry for entry in written if entry.object not in found), None):

@@ -12,14 +12,19 @@ import pytest
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
+from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import content_path, moved_document, part_of
 from tests.support.backups import back_up, files_in, stream
-from tests.support.packs import packed_repository, restorable
-from tests.support.watched_stores import forget_all, in_memory
+from tests.support.packs import packed_repository, packs_of, restorable
+from tests.support.watched_stores import forget_all, in_memory, watched
+
+ALL = ReadData()
 
 
 @pytest.fixture
@@ -96,3 +101,36 @@ def test_a_copy_knows_no_object_by_what_a_record_says(place: Location) -> None:
     copy_backups(source, target, [source.manifest(second.backup_id)])
     copied = next(e for e in target.manifest(second.backup_id).files if e.path == entry.path)
     assert target.location.read(copied.object) == content
+
+
+def test_two_repairs_of_one_pack_at_once_lose_nothing_of_each_other(place: Location) -> None:
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    (pack,) = packs_of(repository)
+    right = repository.location.read(pack)
+    wrong = [e for e in made.files if e.size > 5][:2]
+    data = bytearray(right)
+    for entry in wrong:
+        part = part_of(entry.object)
+        assert part is not None
+        data[part.start] ^= 1
+    repository.location.replace(pack, bytes(data))
+    record_verification(repository, verify_backup(repository, made, read_data=ALL))
+    # Each has another source, in which one of the two contents is.
+    one, other = in_memory(), in_memory()
+    for source, entry in zip((one, other), wrong, strict=True):
+        source.create(entry.path, (place / "orders").read(entry.path))
+    first, second = (plan_objects_repair(repository, source) for source in (one, other))
+    assert len(first.rebuilt) == len(second.rebuilt) == 1
+    begun = False
+
+    def meanwhile(operation: str, path: str) -> None:
+        nonlocal begun
+        if not begun and operation.startswith("replace") and path.endswith(".pack"):
+            begun = True
+            apply_objects_repair(repository, other, second)
+
+    apply_objects_repair(Repository.open(watched(place / "backups", meanwhile)[0]), one, first)
+    assert begun
+    assert repository.location.read(pack) == right
+    assert verify_backup(repository, made, read_data=ALL).ok
