@@ -167,8 +167,12 @@ class ByPack:
         return bool(self._packs)
 
     def add(self, entry: FileEntry) -> bool:
-        """Take an entry whose content lies in a pack; return whether it does."""
-        if (part := part_of(self._moved.now(entry.object))) is None:
+        """Take an entry whose content lies in a pack; return whether it does.
+
+        One that no hash is known of is taken from where its manifest says: nothing shows that a record is right.
+        """
+        now = self._moved.now(entry.object)
+        if (part := part_of(now)) is None or (now != entry.object and not entry.is_computable):
             return False
         self._length += 1
         if (group := self._packs.get(part.pack)) is None:

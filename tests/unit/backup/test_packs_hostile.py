@@ -10,17 +10,24 @@ from dataclasses import replace
 import pytest
 
 from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
+from airflow_ckpt_provider.backup.prune import plan_prune
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import content_path, moved_document, part_of
 from tests.support.backups import back_up, files_in, stream
+from tests.support.checkpoints import plant
 from tests.support.packs import packed_repository, packs_of, restorable
 from tests.support.watched_stores import forget_all, in_memory, watched
 
@@ -133,4 +140,55 @@ def test_two_repairs_of_one_pack_at_once_lose_nothing_of_each_other(place: Locat
     apply_objects_repair(Repository.open(watched(place / "backups", meanwhile)[0]), one, first)
     assert begun
     assert repository.location.read(pack) == right
+    assert verify_backup(repository, made, read_data=ALL).ok
+
+
+@pytest.mark.parametrize("wrong", ["length", "hash"])
+def test_a_new_backup_lists_no_content_that_a_record_gives_another_length_or_hash(place: Location, wrong: str) -> None:
+    repository = Repository.open_or_create(place / "backups")
+    made = back_up(place, stream()).manifest
+    repository = raise_format(place / "backups", repository, 2)
+    entry = max(made.files, key=lambda e: e.size)
+    content = place.read(f"backups/{entry.object}")
+    alone = f"objects/orders/aa/etag-0-{entry.size}"  # its name says nothing of its content
+    repository.location.create(alone, content)
+    files = (*(e for e in made.files if e.path != entry.path), replace(entry, object=alone))
+    newest = replace(made, files=files, backup_id="20300101T000000Z-b000004")
+    repository.location.create(newest.path, newest.to_document())
+    other = content + b"x" if wrong == "length" else bytes(reversed(content))
+    pack = planted_pack(repository, other)
+    to = content_path(pack, hashlib.sha256(other).hexdigest(), 8, len(other))
+    repository.location.create("moved/orders/000001.json", json.dumps(moved_document({alone: to})).encode())
+    after = back_up(place, stream(5)).manifest
+    assert verify_backup(repository, repository.manifest(after.backup_id), read_data=ALL).ok
+    assert restorable(repository, after) == {e.path: (place / "orders").read(e.path) for e in after.files}
+
+
+def test_what_no_hash_is_known_of_is_read_where_its_manifest_says(place: Location) -> None:
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    entry = max(made.files, key=lambda e: e.size)
+    content = files_in(made, place)[entry.path]
+    alone = "objects/orders/aa/of-a-store-without-checksums"
+    repository.location.create(alone, content)
+    files = tuple(
+        e if e.path != entry.path else replace(e, object=alone, sha256=None, checksum=None) for e in made.files
+    )
+    newest = replace(made, files=files, backup_id="20300101T000000Z-b000004")
+    repository.location.create(newest.path, newest.to_document())
+    other = bytes(reversed(content))
+    to = content_path(planted_pack(repository, other), hashlib.sha256(other).hexdigest(), 8, len(other))
+    repository.location.create("moved/orders/000001.json", json.dumps(moved_document({alone: to})).encode())
+    apply_restore(plan_restore(repository, repository.manifest(newest.backup_id), place / "target"))
+    assert (place / "target").read(entry.path) == content
+
+
+def test_a_stream_whose_name_has_what_names_of_packs_have(place: Location) -> None:
+    repository = Repository.open_or_create(place / "backups")
+    plant(place / "orders", stream())
+    made = create_backup(Checkpoint.at(place / "orders"), repository, name="orders.pack").manifest
+    apply_migrate(place / "backups", plan_migrate(repository))
+    repository = Repository.open(place / "backups")
+    for plan in (plan_migrate(repository), plan_prune(repository)):
+        assert (plan.findings, plan.steps) == ((), ())
     assert verify_backup(repository, made, read_data=ALL).ok
