@@ -95,7 +95,7 @@ class Span:
             if self._data is None:
                 length = self.end - self.start
                 try:
-                    self._data = self._place.read_part(self.pack, self.start, length) if length else b""
+                    self._data = self._place.read_from_pack(self.pack, self.start, length) if length else b""
                 except StorageError as e:
                     self._failed = e  # one question about all of its contents, one answer
                     raise

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, UntrustedError
+from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, StorageError, UntrustedError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, Signing, is_signed
@@ -80,10 +80,9 @@ class Location:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file, or of one in a pack, wherever it is now; ``FileNotFoundError`` if there is none."""
-        part = part_of(path)
+        if (part := part_of(path)) is not None:
+            return self._read_content(path, part)
         try:
-            if part is not None:
-                return self._read_from(part)
             data = self.store.read(self._absolute(path))
         except FileNotFoundError:
             if not path.startswith("objects/"):
@@ -93,6 +92,23 @@ class Location:
                 raise
             return content
         return self.signing.checked(self, path, data) if self.signing else data
+
+    def _read_content(self, path: str, part: Part) -> bytes:
+        """Return a content in a pack; where it is missing or damaged there, from where it was moved to."""
+        found: bytes | None = None
+        failed: FileNotFoundError | DamagedFileError
+        try:
+            found = self._read_from(part)
+            if hashlib.sha256(found).hexdigest() == part.sha256:
+                return found
+        except (FileNotFoundError, DamagedFileError) as e:
+            failed = e
+        content = self.read_elsewhere(path, read_moved(self, path.split("/")[1]))
+        if found is None and content is None:
+            raise failed
+        if found is None or (content is not None and hashlib.sha256(content).hexdigest() == part.sha256):
+            return content
+        return found
 
     def read_elsewhere(self, path: str, moved: Moved) -> bytes | None:
         """Return a content from where it was moved to, the newest place first; ``None`` if it is nowhere.
@@ -120,7 +136,7 @@ class Location:
 
     def _read_from(self, part: Part) -> bytes:
         if part.length:
-            return self.read_part(part.pack, part.start, part.length)
+            return self.read_from_pack(part.pack, part.start, part.length)
         if self.find(part.pack) is None:  # stores refuse to read a part of no bytes
             raise FileNotFoundError(part.pack)
         return b""
@@ -157,6 +173,23 @@ class Location:
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file, see :meth:`Store.read_part`."""
         return self.store.read_part(self._absolute(path), start, length)
+
+    def read_from_pack(self, pack: str, start: int, length: int) -> bytes:
+        """Return a part of a pack; fewer bytes only where the pack ends before.
+
+        :raises StorageError: the store answered with another part. What it has may be whole.
+        """
+        data = self.read_part(pack, start, length)
+        if len(data) == length:
+            return data
+        if (there := self.find(pack)) is None:
+            raise FileNotFoundError(pack)
+        if len(data) == max(0, min(length, there.size - start)):
+            return data
+        raise StorageError(
+            f"could not read {pack}: {length} bytes from byte {start} on were asked for, and the store answered with {len(data)}",
+            hint="run it again; if it fails again, inspect what is between here and the store (a proxy, a cache)",
+        )
 
     def find(self, path: str) -> StoredFile | None:
         """Return one file as a listing shows it now, of a content in a pack the pack; ``None`` if there is none."""

@@ -250,8 +250,7 @@ def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:
             to = f"{new_pack}/{content}"
             part = checked_part(safe_relative(to, below=f"objects/{name}"))
             named = OBJECT_SHA256.match(old_path.rpartition("/")[2])
-            is_object = pack_size(old_path) is None and part_of(old_path) is None
-            if part is None or not is_object or (named and named[0] != part.sha256):
+            if part is None or PACK_SUFFIX in key or (named and named[0] != part.sha256):
                 raise ValueError(f"{to} cannot be the content of {old_path}")
             found[old_path] = to
     for old_pack, targets in value["moved"].items():

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
+from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.content_checks import check_contents
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.expire import apply_expire
+from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
-from airflow_ckpt_provider.backup.prune import plan_prune
+from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
+from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import DamagedBackupError
+from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import content_path, moved_document, part_of
+from airflow_ckpt_provider.storage.packs import content_path, file_of, moved_document, part_of, read_moved
+from airflow_ckpt_provider.storage.store import Store
 from tests.support.backups import back_up, files_in, stream
-from tests.support.checkpoints import plant
+from tests.support.checkpoints import contents, plant
 from tests.support.packs import packed_repository, packs_of, restorable
-from tests.support.watched_stores import forget_all, in_memory, watched
+from tests.support.watched_stores import WatchedStore, forget_all, in_memory, watched
 
 ALL = ReadData()
 
@@ -192,3 +198,57 @@ def test_a_stream_whose_name_has_what_names_of_packs_have(place: Location) -> No
     for plan in (plan_migrate(repository), plan_prune(repository)):
         assert (plan.findings, plan.steps) == ((), ())
     assert verify_backup(repository, made, read_data=ALL).ok
+
+
+class AnotherPart(WatchedStore):
+    """A store that answers requests for a part of a pack with another one, as through a proxy that is broken.
+
+    :param answer: given the whole file, and the beginning and the length that were asked for.
+    """
+
+    def __init__(self, inner: Store, answer: Callable[[bytes, int, int], bytes]) -> None:
+        super().__init__(inner)
+        self.answer = answer
+        self.reads_parts = True
+
+    def read_part(self, path: str, start: int, length: int) -> bytes:
+        return self.answer(self.inner.read(path), start, length)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda data, start, length: data, lambda data, start, length: data[start : start + length - 1], lambda *_: b""],
+    ids=["the whole file", "fewer bytes", "nothing"],
+)
+def test_an_answer_with_another_part_is_no_damage(place: Location, answer: Callable[[bytes, int, int], bytes]) -> None:
+    repository = packed_repository(place)
+    made = back_up(place, {**stream(), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}}).manifest
+    seen = repository.at(replace(place / "backups", store=AnotherPart(place.store, answer)))
+    entries = [e for e in made.files if e.path in ("_schema/3", "_schema/5")]
+    found = check_contents(seen, entries)
+    assert [(damage.problem, damage.is_damage) for damage in found] == [("unreadable", False)] * 2
+    with pytest.raises(StorageError, match="and the store answered with"):
+        seen.location.read(entries[0].object)
+
+
+def test_a_content_is_read_where_it_was_moved_to_if_its_old_pack_rots(place: Location) -> None:
+    """That pack is still there: its prune waits for somebody. Logs are read one by one."""
+    repository = packed_repository(place)
+    back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
+    for n in range(8):
+        (place / "orders").delete(f"_schema/{n}")
+    made = back_up(place, stream(6)).manifest
+    right = files_in(made, place)
+    apply_expire(repository, plan_expire(repository, Policy(last=1)))
+    with in_use(repository, made, what="restore", made_by="somebody"):
+        apply_prune(repository, plan_prune(repository))
+    moved = read_moved(repository.location, "orders").paths
+    for pack in {file_of(path) for path in moved}:
+        data = bytearray(repository.location.read(pack))
+        data[8 : len(data) // 2] = bytes(len(data) // 2 - 8)
+        repository.location.replace(pack, bytes(data))
+    assert verify_backup(repository, made, read_data=ALL).ok
+    assert restorable(repository, made) == right
+    local = replace(place / "backups", store=AnotherPart(place.store, lambda data, start, n: data[start : start + n]))
+    apply_restore(plan_restore(repository.at(local), made, place / "target"))
+    assert contents(place / "target") == right
