@@ -499,8 +499,12 @@ def _store(
     meter = Meter(on_progress, files=len(files), size=sum(file.size for file in files.values()))
     held = FileTable(objects.name)
     missing = files.part(_not_held(objects, files, held))
-    if held:
-        meter.add(held.bytes, len(held))
+    before = FileTable(objects.name, objects.packed_before(missing))
+    if before:
+        done = {entry.path for entry in before}
+        missing = missing.part(path for path in missing if path not in done)
+    if held or before:
+        meter.add(held.bytes + before.bytes, len(held) + len(before))
     stored = FileTable(objects.name)
     unproven = False
 
@@ -509,21 +513,30 @@ def _store(
         unproven = unproven or result.unproven
         stored.append(result.entry)
 
-    if missing:
-        objects.expect(missing.values())
-        engine.store(tree, objects, missing.values(), take, lambda file: meter.add(file.size))
+    try:
+        if missing:
+            objects.expect(missing.values())
+            engine.store(tree, objects, missing.values(), take, lambda file: meter.add(file.size))
+    except FileNotFoundError:
+        objects.remember(_merged(before, stored))
+        raise
     if objects.packs:
-        stored = FileTable(objects.name, objects.settled(stored))
+        stored = FileTable(objects.name, objects.settled(_merged(before, stored)))
     if unproven:
         stored = FileTable(objects.name, objects.prove(tree, stored, files))
     new = [entry.size for entry in stored if objects.is_new(entry.object)]
     copied = Copied(len(new), sum(new), objects.way)
     entries: Sequence[FileEntry] = held or stored
     if held and stored:
-        entries = FileTable(objects.name, merge(held, stored, key=lambda entry: order(entry.path)))
+        entries = FileTable(objects.name, _merged(held, stored))
     if len(closures) > 1:
         entries = FileTable(objects.name, _needed_by(closures, entries))
     return entries, copied
+
+
+def _merged(some: Iterable[FileEntry], others: Iterable[FileEntry]) -> Iterable[FileEntry]:
+    """All of them, in the order of files."""
+    return merge(some, others, key=lambda entry: order(entry.path))
 
 
 def _not_held(objects: Objects, files: FileSet, held: FileTable) -> Iterator[str]:

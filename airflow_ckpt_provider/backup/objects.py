@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
-from airflow_ckpt_provider.backup.packing import PACKED_BELOW, Packer
+from airflow_ckpt_provider.backup.packing import PACKED_BELOW, Packer, is_pending
 from airflow_ckpt_provider.backup.prune_marks import Marks
 from airflow_ckpt_provider.backup.way import Way
 from airflow_ckpt_provider.checkpoint.operators import STATE
@@ -96,6 +96,7 @@ class Objects:
         self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
         self._packer = Packer(self.directory, self.write_pack) if packs else None
+        self._packed_before = FileTable(name)
         self._way: Way | None = None
         #: Hash and bytes of the packs that earlier backups list -> what they list of it.
         self._packs_held: dict[tuple[str, int], FileTable] | None = None
@@ -221,21 +222,24 @@ class Objects:
 
     def held(self, files: FileSet) -> Iterator[tuple[StoredFile, FileEntry | None]]:
         """Each file in turn, with its entry where an earlier backup has its content, as far as its store can tell."""
-        known = iter(_ordered(self._entries))
-        entry = next(known, None)
-        for file in files.each():
-            if entry is not None and entry.path != file.path:
-                here = order(file.path)
-                while entry is not None and order(entry.path) < here:
-                    entry = next(known, None)
-            whole = None
-            if entry is not None and entry.path == file.path and file.identity:
-                is_same = (entry.size, entry.identity) == (file.size, file.identity)
-                whole = self._whole(entry) if is_same else None
+        for file, entry in _same(files, self._entries):
+            whole = self._whole(entry) if entry is not None else None
             if whole is not None:
                 yield file, whole if whole.batches is None else replace(whole, batches=None)
             else:
                 yield file, None
+
+    def remember(self, entries: Iterable[FileEntry]) -> None:
+        """Remember what this backup has put into packs, for :meth:`packed_before`: no listing shows it.
+
+        :param entries: in the order of files.
+        """
+        of_packs = (entry for entry in entries if entry.is_packed or is_pending(entry.object))
+        self._packed_before = FileTable(self.name, of_packs)
+
+    def packed_before(self, files: FileSet) -> Iterator[FileEntry]:
+        """What :meth:`remember` was given of some files; to be put through :meth:`settled`."""
+        return (entry for _, entry in _same(files, self._packed_before) if entry is not None)
 
     def expect(self, files: Iterable[StoredFile]) -> None:
         """Say which files :meth:`store` will be asked for, so that no more is kept in hand than may hold their contents.
@@ -474,6 +478,21 @@ class Objects:
     def _names(self, path: str) -> Iterator[str]:
         """The names that a content can have, its own first; not those of damaged objects, also where they are missing."""
         return (each for each in _names(path) if each not in self._spent)
+
+
+def _same(files: FileSet, entries: Sequence[FileEntry]) -> Iterator[tuple[StoredFile, FileEntry | None]]:
+    """Each file in turn, with the entry of the same path and the same version of it, as far as its store can tell."""
+    known = iter(_ordered(entries))
+    entry = next(known, None)
+    for file in files.each():
+        if entry is not None and entry.path != file.path:
+            here = order(file.path)
+            while entry is not None and order(entry.path) < here:
+                entry = next(known, None)
+        if entry is not None and entry.path == file.path and file.identity:
+            yield file, entry if (entry.size, entry.identity) == (file.size, file.identity) else None
+        else:
+            yield file, None
 
 
 def _ordered(entries: Sequence[FileEntry]) -> Iterable[FileEntry]:

@@ -32,6 +32,11 @@ _PENDING = "packing"
 WritePack = Callable[[bytes], str]
 
 
+def is_pending(path: str) -> bool:
+    """Whether a path is one that a content has until :meth:`Packer.finish`."""
+    return path.split("/", 3)[2:3] == [_PENDING]
+
+
 class Packer:
     """The packs of one backup.
 

@@ -143,16 +143,12 @@ class SparkEngine:
         self._checkpoint, self._repository = checkpoint, repository
         self._workers = workers
         self._files_per_task, self._bytes_per_task = files_per_task, bytes_per_task
-        #: What tasks have put into packs for a backup that had to read its checkpoint again: no listing shows that.
-        self._packed: dict[tuple[str, int, str], Stored] = {}
-        self._packed_of: Objects | None = None
 
     def store(self, tree: Tree, objects: Objects, files: Collection[StoredFile], take: OnStored, done: OnFile) -> None:
         """As :meth:`Engine.store`; what could not be copied is reported when all else is copied."""
         # Logs, mostly: the driver has read them, and they may be gone by now.
         in_hand = [file for file in files if tree.content_in_hand(file) is not None]
-        stored = self._packed_before(objects, files, done)
-        in_hand = [file for file in in_hand if file.path not in stored]
+        stored: dict[str, Stored] = {}
         Threads().store(tree, objects, in_hand, lambda s: stored.update({s.entry.path: s}), done)
         gone: FileNotFoundError | None = None
         work = _Copying(self._checkpoint, self._repository, objects.name, self._workers)
@@ -170,24 +166,12 @@ class SparkEngine:
                     path, sha256, checksum, copied, unproven = outcome
                     entry = FileEntry(file.path, file.size, path, sha256, checksum, file.identity)
                     stored[file.path] = Stored(entry, copied, unproven)
-                    if file.identity and entry.is_packed:
-                        self._packed[file.path, file.size, file.identity] = stored[file.path]
                     done(file)
+        for file in files:
+            if file.path in stored:
+                take(stored[file.path])
         if gone:
             raise gone
-        for file in files:
-            take(stored[file.path])
-
-    def _packed_before(self, objects: Objects, files: Collection[StoredFile], done: OnFile) -> dict[str, Stored]:
-        """What is in packs of this very backup, put there when its checkpoint was read before."""
-        if self._packed_of is not objects:
-            self._packed, self._packed_of = {}, objects
-        found = {}
-        for file in files if self._packed else ():
-            if file.identity and (known := self._packed.get((file.path, file.size, file.identity))):
-                found[file.path] = known
-                done(file)
-        return found
 
     def _groups(self, objects: Objects, files: list[StoredFile]) -> list[tuple[StoredFile, ...]]:
         """Files of like sizes together, for they share what has to be known of objects; the biggest first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -252,3 +253,25 @@ def test_a_content_is_read_where_it_was_moved_to_if_its_old_pack_rots(place: Loc
     local = replace(place / "backups", store=AnotherPart(place.store, lambda data, start, n: data[start : start + n]))
     apply_restore(plan_restore(repository.at(local), made, place / "target"))
     assert contents(place / "target") == right
+
+
+def test_what_was_packed_is_not_read_again_where_the_stream_moves(place: Location, no_pauses: None) -> None:
+    """However often the checkpoint is listed again: else a backup that takes longer than a file lives would never end."""
+    packed_repository(place)
+    plant(place / "orders", {**stream(), **{f"_schema/{n:03}": bytes([n]) * 5000 for n in range(100)}})
+    left = {f"_schema/{n:03}" for n in range(0, 100, 10)}
+
+    def meanwhile(operation: str, path: str) -> None:
+        name = "_schema/" + path.rpartition("/")[2]
+        if operation == "read" and "/_schema/" in path and name in left:
+            left.remove(name)
+            (place / "orders").replace(name, b"replaced, and of another size")
+
+    seen, store = watched(place / "orders", meanwhile)
+    made = create_backup(Checkpoint.at(seen), Repository.open(place / "backups"), workers=1).manifest
+    assert not left
+    reads = Counter(path for path in store.paths("read") if "/_schema/" in path)
+    assert sum(reads.values()) <= 100 + 10 + 1
+    assert restorable(Repository.open(place / "backups"), made) == {
+        e.path: (place / "orders").read(e.path) for e in made.files
+    }
