@@ -95,7 +95,8 @@ class Objects:
         #: In names that nobody else gives: where the store copies over what is there, each backup, and each task, has its own.
         self._own = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
-        self._packer = Packer(self.directory, self.write_pack) if packs else None
+        copies = repository.store.copies_in_memory
+        self._packer = Packer(self.directory, self.write_pack, copies=copies) if packs else None
         self._packed_before = FileTable(name)
         self._way: Way | None = None
         #: Hash and bytes of the packs that earlier backups list -> what they list of it.

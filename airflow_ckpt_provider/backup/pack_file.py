@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable
+from io import BytesIO
 
 #: What a pack begins and ends with.
 MAGIC = b"ACKPACK\x01"
@@ -29,14 +30,15 @@ ROW = _ROW.size
 
 
 class PackBuilder:
-    """A pack that is being filled."""
+    """A pack that is being filled; in memory once, also when it is sealed."""
 
     def __init__(self) -> None:
-        self._body = bytearray(MAGIC)
+        self._pack = BytesIO()
+        self._pack.write(MAGIC)
         self._index = bytearray()
 
     def __len__(self) -> int:
-        return len(self._body)
+        return self._pack.tell()
 
     @property
     def contents(self) -> int:
@@ -45,16 +47,17 @@ class PackBuilder:
 
     def add(self, content: bytes, sha256: str) -> int:
         """Add a content; return where it begins."""
-        start = len(self._body)
-        self._body += content
+        start = len(self)
+        self._pack.write(content)
         self._index += _ROW.pack(bytes.fromhex(sha256), len(content))
         return start
 
     def sealed(self) -> bytes:
-        """The whole pack."""
-        index = bytes(self._index)
-        trailer = _TRAILER.pack(hashlib.sha256(index).digest(), len(index) // ROW, MAGIC)
-        return b"".join((self._body, index, trailer))
+        """The whole pack, to which nothing is added any more."""
+        sha256, count = hashlib.sha256(self._index).digest(), self.contents
+        self._pack.write(self._index)
+        self._pack.write(_TRAILER.pack(sha256, count, MAGIC))
+        return self._pack.getvalue()  # the very bytes, no copy of them
 
 
 def read_index(pack: bytes) -> list[tuple[str, int, int]]:

@@ -22,8 +22,8 @@ PACKED_BELOW = 512 * 1024
 PACK_SIZE = 16 * 1024**2
 #: And from so many contents on: a record of those that were moved has a line for each.
 CONTENTS = 50_000
-#: Packs that are filled or written at once. One that is written is in memory twice, as the client of the store has it too.
-_AT_ONCE = 3
+#: Packs in memory besides the one that is being filled: those that are written.
+_WRITTEN_AT_ONCE = 2
 #: Of so many contents it is remembered that they are packed, so that the same content is not packed twice.
 _REMEMBERED = 100_000
 _PENDING = "packing"
@@ -43,14 +43,15 @@ class Packer:
     :param directory: where the objects of the stream are.
     :param write: writes a pack.
     :param pack_size: bytes from which on a pack is full.
+    :param copies: how often a pack is in memory while it is written.
     """
 
-    def __init__(self, directory: str, write: WritePack, *, pack_size: int = PACK_SIZE) -> None:
+    def __init__(self, directory: str, write: WritePack, *, pack_size: int = PACK_SIZE, copies: int = 1) -> None:
         self._prefix = f"{directory}/{_PENDING}/"
         self._write = write
         self._pack_size = pack_size
         self._lock = threading.Lock()
-        self._places = threading.Semaphore(_AT_ONCE)
+        self._places = threading.Semaphore(1 + max(1, _WRITTEN_AT_ONCE // copies))
         self._open: PackBuilder | None = None
         #: Path of each pack that was begun; empty until it is written.
         self._packs: list[str] = []

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import DamagedFileError, RepositoryError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _MAGIC = b"ACKPT\x00\x01\n"
 _NONCE = 12
 _OVERHEAD = len(_MAGIC) + _NONCE + 16
+#: Bytes that are encrypted at once.
+_PIECE = 1024**2
 
 
 def new_encryption(key: bytes) -> dict[str, Any]:
@@ -81,11 +84,14 @@ class EncryptedStore(Store):
     :param data_key: the key of the place.
     """
 
+    copies_in_memory = 2
+
     def __init__(self, inner: Store, root: str, data_key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._inner = inner
         self._root = root.rstrip("/")
+        self._key = data_key
         self._cipher: AESGCM = AESGCM(data_key)
         self.creates_if_absent = inner.creates_if_absent
         self.deletes_if_same = inner.deletes_if_same
@@ -122,7 +128,7 @@ class EncryptedStore(Store):
         try:
             if not data.startswith(_MAGIC):
                 raise InvalidTag
-            return self._cipher.decrypt(data[len(_MAGIC) : start], data[start:], self._bound(path))
+            return self._cipher.decrypt(data[len(_MAGIC) : start], memoryview(data)[start:], self._bound(path))
         except (InvalidTag, ValueError) as e:
             raise DamagedFileError(
                 f"could not decrypt {path}: it was changed, cut off, or is not of this place",
@@ -190,8 +196,20 @@ class EncryptedStore(Store):
         return fenced
 
     def _encrypted(self, path: str, data: bytes) -> bytes:
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import AES
+        from cryptography.hazmat.primitives.ciphers.modes import GCM
+
         nonce = os.urandom(_NONCE)
-        return _MAGIC + nonce + self._cipher.encrypt(nonce, data, self._bound(path))
+        encryptor = Cipher(AES(self._key), GCM(nonce)).encryptor()
+        encryptor.authenticate_additional_data(self._bound(path))
+        message, view = BytesIO(bytes(_OVERHEAD + len(data))), memoryview(data)
+        message.write(_MAGIC + nonce)
+        for start in range(0, len(data), _PIECE):  # AESGCM holds the message twice
+            message.write(encryptor.update(view[start : start + _PIECE]))
+        encryptor.finalize()
+        message.write(encryptor.tag)
+        return message.getvalue()
 
     def _bound(self, path: str) -> bytes:
         # Relative, so that a repository may be moved as a whole.

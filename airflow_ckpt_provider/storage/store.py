@@ -77,6 +77,8 @@ class Store(ABC):
     deletes_if_same: bool = False
     #: A part of a file is read without the rest of it.
     reads_parts: bool = False
+    #: How often a content is in memory while it is written: more than once where it is changed on its way.
+    copies_in_memory: int = 1
     #: Called before each request that changes the store, see :meth:`fenced`.
     write_check: WriteCheck = NO_CHECK
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup import packing
 from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.content_checks import check_contents
 from airflow_ckpt_provider.backup.copy import copy_backups
@@ -20,19 +24,22 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.notes import record_verification
+from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
+from airflow_ckpt_provider.backup.transfer import in_order
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import content_path, file_of, moved_document, part_of, read_moved
-from airflow_ckpt_provider.storage.store import Store
+from airflow_ckpt_provider.storage.store import Store, StoredFile
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import contents, plant
 from tests.support.packs import packed_repository, packs_of, restorable
@@ -275,3 +282,31 @@ def test_what_was_packed_is_not_read_again_where_the_stream_moves(place: Locatio
     assert restorable(Repository.open(place / "backups"), made) == {
         e.path: (place / "orders").read(e.path) for e in made.files
     }
+
+
+@pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
+def test_a_backup_holds_no_more_than_four_packs_where_the_store_is_slow(
+    tmp_path: Path, key: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 4 * 1024**2
+    monkeypatch.setitem(packing.Packer.__init__.__kwdefaults__, "pack_size", size)
+    slow = threading.Event()
+
+    def before(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith(".pack"):
+            slow.wait(0.1)
+
+    place = Location(WatchedStore(LocalStore(), before), str(tmp_path), key)
+    objects = Objects(Repository.open_or_create(place, format=2).location, "orders", vouched=(), listed=(), packs=True)
+
+    def write(number: int) -> None:
+        content = number.to_bytes(4, "big") * 4096
+        objects.write(StoredFile(f"_schema/{number}", len(content)), content)
+
+    tracemalloc.start()
+    in_order(write, range(3000), lambda _: None, workers=16)
+    list(objects.settled(()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(packs_of(Repository.open(place))) > 8
+    assert peak < 4 * size * 1.15, "but for what the threads have just read, and paths"
