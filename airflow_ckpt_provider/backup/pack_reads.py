@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -20,6 +22,9 @@ PACKS_AT_ONCE = 4
 #: Fewer entries than this are kept as they are.
 _FEW = 20_000
 _NOTHING_MOVED = Moved()
+#: Limits how many read at once.
+Turn = AbstractContextManager[Any]
+_AT_ANY_TIME: Turn = nullcontext()
 
 
 class MovedContents:
@@ -57,16 +62,25 @@ class Span:
     :param start: where it begins.
     :param end: where it ends.
     :param moved: where contents have been moved to: an entry may name another place than this pack.
+    :param turn: held while it is read.
     """
 
     def __init__(
-        self, place: Location, pack: str, entries: Sequence[FileEntry], start: int, end: int, moved: Moved
+        self,
+        place: Location,
+        pack: str,
+        entries: Sequence[FileEntry],
+        start: int,
+        end: int,
+        moved: Moved,
+        turn: Turn = _AT_ANY_TIME,
     ) -> None:
         self.pack = pack
         self.entries = entries
         self.start, self.end = start, end
         self._place = place
         self._moved = moved
+        self._turn = turn
         self._lock = threading.Lock()
         self._data: bytes | None = None
         self._failed: StorageError | None = None
@@ -95,7 +109,8 @@ class Span:
             if self._data is None:
                 length = self.end - self.start
                 try:
-                    self._data = self._place.read_from_pack(self.pack, self.start, length) if length else b""
+                    with self._turn:
+                        self._data = self._place.read_from_pack(self.pack, self.start, length) if length else b""
                 except StorageError as e:
                     self._failed = e  # one question about all of its contents, one answer
                     raise
@@ -133,7 +148,9 @@ class Span:
                 now = read_moved(self._place, self.pack.split("/")[1])
                 found = [each for each in self.entries if now.now(each.object) != self._moved.now(each.object)]
                 again = (
-                    span for pack, each in _by_pack(found, now) for span in spans(self._place, pack, each, moved=now)
+                    span
+                    for pack, each in _by_pack(found, now)
+                    for span in spans(self._place, pack, each, moved=now, turn=self._turn)
                 )
                 self._elsewhere = {each.object: span for span in again for each in span.entries}
         if span := self._elsewhere.get(entry.object):
@@ -162,6 +179,8 @@ class ByPack:
         self._moved = moved or MovedContents(repository)
         self._packs: dict[str, list[FileEntry] | FileTable] = {}
         self._length = 0
+        # Where a part costs as much as the whole, readers of a part each hold a whole pack.
+        self._turn = _AT_ANY_TIME if self._place.store.reads_parts else threading.Semaphore(PACKS_AT_ONCE)
 
     def __bool__(self) -> bool:
         return bool(self._packs)
@@ -183,11 +202,17 @@ class ByPack:
     def spans(self, *, whole: bool = False) -> Iterator[Span]:
         """The parts of packs to read, see :func:`spans`."""
         for pack, entries in self._packs.items():
-            yield from spans(self._place, pack, entries, moved=self._moved.of(pack), whole=whole)
+            yield from spans(self._place, pack, entries, moved=self._moved.of(pack), whole=whole, turn=self._turn)
 
 
 def spans(
-    place: Location, pack: str, entries: Iterable[FileEntry], *, moved: Moved = _NOTHING_MOVED, whole: bool = False
+    place: Location,
+    pack: str,
+    entries: Iterable[FileEntry],
+    *,
+    moved: Moved = _NOTHING_MOVED,
+    whole: bool = False,
+    turn: Turn = _AT_ANY_TIME,
 ) -> Iterator[Span]:
     """The parts of a pack to read for some of its contents.
 
@@ -196,26 +221,27 @@ def spans(
     :param entries: the files whose contents in it are wanted.
     :param moved: where contents have been moved to: an entry may name another place than this pack.
     :param whole: read all of a pack of which half is wanted, with its index.
+    :param turn: held while one of them is read.
     """
     parts = [(part, entry) for entry in entries if (part := part_of(moved.now(entry.object)))]
     parts.sort(key=lambda each: (each[0].start, each[0].length))
     size = pack_size(pack) or 0
     if whole and 2 * sum({part.start: part.length for part, _ in parts}.values()) >= size:
-        yield Span(place, pack, [entry for _, entry in parts], 0, size, moved)
+        yield Span(place, pack, [entry for _, entry in parts], 0, size, moved, turn)
         return
     wanted: list[FileEntry] = []
     start = end = 0
     for part, entry in parts:
         # Where a part of a file costs as much as the file, it is read once.
         if wanted and place.store.reads_parts and not _is_near(part, start, end):
-            yield Span(place, pack, wanted, start, end, moved)
+            yield Span(place, pack, wanted, start, end, moved, turn)
             wanted = []
         if not wanted:
             start = end = part.start
         wanted.append(entry)
         end = max(end, part.end)
     if wanted:
-        yield Span(place, pack, wanted, start, end, moved)
+        yield Span(place, pack, wanted, start, end, moved, turn)
 
 
 def _is_near(part: Part, start: int, end: int) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_ckpt_provider.backup.content_checks import whole_content
@@ -379,16 +380,16 @@ def entry_writes(
     :param right_when: when they were found whole, in words.
     :param moved: where their contents have been moved to, if that is known.
     """
-    place, packed = repository.location, ByPack(repository, moved)
+    place, packed, logs = repository.location, ByPack(repository, moved), ByPack(repository, moved)
     for entry in entries:
-        # Logs are written before and after all others, and are few.
+        # Logs are written before and after all others, and are few: where they cannot be read alone they are kept alone.
         alone = is_log(entry.path) and place.store.reads_parts
-        if alone or not packed.add(entry):
+        if alone or not (logs if is_log(entry.path) else packed).add(entry):
             source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
             yield Write(
                 entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when), source, entry
             )
-    for span in packed.spans():  # what is read at once is written one behind the other
+    for span in chain(logs.spans(), packed.spans()):  # what is read at once is written one behind the other
         for entry in span.entries:
             yield Write(entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when), None, entry)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
+from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
@@ -310,3 +312,34 @@ def test_a_backup_holds_no_more_than_four_packs_where_the_store_is_slow(
     tracemalloc.stop()
     assert len(packs_of(Repository.open(place))) > 8
     assert peak < 4 * size * 1.15, "but for what the threads have just read, and paths"
+
+
+def test_a_restore_reads_few_packs_at_once_where_each_is_read_as_a_whole(
+    place: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an encrypted pack nothing is read without the rest: 64 at once would take gigabytes."""
+    monkeypatch.setitem(packing.Packer.__init__.__kwdefaults__, "pack_size", 1)  # a file each
+    key = bytes(range(32))
+    plant(place / "orders", {**stream(), **{f"_schema/{n}": bytes([n]) * 500 for n in range(60)}})
+    made = create_backup(Checkpoint.at(place / "orders"), packed_repository(place, key=key)).manifest
+    under_way, most, lock = 0, 0, threading.Lock()
+
+    class Counted(WatchedStore):
+        def read(self, path: str) -> bytes:
+            nonlocal under_way, most
+            if not path.endswith(".pack"):
+                return super().read(path)
+            with lock:
+                under_way += 1
+                most = max(most, under_way)
+            time.sleep(0.01)
+            try:
+                return super().read(path)
+            finally:
+                with lock:
+                    under_way -= 1
+
+    repository = Repository.open(replace(place / "backups", store=Counted(place.store), key=key))
+    apply_restore(plan_restore(repository, made, place / "target"))
+    assert most <= PACKS_AT_ONCE
+    assert contents(place / "target") == {e.path: (place / "orders").read(e.path) for e in made.files}
