@@ -104,10 +104,10 @@ class Location:
         except (FileNotFoundError, DamagedFileError) as e:
             failed = e
         content = self.read_elsewhere(path, read_moved(self, path.split("/")[1]))
-        if found is None and content is None:
-            raise failed
-        if found is None or (content is not None and hashlib.sha256(content).hexdigest() == part.sha256):
+        if content is not None and (found is None or hashlib.sha256(content).hexdigest() == part.sha256):
             return content
+        if found is None:
+            raise failed
         return found
 
     def read_elsewhere(self, path: str, moved: Moved) -> bytes | None:

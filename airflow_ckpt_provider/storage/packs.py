@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -46,6 +47,10 @@ WITHOUT_RECORD = (
     "Put this file back from a copy of the repository; without one, move it out of the repository, and "
     "`airflow-ckpt verify --read-data` reports which backups are whole"
 )
+#: Records that are read at once.
+RECORDS_AT_ONCE = 16
+#: What a record says, or why it cannot be read; ``None``: it does not count.
+Record = dict[str, str] | str | None
 _FORMAT = "airflow-ckpt-moved"
 _VERSION = 2
 _PACK = re.compile(r"objects/([^/]+)/[0-9a-f]{2}/([0-9a-f]{64})-([0-9]{1,12})(?:-g[0-9]{1,9})?\.pack(?:\.[0-9]{1,2})?")
@@ -176,7 +181,7 @@ class Moved:
 
 
 def read_moved(repository: Location, name: str) -> Moved:
-    """Read where contents of a stream have been moved to: one listing, and a read for each record.
+    """Read where contents of a stream have been moved to: one listing, and a read for each record, several at once.
 
     A record that no trusted key has signed is left out. So is one that is damaged, or names something else than contents of
     the stream, and it is named: whoever deletes something has to know what it says.
@@ -185,19 +190,35 @@ def read_moved(repository: Location, name: str) -> Moved:
     paths: dict[str, str] = {}
     records: dict[str, dict[str, str]] = {}
     unreadable: list[str] = []
-    for path in files:
-        try:
-            records[path] = found = _parsed(repository, name, path)
-        except UntrustedError:
-            continue
-        except (DamagedFileError, TooLargeError, ValueError, KeyError, TypeError, AttributeError) as e:
-            what = e.message if isinstance(e, (DamagedFileError, TooLargeError)) else f"{type(e).__name__}: {e}"
-            unreadable.append(f"{path} cannot be read ({what}): it says where contents of {name} have been moved to")
+    for path, found in zip(files, _at_once(lambda path: _read_record(repository, name, path), files), strict=True):
+        if isinstance(found, str):
+            unreadable.append(f"{path} cannot be read ({found}): it says where contents of {name} have been moved to")
             log.warning("%s; it is ignored", unreadable[-1])
-            continue
-        # The first record of a content counts: what it names is what prunes have left alone since.
-        paths = found | paths
+        elif found is not None:
+            records[path] = found
+            # The first record of a content counts: what it names is what prunes have left alone since.
+            paths = found | paths
     return Moved(paths, records, max((int(p.rpartition("/")[2][:-5]) for p in files), default=0), tuple(unreadable))
+
+
+def _at_once(read: Callable[[str], Record], files: Sequence[str]) -> list[Record]:
+    """Read records, several at once: there may be as many as there were repacks since the oldest backup."""
+    if len(files) < 2:
+        return list(map(read, files))
+    with ThreadPoolExecutor(min(len(files), RECORDS_AT_ONCE)) as pool:
+        return list(pool.map(read, files))
+
+
+def _read_record(repository: Location, name: str, path: str) -> Record:
+    """What a record says; ``None`` for one that no trusted key has signed, and why in words for one that cannot be read."""
+    try:
+        return _parsed(repository, name, path)
+    except UntrustedError:
+        return None
+    except (DamagedFileError, TooLargeError) as e:
+        return e.message
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        return f"{type(e).__name__}: {e}"
 
 
 def moved_document(moved: Mapping[str, str]) -> dict[str, object]:

@@ -343,3 +343,22 @@ def test_a_restore_reads_few_packs_at_once_where_each_is_read_as_a_whole(
     apply_restore(plan_restore(repository, made, place / "target"))
     assert most <= PACKS_AT_ONCE
     assert contents(place / "target") == {e.path: (place / "orders").read(e.path) for e in made.files}
+
+
+def test_records_of_moved_contents_are_read_at_once(place: Location) -> None:
+    """A backup waits for all of them, and there may be one for each prune since the oldest backup."""
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    for number in range(1, 5):
+        to = content_path(planted_pack(repository, b"x" * 100 * number), "1" * 64, 8, 10)
+        old = content_path(file_of(made.files[0].object), "1" * 64, 8 + number, 10)
+        record = json.dumps(moved_document({old: to})).encode()
+        repository.location.create(f"moved/orders/{number:06d}.json", record)
+    together = threading.Barrier(4, timeout=30)
+
+    def before(operation: str, path: str) -> None:
+        if operation == "read" and "/moved/" in path:
+            together.wait()
+
+    moved = read_moved(watched(place / "backups", before)[0], "orders")
+    assert len(moved.records) == len(moved.paths) == 4
