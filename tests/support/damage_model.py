@@ -44,6 +44,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.storage import packs
 from airflow_ckpt_provider.storage.encrypted_store import EncryptedStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, read_moved
@@ -88,7 +89,8 @@ class Stream(RuleBasedStateMachine):
             if name.startswith("airflow_ckpt_provider.backup.") and getattr(module, "datetime", None) is datetime:
                 self.patches.setattr(module, "datetime", DifferentClock)
         # One request at a time for each, or what happens would depend on Python's threads.
-        self.patches.setattr(transfer, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
+        for module in (transfer, packs):
+            self.patches.setattr(module, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
         DifferentClock.by = timedelta(0)
         self.base = self.where()

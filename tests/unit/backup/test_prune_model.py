@@ -34,6 +34,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.storage import packs
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import files_in
 from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
@@ -124,7 +125,8 @@ class Stream(RuleBasedStateMachine):
         self.place = self.base / "backups"
         # One request at a time for each actor, or what happens would depend on Python's threads.
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(transfer, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
+        for module in (transfer, packs):
+            self.patches.setattr(module, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
         self.patches.setattr(repositories, "DEFAULT_FORMAT", self.format)
         self.repository = Repository.open_or_create(self.place)
