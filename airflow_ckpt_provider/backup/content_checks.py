@@ -15,7 +15,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.storage.file_set import order
-from airflow_ckpt_provider.storage.packs import pack_sha256, part_of
+from airflow_ckpt_provider.storage.packs import file_of, pack_sha256, part_of
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -33,6 +33,15 @@ class Contents:
         self.packs = frozenset(packs)
         self._not_whole = {damage.object for damage in findings}
         self._unread = {d.object for d in findings if d.problem in (UNREADABLE, "missing")}
+
+    def of(self, objects: Collection[str]) -> Contents:
+        """What it has shown of some objects, and of their packs.
+
+        :param objects: paths of the objects.
+        """
+        files = {file_of(path) for path in objects}
+        findings = [d for d in self.findings if d.object in objects or (d.object == d.path and d.object in files)]
+        return Contents([entry for entry in self.entries if entry.object in objects], findings, self.packs & files)
 
     def read(self) -> Iterator[FileEntry]:
         """Those that were read."""

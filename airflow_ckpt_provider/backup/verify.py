@@ -24,7 +24,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress, side_by_s
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.packs import Moved, file_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_time
@@ -283,6 +283,7 @@ def verify_backup(
     :param on_progress: called after each file that was read.
     :param engine: who reads the contents; ``None``: threads of this process.
     :raises TooMuchForThreadsError: the engine may not read so much; nothing was read and nothing is known of it.
+    :raises NoSuchBackupError: it was removed meanwhile.
     """
     name, entries = manifest.name, manifest.files
     there, before = side_by_side(
@@ -309,6 +310,11 @@ def verify_backup(
     if not structure and sum(1 for _ in contents.whole()) == len(entries):
         whole.add(manifest.path)
     found = (*structure, *contents.findings, *cut_off)
+    if any(damage.problem == "missing" for damage in found) and manifest.backup_id not in repository.backup_ids(name):
+        raise NoSuchBackupError(  # a prune may have deleted what only this backup needed: that is no damage
+            f"backup {manifest.backup_id} of {name} was removed from {repository.location} while it was verified",
+            hint="verify another one; `airflow-ckpt backups REPOSITORY` lists what there is",
+        )
     new = {damage.object or manifest.path: damage for damage in found if damage.is_damage}
     still = [damage for damage in known.values() if damage.object not in new and damage.object not in whole]
     unsure = {damage.path for damage in still}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,6 +164,17 @@ class _Listed:
         self.backups[backup_id] = numbers
         self.problems[backup_id] = dict(problems)
 
+    def without(self, gone: Collection[str]) -> _Listed:
+        """What the others list.
+
+        :param gone: ids of backups that were removed.
+        """
+        left = _Listed(damaged=self.damaged, unread=self.unread)
+        for backup_id in self.backups:
+            if backup_id not in gone:
+                left.add(backup_id, self.of(backup_id), self.problems[backup_id])
+        return left
+
     def of(self, backup_id: str) -> Iterator[FileEntry]:
         """The entries of a backup."""
         return (self.entries[number] for number in self.backups[backup_id])
@@ -198,6 +209,15 @@ def _verified(
         chosen = [entry for entry in listed.entries if entry.object in picked and claim_of(entry) not in failed]
     moved = MovedContents(repository)
     contents = _read(repository, chosen, failed, engine, on_progress, moved)
+    if failed and (gone := listed.backups.keys() - set(repository.backup_ids(name))):
+        # They were removed since they were listed, and a prune may have deleted what only they needed.
+        listed = listed.without(gone)
+        left = set(map(claim_of, listed.entries))
+        failed = {claim: damage for claim, damage in failed.items() if claim in left}
+        incomplete = {
+            path: problem for path, problem in incomplete.items() if path not in {manifest_path(name, i) for i in gone}
+        }
+        contents = contents.of({path for path, *_ in left})
     wrong = {path for path, *_ in failed}
     whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
     whole |= contents.packs & before.damaged.objects.keys()

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.content_checks import check_contents
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -28,14 +29,15 @@ from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE
-from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
+from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.transfer import in_order
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
+from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
@@ -362,3 +364,32 @@ def test_records_of_moved_contents_are_read_at_once(place: Location) -> None:
 
     moved = read_moved(watched(place / "backups", before)[0], "orders")
     assert len(moved.records) == len(moved.paths) == 4
+
+
+@pytest.mark.parametrize("repository_format", [1, 2])
+@pytest.mark.parametrize("of_all", [True, False])
+def test_a_backup_that_is_removed_while_it_is_verified_is_not_damaged(
+    place: Location, repository_format: int, of_all: bool
+) -> None:
+    repository = Repository.open_or_create(place / "backups", format=repository_format)
+    made = back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}}).manifest
+    for n in range(8):
+        (place / "orders").delete(f"_schema/{n}")
+    back_up(place, stream(6))
+    begun = False
+
+    def meanwhile(operation: str, path: str) -> None:
+        nonlocal begun
+        if not begun and operation == "read" and "/objects/" in path:
+            begun = True
+            apply_expire(repository, plan_expire(repository, Policy(last=1)))
+            apply_prune(repository, plan_prune(repository, max_unused=MaxUnused(0)))
+
+    seen = Repository.open(watched(place / "backups", meanwhile)[0])
+    if of_all:
+        assert verify_repository(seen, read_data=ALL, workers=1).ok
+    else:
+        with pytest.raises(NoSuchBackupError, match="while it was verified"):
+            verify_backup(seen, made, read_data=ALL, workers=1)
+    assert begun
+    assert read_damaged(repository.location, "orders").objects == {}
