@@ -238,7 +238,7 @@ def _kept(
     kept = {entry.path: entry.object for entry in objects.settled(stored)}
     packs = {file_of(path) for path in kept.values()}
     for pack in packs:
-        if hashlib.sha256(repository.location.read(pack)).hexdigest() != pack_sha256(pack):
+        if hashlib.sha256(repository.location.read_pack(pack)).hexdigest() != pack_sha256(pack):
             raise StorageError(
                 f"{pack} was written, and does not read back as what was written",
                 hint="check the store: it does not keep what it is given",
@@ -311,7 +311,7 @@ def unproven(
 def _may_hold(repository: Repository, pack: str, contents: Collection[str]) -> bool:
     """Whether a pack has one of some contents, by their SHA-256; also where its index cannot be read."""
     try:
-        return any(sha256 in contents for sha256, *_ in read_index(repository.location.read(pack)))
+        return any(sha256 in contents for sha256, *_ in read_index(repository.location.read_pack(pack)))
     except FileNotFoundError:
         return False
     except (StorageError, ValueError):

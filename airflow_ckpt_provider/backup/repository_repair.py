@@ -320,7 +320,7 @@ def _contradicted(repository: Repository, name: str, paths: Sequence[str]) -> li
 
 def _index(repository: Repository, pack: str) -> frozenset[tuple[str, int, int]]:
     try:
-        return frozenset(read_index(repository.location.read(pack)))
+        return frozenset(read_index(repository.location.read_pack(pack)))
     except (FileNotFoundError, DamagedFileError, ValueError):
         return frozenset()
 
@@ -354,7 +354,7 @@ def _mended(repository: Repository, pack: str, contents: Sequence[tuple[FileEntr
     size, place, name = pack_size(pack) or 0, repository.location, pack.split("/")[1]
     moved = read_moved(place, name)
     try:
-        data = bytearray(place.read(pack)[:size])
+        data = bytearray(place.read_pack(pack))
         data += bytes(size - len(data))
     except DamagedFileError:
         data = bytearray(size)

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, StorageError, UntrustedError
 from airflow_ckpt_provider.storage.file_set import FileSet
-from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import LARGEST, Moved, Part, file_of, pack_size, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, Signing, is_signed
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
 
@@ -190,6 +190,10 @@ class Location:
             f"could not read {pack}: {length} bytes from byte {start} on were asked for, and the store answered with {len(data)}",
             hint="run it again; if it fails again, inspect what is between here and the store (a proxy, a cache)",
         )
+
+    def read_pack(self, pack: str) -> bytes:
+        """Return a whole pack; of a file that is longer than its name says, or than any pack, no more than that."""
+        return self.read_part(pack, 0, min(pack_size(pack) or 0, LARGEST))
 
     def find(self, path: str) -> StoredFile | None:
         """Return one file as a listing shows it now, of a content in a pack the pack; ``None`` if there is none."""

@@ -393,3 +393,36 @@ def test_a_backup_that_is_removed_while_it_is_verified_is_not_damaged(
             verify_backup(seen, made, read_data=ALL, workers=1)
     assert begun
     assert read_damaged(repository.location, "orders").objects == {}
+
+
+def test_no_more_is_read_of_a_pack_than_its_name_says(place: Location) -> None:
+    """Somebody has appended more than fits into memory."""
+    repository = packed_repository(place)
+    made = back_up(place, stream()).manifest
+    (pack,) = packs_of(repository)
+    right = repository.location.read(pack)
+    part = part_of(max(made.files, key=lambda e: e.size).object)
+    assert part is not None
+    wrong = bytearray(right + bytes(1000 * len(right)))
+    wrong[part.start] ^= 1
+    repository.location.replace(pack, bytes(wrong))
+
+    class NoWholePack(WatchedStore):
+        reads_parts = True
+
+        def read(self, path: str) -> bytes:
+            assert not path.endswith(".pack"), "it is read as a whole"
+            return super().read(path)
+
+        def read_part(self, path: str, start: int, length: int) -> bytes:
+            assert start + length <= len(right)
+            return self.inner.read(path)[start : start + length]
+
+    seen = Repository.open(replace(place / "backups", store=NoWholePack(place.store)))
+    report = verify_backup(seen, made, read_data=ALL)
+    assert {damage.problem for damage in report.findings} == {"content", "size"}
+    record_verification(seen, report)
+    back_up(place, stream(5))
+    apply_prune(seen, plan_prune(seen, max_unused=MaxUnused(0)))
+    apply_objects_repair(seen, place / "orders", plan_objects_repair(seen, place / "orders"))
+    assert repository.location.read(pack) == right
