@@ -148,7 +148,14 @@ class S3Store(Store):
 
         bucket, key = _split(path)
         client = self._bucket(bucket)
-        return self._ask(f"read s3://{path}", lambda: bytes(obstore.get_range(client, key, start=start, length=length)))
+        try:
+            return self._ask(
+                f"read s3://{path}", lambda: bytes(obstore.get_range(client, key, start=start, length=length))
+            )
+        except StorageError:
+            if self.ends_before(path, start):
+                return b""
+            raise
 
     def find(self, path: str) -> StoredFile | None:
         """Return one file as a listing shows it now: one request."""

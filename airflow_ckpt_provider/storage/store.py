@@ -130,6 +130,11 @@ class Store(ABC):
         """Return a part of a file, as a log that grows is read; fewer bytes where the file ends before."""
         return self.read(path)[start : start + length]
 
+    def ends_before(self, path: str, start: int) -> bool:
+        """Whether a file ends before a byte, for stores that refuse to read from there."""
+        found = self.find(path)
+        return found is not None and found.size <= start
+
     def find(self, path: str) -> StoredFile | None:
         """Return one file as a listing shows it now; ``None`` if there is none."""
         directory, _, name = path.rpartition("/")

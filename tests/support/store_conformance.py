@@ -62,6 +62,10 @@ class TestReading:
         assert place.location.size("logs/driver") == 14
         assert place.location.read_part("logs/driver", 4, 4) == b"two\n"
         assert place.location.read_part("logs/driver", 8, 100) == b"three\n"
+        for start in (14, 100):
+            assert place.location.read_part("logs/driver", start, 10) == b"", "it ends before"
+        place.location.replace("logs/empty", b"")
+        assert place.location.read_part("logs/empty", 0, 10) == b""
         assert (place.location / "logs/driver").read_part("", 0, 3) == b"one"
         assert place.location.size("logs/other") is None
         with pytest.raises(FileNotFoundError):
