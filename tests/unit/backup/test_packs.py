@@ -317,6 +317,17 @@ def flip(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
+def reindexed(pack: bytes, change: Callable[[list[tuple[str, int]]], list[tuple[str, int]]]) -> bytes:
+    """A pack with another index, which is right in itself.
+
+    :param change: given SHA-256 and bytes of each content; what is to stand there.
+    """
+    rows = [(sha256, length) for sha256, _, length in read_index(pack)]
+    body = pack[: -len(rows) * 36 - 44]
+    index = b"".join(bytes.fromhex(sha256) + length.to_bytes(4, "big") for sha256, length in change(rows))
+    return b"".join((body, index, hashlib.sha256(index).digest(), (len(index) // 36).to_bytes(4, "big"), MAGIC))
+
+
 #: Kind -> what becomes of the bytes of a pack, given them and those of another pack; ``None``: it is missing.
 FAULTS: dict[str, Callable[[bytes, bytes], bytes | None]] = {
     "a bit in a content": lambda pack, other: flip(pack, 20),
@@ -335,6 +346,14 @@ FAULTS: dict[str, Callable[[bytes, bytes], bytes | None]] = {
     "an older pack, as long as this one": lambda pack, other: (other * 100)[: len(pack)],
     "two contents exchanged": lambda pack, other: pack[: len(MAGIC)] + pack[len(MAGIC) : 400][::-1] + pack[400:],
     "zeros": lambda pack, other: bytes(len(pack)),
+    "an index with another hash": lambda pack, other: reindexed(pack, lambda rows: [("1" * 64, rows[0][1]), *rows[1:]]),
+    "an index in another order": lambda pack, other: reindexed(pack, lambda rows: rows[::-1]),
+    "an index that names a content twice": lambda pack, other: reindexed(pack, lambda rows: [rows[0], *rows]),
+    "an index with a huge length": lambda pack, other: reindexed(
+        pack, lambda rows: [(rows[0][0], 2**32 - 1), *rows[1:]]
+    ),
+    "an index of nothing": lambda pack, other: reindexed(pack, lambda rows: []),
+    "a huge number of contents": lambda pack, other: pack[:-12] + b"\xff" * 4 + pack[-8:],
 }
 
 
