@@ -15,12 +15,15 @@ Contents that a prune has repacked, and objects that were packed later, are foun
     moved/<stream>/<nnnnnn>.json    {"moved": {pack: {new pack: {"<SHA-256>-<offset>-<bytes>": new offset}}},
                                      "packed": {new pack: {"<xx>/<key>": "<SHA-256>-<offset>-<bytes>"}}}
 
-Version 1 of a record has no ``packed``. Whoever reads a content compares its SHA-256, and looks where it was as well, so a
-forged record can hide no content that is there. A record that cannot be read is named and says nothing.
+Version 1 of a record has no ``packed``. Both have ``sha256``, the hash of all else in it; the first records had none.
+Whoever reads a content compares its SHA-256, and looks where it was as well, so a forged record can hide no content that
+is there. A record that cannot be read is named and says nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -237,9 +240,19 @@ def moved_document(moved: Mapping[str, str]) -> dict[str, object]:
         else:
             pack, _, content = old.rpartition("/")
             packs.setdefault(pack, {}).setdefault(to.pack, {})[content] = to.start
-    if not packed:
-        return {"format": _FORMAT, "version": 1, "moved": packs}
-    return {"format": _FORMAT, "version": _VERSION, "moved": packs, "packed": packed}
+    found: dict[str, object] = {"format": _FORMAT, "version": _VERSION if packed else 1, "moved": packs}
+    if packed:
+        found["packed"] = packed
+    return {**found, "sha256": record_sha256(found)}
+
+
+def record_sha256(document: Mapping[str, object]) -> str:
+    """Hash of what a record says, in one form; it stands in the record itself.
+
+    :param document: the record, with it or without.
+    """
+    says = {key: value for key, value in document.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(says, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def moved_path(name: str, number: int) -> str:
@@ -264,6 +277,8 @@ def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:
         return {}
     if value["format"] != _FORMAT or value["version"] not in (1, _VERSION):
         raise ValueError(f"format {value['format']} version {value['version']}")
+    if "sha256" in value and value["sha256"] != record_sha256(value):
+        raise ValueError("it is not what was written")
     found = {}
     for new_pack, objects in value["packed"].items() if value["version"] == _VERSION else ():
         for key, content in objects.items():

@@ -37,7 +37,7 @@ from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import moved_document, pack_size, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import moved_document, pack_size, part_of, read_moved, record_sha256
 from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents, plant
@@ -557,9 +557,9 @@ class TestProtected:
         migrate(place)
         record = json.loads((place / "backups").read("moved/orders/000001.json"))
         assert record["version"] == 2
-        (place / "backups").create(
-            "moved/orders/000002.json", json.dumps({**record, "packed": change(record["packed"])}).encode()
-        )
+        forged = {**record, "packed": change(record["packed"])}
+        forged["sha256"] = record_sha256(forged)
+        (place / "backups").create("moved/orders/000002.json", json.dumps(forged).encode())
         moved = read_moved(place / "backups", "orders")
         assert "moved/orders/000002.json cannot be read" in moved.unreadable[0]
         assert list(moved.records) == ["moved/orders/000001.json"]

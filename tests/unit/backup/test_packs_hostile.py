@@ -426,3 +426,21 @@ def test_no_more_is_read_of_a_pack_than_its_name_says(place: Location) -> None:
     apply_prune(seen, plan_prune(seen, max_unused=MaxUnused(0)))
     apply_objects_repair(seen, place / "orders", plan_objects_repair(seen, place / "orders"))
     assert repository.location.read(pack) == right
+
+
+@pytest.mark.parametrize("at", range(0, 400, 7))
+def test_a_bit_in_a_record_is_found_and_named(place: Location, at: int) -> None:
+    """Else contents would be called missing that lie where the record said."""
+    repository = packed_repository(place)
+    pack = planted_pack(repository, b"x" * 1000)
+    old = content_path(planted_pack(repository, b"y" * 1000), "1" * 64, 8, 10)
+    moved = {old: content_path(pack, "1" * 64, 100, 10)}
+    record = json.dumps(moved_document(moved)).encode()
+    wrong = bytearray(record)
+    wrong[at % len(record)] ^= 1
+    repository.location.create("moved/orders/000001.json", bytes(wrong))
+    found = read_moved(repository.location, "orders")
+    if b'"sha256"' in wrong:
+        assert (found.paths, len(found.unreadable)) == ({}, 1)
+    else:  # the bit is in that word: what the record says is right
+        assert found.paths == moved
