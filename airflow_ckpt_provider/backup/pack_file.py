@@ -53,11 +53,11 @@ class PackBuilder:
         return start
 
     def sealed(self) -> bytes:
-        """The whole pack, to which nothing is added any more."""
-        sha256, count = hashlib.sha256(self._index).digest(), self.contents
-        self._pack.write(self._index)
-        self._pack.write(_TRAILER.pack(sha256, count, MAGIC))
-        return self._pack.getvalue()  # the very bytes, no copy of them
+        """The whole pack, which nothing is added to any more; the builder does not keep it."""
+        pack, self._pack = self._pack, BytesIO()
+        pack.write(self._index)
+        pack.write(_TRAILER.pack(hashlib.sha256(self._index).digest(), self.contents, MAGIC))
+        return pack.getvalue()  # the very bytes, no copy of them
 
 
 def read_index(pack: bytes) -> list[tuple[str, int, int]]:

@@ -288,9 +288,9 @@ def test_what_was_packed_is_not_read_again_where_the_stream_moves(place: Locatio
     }
 
 
-@pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
-def test_a_backup_holds_no_more_than_four_packs_where_the_store_is_slow(
-    tmp_path: Path, key: bytes | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("key", "most"), [(None, 4), (bytes(range(32)), 5)], ids=["plain", "encrypted"])
+def test_a_backup_holds_few_packs_where_the_store_is_slow(
+    tmp_path: Path, key: bytes | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 4 * 1024**2
     monkeypatch.setitem(packing.Packer.__init__.__kwdefaults__, "pack_size", size)
@@ -307,13 +307,14 @@ def test_a_backup_holds_no_more_than_four_packs_where_the_store_is_slow(
         content = number.to_bytes(4, "big") * 4096
         objects.write(StoredFile(f"_schema/{number}", len(content)), content)
 
+    objects.repository.create("first", b"so that what is imported to encrypt is in memory")
     tracemalloc.start()
     in_order(write, range(3000), lambda _: None, workers=16)
     list(objects.settled(()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(packs_of(Repository.open(place))) > 8
-    assert peak < 4 * size * 1.15, "but for what the threads have just read, and paths"
+    assert peak < most * size, "with what the threads have just read, and paths"
 
 
 def test_a_restore_reads_few_packs_at_once_where_each_is_read_as_a_whole(
