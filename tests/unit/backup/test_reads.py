@@ -23,6 +23,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import contents, plant
+from tests.support.packs import packed_repository
 from tests.support.watched_stores import watched
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "damage"
@@ -155,6 +156,16 @@ class TestOneBackup:
             assert report.coverage.never_read == len(objects) - len(read)
         assert read == objects
         assert verifications(repo, "orders")[made.backup_id] is Verified.CONTENTS
+
+    def test_where_one_run_reads_all_it_says_so(self, place: Location) -> None:
+        """All contents of a pack are in one part."""
+        repo = packed_repository(place)
+        made = back_up(place, stream(), workers=1).manifest
+        parts = next(n for n in range(2, 100) if list(ReadData(1, n).choose(made.files)))
+        report = self.verify(repo, made, f"1/{parts}")
+        objects = len({entry.object for entry in made.files})
+        assert report.coverage
+        assert (report.coverage.objects, report.coverage.read, report.coverage.days) == (objects, objects, parts)
 
     def test_a_stream_of_few_files_gets_along_too(self, place: Location) -> None:
         made, repo = back_up(place, stream()).manifest, repository(place)
