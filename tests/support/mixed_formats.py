@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from airflow_ckpt_provider.storage.encrypted_store import EncryptedStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.watched_stores import WatchedStore
 
@@ -31,8 +32,8 @@ def raise_after_first_backup() -> None:
 def _raise(place: Location) -> None:
     """As :func:`~airflow_ckpt_provider.backup.repository.raise_format` does, unseen by who counts requests or refuses them."""
     store = place.store
-    while isinstance(store, WatchedStore):
-        store = store.inner
+    while isinstance(store, (WatchedStore, EncryptedStore)):  # the marker is not encrypted
+        store = store._inner if isinstance(store, EncryptedStore) else store.inner
     unwatched = replace(place, store=store)
     if unwatched.find(_MARKER) is None:
         return

@@ -132,7 +132,7 @@ def test_damage_to_each_object_is_found_and_named(place: Location, damage: str) 
     """In a pack: damage to the pack is that of the contents behind it, and of the pack as such."""
     repo, manifest = backup(place)
     for entry in manifest.files:
-        file, part = file_of(entry.object), part_of(entry.object)
+        file = file_of(entry.object)
         right = repo.location.read(file)
         if damage == "missing":
             lose(repo.location, entry.object)
