@@ -22,7 +22,7 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, entry_of, files_in, stream, visible
 from tests.support.checkpoints import contents, plant
 from tests.support.repository_histories import opened
-from tests.support.spoiled import lose, spoil
+from tests.support.spoiled import lose, lying_with, spoil
 from tests.support.watched_stores import Killed, Life, watched
 
 
@@ -108,8 +108,10 @@ def test_what_is_damaged_is_not_copied(place: Location, manifests: list[Manifest
         copy(place, manifests)
     assert second(place).backup_ids("orders") == tuple(m.backup_id for m in manifests[:2])
     lose(place / "backups", entry.object)
-    with pytest.raises(DamagedBackupError, match=r"its object .* is missing"):
+    with pytest.raises(DamagedBackupError) as error:
         copy(place, manifests)
+    lost = lying_with(manifests[2].files, entry.object)
+    assert error.value.findings == tuple(f"{e.path}: its object {e.object} is missing" for e in lost)
     assert check_repository(second(place)).ok
 
 

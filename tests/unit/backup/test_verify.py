@@ -193,7 +193,9 @@ def test_some_parts_find_it_and_all_parts_together_do(place: Location) -> None:
     reports = [verify_backup(repo, manifest, read_data=ReadData(n, 4)) for n in (1, 2, 3, 4)]
     whole_packs = {file_of(entry.object)} - {entry.object}
     assert {f.path for r in reports for f in r.findings} - whole_packs == {"state/0/1/5.changelog"}
-    assert sum(r.read_files for r in reports) >= len(manifest.files)
+    read = sum(r.read_files for r in reports)
+    # Of a pack that is in another part, the first run reads some contents all the same.
+    assert read >= len(manifest.files) if repo.packs else read == len(manifest.files)
 
 
 @pytest.mark.parametrize("path", ["metadata", "offsets/4", "commits/4", "offsets/3", "commits/3"])

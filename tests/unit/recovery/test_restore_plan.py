@@ -21,7 +21,7 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import Files, contents, operator_metadata, plant
 from tests.support.seals import seal_at
-from tests.support.spoiled import overwrite, spoil
+from tests.support.spoiled import overwrite
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import WRITES, watched
 
@@ -249,8 +249,9 @@ class TestRefusals:
             plan(place, manifest)
         assert len(error.value.findings) == 2
 
+    @pytest.mark.format_1("each object is missing by itself")
     def test_damage_to_another_batch_does_not_matter(self, place: Location, manifest: Manifest) -> None:
-        spoil(place / "backups", entry_of(manifest, "state/0/1/5.changelog"))
+        (place / "backups").delete(entry_of(manifest, "state/0/1/5.changelog").object)
         assert plan(place, manifest, batch=3).batch_id == 3
 
 
