@@ -36,15 +36,33 @@ os.environ.update(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--repository-format 2`` runs any test with new repositories of format 2."""
-    parser.addoption("--repository-format", type=int, default=1, help="format of new repositories (1 or 2)")
+    """``--repository-format 2`` or ``mixed`` runs any test with such repositories, where this process makes them."""
+    parser.addoption(
+        "--repository-format",
+        choices=("1", "2", "mixed"),
+        default="1",
+        help="format of new repositories; mixed: 1 until the first backup is made, then 2",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set what new repositories are."""
-    from airflow_ckpt_provider.backup import repository
+    """Let repositories get format 2 after their first backup, if that is asked for."""
+    if config.getoption("--repository-format") == "mixed":
+        from tests.support.mixed_formats import raise_after_first_backup
 
-    repository.DEFAULT_FORMAT = config.getoption("--repository-format")
+        raise_after_first_backup()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Set what new repositories are; a test with the marker ``format_1`` is about repositories of format 1."""
+    from airflow_ckpt_provider.backup import repository
+    from tests.support import mixed_formats
+
+    asked = item.config.getoption("--repository-format")
+    pinned = item.get_closest_marker("format_1") is not None
+    repository.DEFAULT_FORMAT = 2 if asked == "2" and not pinned else 1
+    mixed_formats.wanted = asked == "mixed" and not pinned
 
 
 @pytest.fixture(params=[1, 2], ids=["format-1", "format-2"])

@@ -321,9 +321,11 @@ def verify_backup(
     compared = FileTable(name, contents.compared())
     all_read = len(compared) == len(entries)
     coverage = None
-    if read_data and not all_read:
+    if read_data and (read_data.days is not None or not all_read):
         now = {entry.object for entry in contents.read()}
-        all_read = all(is_computable(e) and (e.object in now or before.reads.last(e.object)) for e in entries)
+        all_read = all_read or all(
+            is_computable(e) and (e.object in now or before.reads.last(e.object)) for e in entries
+        )
         coverage = before.coverage(read_data, {entry.object for entry in entries}, now, there)
     return VerifyReport(
         backup_id=manifest.backup_id,

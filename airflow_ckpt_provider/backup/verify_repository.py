@@ -12,7 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ckpt_provider.backup.content_checks import Contents, check_contents, check_packs, is_computable
+from airflow_ckpt_provider.backup.content_checks import (
+    Contents,
+    check_contents,
+    check_packs,
+    in_one_order,
+    is_computable,
+)
 from airflow_ckpt_provider.backup.contents import objects_there
 from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.disputed import Claim, claim_of, is_manifest_wrong, is_whole
@@ -247,7 +253,7 @@ def _verified(
         damaged=(
             *listed.damaged,
             *(
-                DamagedBackup(name, backup_id, tuple(damage.message for damage in problems.values()))
+                DamagedBackup(name, backup_id, tuple(damage.message for damage in in_one_order(problems.values())))
                 for backup_id, problems in listed.problems.items()
                 if problems
             ),

@@ -7,6 +7,7 @@ import pytest
 from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from tests.support.several_sinks import Application
+from tests.support.spoiled import spoil
 from tests.support.watched_stores import in_memory
 
 
@@ -19,6 +20,6 @@ def damaged_object(application: Application, name: str, backup_id: str) -> None:
     """Verifying has found it."""
     manifest = application.repository.read_manifest(name, backup_id)
     entry = next(e for e in manifest.files if e.path == f"state/0/0/{manifest.batch_id + 1}.changelog")
-    application.repository.location.replace(entry.object, b"x" * entry.size)
+    spoil(application.repository.location, entry)
     found = verify_backup(application.repository, manifest, read_data=ReadData())
     note_damage(application.repository, manifest, found.findings)

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, entry_of, files_in, stream, visible
 from tests.support.checkpoints import contents, plant
 from tests.support.repository_histories import opened
+from tests.support.spoiled import lose, lying_with, spoil
 from tests.support.watched_stores import Killed, Life, watched
 
 
@@ -78,6 +79,7 @@ def test_twice_is_once(place: Location, manifests: list[Manifest]) -> None:
     assert not [path for path in asked.paths("read") if "/objects/" in path]
 
 
+@pytest.mark.format_1("so many writes; of packs: TestCopy in test_packs.py")
 @pytest.mark.parametrize("writes", [0, 1, 3, 6, 10, 15, 25, 40])
 def test_stopped_anywhere_what_is_there_is_whole_and_it_goes_on(
     place: Location, manifests: list[Manifest], writes: int
@@ -101,16 +103,19 @@ def test_stopped_anywhere_what_is_there_is_whole_and_it_goes_on(
 
 def test_what_is_damaged_is_not_copied(place: Location, manifests: list[Manifest]) -> None:
     entry = entry_of(manifests[2], "offsets/9")
-    plant(place / "backups", {entry.object: b"x" * entry.size})
+    spoil(place / "backups", entry)
     with pytest.raises(DamagedBackupError, match=r"offsets/9: its object .* has another content than was backed up"):
         copy(place, manifests)
     assert second(place).backup_ids("orders") == tuple(m.backup_id for m in manifests[:2])
-    (place / "backups").delete(entry.object)
-    with pytest.raises(DamagedBackupError, match=r"offsets/9: its object .* is missing"):
+    lose(place / "backups", entry.object)
+    with pytest.raises(DamagedBackupError) as error:
         copy(place, manifests)
+    lost = lying_with(manifests[2].files, entry.object)
+    assert error.value.findings == tuple(f"{e.path}: its object {e.object} is missing" for e in lost)
     assert check_repository(second(place)).ok
 
 
+@pytest.mark.format_1("the store copies the small files of this test")
 def test_checksums_of_the_store_become_hashes(place: Location) -> None:
     plant(place / "orders", stream())
     seen, _ = watched(place, copies_within=True)

@@ -205,7 +205,7 @@ class TestRestorableBatches:
         result = back_up(place, stream(6), restorable_batches=3)
         assert result.manifest.restorable == (4, 5, 6)
         for batch_id in (4, 5, 6):
-            found = {e.path: place.read(f"backups/{e.object}") for e in result.manifest.files_of(batch_id)}
+            found = {e.path: (place / "backups").read(e.object) for e in result.manifest.files_of(batch_id)}
             assert found == closure_of(stream(6), place, batch_id)
 
     def test_more_than_there_are(self, place: Location) -> None:
@@ -347,6 +347,7 @@ def test_files_are_copied_at_once(place: Location) -> None:
     moving(place, meet, workers=8)
 
 
+@pytest.mark.format_1("the store copies the small files of this test")
 def test_a_store_that_copies_by_itself(place: Location) -> None:
     """State goes from the checkpoint to the repository without a byte through here; logs, which were read, are written."""
     checkpoint, there = watched(plant(place / "orders", stream()), copies_within=True)
@@ -386,6 +387,7 @@ def test_a_store_that_copies_by_itself_and_a_stream_that_replaces(place: Locatio
     assert verify_backup(repository(place), result.manifest, read_data=ReadData()).ok
 
 
+@pytest.mark.format_1("the store copies the small files of this test")
 def test_what_an_earlier_look_copied_is_not_copied_again(place: Location) -> None:
     """Copied by the store: nothing of it passes through this process, so only a listing shows."""
     files = stream()

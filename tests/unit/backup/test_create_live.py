@@ -75,8 +75,8 @@ class TestLive:
         self.check(place, result)
         reads = [p for p in store.paths("read") if p.endswith(".sst")]
         assert len(reads) == len(set(reads))
-        objects = (place / "backups").walk("objects")
-        assert result.copied_files <= len(objects)
+        if not repository(place).packs:
+            assert result.copied_files <= len((place / "backups").walk("objects"))
 
     def test_faster_than_can_be_copied_ends(self, place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
         """Everything is gone each time it is to be read: bounded, and the message says what would help."""
@@ -110,11 +110,11 @@ class TestLive:
 
         result = moving(place, run_again, workers=1)
         entry = entry_of(result.manifest, "state/0/1/5.changelog")
-        assert place.read(f"backups/{entry.object}") in (b"changelog 1 5", b"CHANGELOG 1 5")
+        assert (place / "backups").read(entry.object) in (b"changelog 1 5", b"CHANGELOG 1 5")
         assert verify_backup(repository(place), result.manifest, read_data=ReadData()).ok
         # The next backup has what is there now, though nothing else is new.
         entry = entry_of(back_up(place).manifest, "state/0/1/5.changelog")
-        assert place.read(f"backups/{entry.object}") == b"CHANGELOG 1 5"
+        assert (place / "backups").read(entry.object) == b"CHANGELOG 1 5"
 
     def test_a_file_replaced_by_another_size_while_it_is_read(self, place: Location) -> None:
         plant(place / "orders", stream())
@@ -126,7 +126,7 @@ class TestLive:
 
         result = moving(place, grow)
         entry = entry_of(result.manifest, "state/0/1/5.changelog")
-        assert place.read(f"backups/{entry.object}") == b"a longer changelog than before"
+        assert (place / "backups").read(entry.object) == b"a longer changelog than before"
         assert entry.size == 30
 
     def test_the_newest_commit_is_young(self, place: Location) -> None:

@@ -79,6 +79,7 @@ def made(place: Location, request: pytest.FixtureRequest) -> list[Manifest]:
     return found
 
 
+@pytest.mark.format_1("a content in a pack has its hash and length in its path; of packs: TestForged in test_packs.py")
 @pytest.mark.parametrize("lie", LIES)
 class TestForged:
     def test_repair_writes_over_nothing(
@@ -127,6 +128,7 @@ class TestForged:
         assert opened(place).manifest() == made[1]
 
 
+@pytest.mark.format_1("an object that was written over by a longer one")
 class TestOverwritten:
     """With an object that was written over, a manifest that agrees with what it holds now clears nothing."""
 

@@ -32,10 +32,12 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
 from tests.support.backups import back_up, stream
 from tests.support.checkpoints import contents, plant
 from tests.support.repository_histories import NOW, dated, left, opened
+from tests.support.spoiled import overwrite, spoil
 from tests.support.watched_stores import Killed, Life, watched
 
 DAYS = {f"day{n}": timedelta(days=n) for n in range(5)}
@@ -74,7 +76,7 @@ def test_plan_and_apply(place: Location) -> None:
     assert (record["kind"], record["made_by"], record["reason"]) == ("expire", "me", "tidy")
     assert record["policy"] == {"last": 2}
     assert plan(place, Policy(last=2)).going == ()
-    assert contents(place / "backups").keys() >= {e.object for e in made["day0"].files}
+    assert contents(place / "backups").keys() >= {file_of(e.object) for e in made["day0"].files}
 
 
 def test_an_empty_policy_is_refused(place: Location) -> None:
@@ -269,12 +271,12 @@ class TestVerified:
         for word in ("day2", "day1"):
             record_verification(opened(place), verify_backup(opened(place), made[word], read_data=ReadData()))
         content = (place / "backups").read(entry.object)
-        plant(place / "backups", {entry.object: b"x" * entry.size})
+        spoil(place / "backups", entry)
         record_verification(opened(place), verify_backup(opened(place), made["day1"], read_data=ReadData()))
         found = verifications(opened(place), "orders")
         assert found == {made["day1"].backup_id: Verified.DAMAGED, made["day2"].backup_id: Verified.CONTENTS}
         # All of them list the object. That it is right again is not known before it was read.
-        plant(place / "backups", {entry.object: content})
+        overwrite(place / "backups", entry.object, content)
         record_verification(opened(place), verify_backup(opened(place), made["day1"]))
         with pytest.raises(RefusedError, match="no backup of orders is known to be whole, and 4 would go"):
             plan(place, Policy(last=1))
@@ -527,6 +529,7 @@ class TestSomethingWholeStays:
         assert outcome.held_meanwhile == (("orders", made["old"].backup_id),)
         assert left(place, made) == {"new", "old"}
 
+    @pytest.mark.format_1("it makes objects of its own")
     def test_each_stream_of_a_name_keeps_its_own(self, place: Location) -> None:
         """Where an earlier version has put the backups of another query under the name."""
         made = dated(place, {"new": timedelta(days=0), "old": timedelta(days=1)})

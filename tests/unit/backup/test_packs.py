@@ -50,6 +50,7 @@ from airflow_ckpt_provider.units import format_size
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents, plant
 from tests.support.packs import of_pack, packed_repository, packs_of, restorable, rot, with_big_files
+from tests.support.spoiled import spoil
 from tests.support.watched_stores import Killed, Life, WatchedStore, forget_all, in_memory, watched
 
 ALL = ReadData()
@@ -155,6 +156,7 @@ class TestBackup:
 
 
 class TestBothFormats:
+    @pytest.mark.format_1("it becomes one of format 2")
     def test_a_repository_of_format_1_becomes_one_of_format_2(self, place: Location) -> None:
         first = back_up(place, stream(4)).manifest
         before = Repository.open(place / "backups")
@@ -212,6 +214,7 @@ class TestBothFormats:
         assert len(read_moved(repository.location, "orders").paths) == (3 if version == 2 else 0)
 
 
+@pytest.mark.format_1("it becomes one of format 2")
 def test_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def init(*options: str) -> tuple[int, str]:
         code = main(["init", str(tmp_path / "backups"), "--json", *options])
@@ -424,6 +427,14 @@ class TestFaults:
         after = create_backup(Checkpoint.at(place / "orders"), repository, workers=1).manifest
         assert {file_of(entry.object) for entry in after.files}.isdisjoint({pack})
         assert verify_backup(repository, after, read_data=ALL).ok
+
+    def test_a_verify_of_all_backups_names_the_file_first_each_time(self, place: Location) -> None:
+        repository = packed_repository(place)
+        entry = back_up(place, stream()).manifest.files[0]
+        spoil(repository.location, entry)
+        first, again = (verify_repository(repository, read_data=ALL).damaged[0].problems for _ in range(2))
+        assert [words.partition(":")[0] for words in first] == [entry.path, f"pack {file_of(entry.object)} is damaged"]
+        assert again == first
 
     def test_a_damaged_index_keeps_nobody_from_restoring_the_latest(self, place: Location) -> None:
         repository = packed_repository(place)

@@ -21,8 +21,11 @@ from airflow_ckpt_provider.backup.verify_repository import VerifiedStream, verif
 from airflow_ckpt_provider.errors import NoSuchBackupError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.packs import file_of
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import contents, plant
+from tests.support.packs import packed_repository
+from tests.support.spoiled import is_read, lose, lying_with, overwrite, spoil
 from tests.support.watched_stores import watched
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored" / "damage"
@@ -156,6 +159,16 @@ class TestOneBackup:
         assert read == objects
         assert verifications(repo, "orders")[made.backup_id] is Verified.CONTENTS
 
+    def test_where_one_run_reads_all_it_says_so(self, place: Location) -> None:
+        """All contents of a pack are in one part."""
+        repo = packed_repository(place)
+        made = back_up(place, stream(), workers=1).manifest
+        parts = next(n for n in range(2, 100) if list(ReadData(1, n).choose(made.files)))
+        report = self.verify(repo, made, f"1/{parts}")
+        objects = len({entry.object for entry in made.files})
+        assert report.coverage
+        assert (report.coverage.objects, report.coverage.read, report.coverage.days) == (objects, objects, parts)
+
     def test_a_stream_of_few_files_gets_along_too(self, place: Location) -> None:
         made, repo = back_up(place, stream()).manifest, repository(place)
         seen = [self.verify(repo, made, "1/100") for _ in range(len(made.files))]
@@ -220,14 +233,13 @@ class TestAllBackups:
         return found
 
     def test_each_object_is_read_once(self, place: Location) -> None:
-        for newest in (4, 5, 6):
-            back_up(place, stream(newest))
-        objects = (place / "backups").walk("objects")
+        made = [back_up(place, stream(newest)).manifest for newest in (4, 5, 6)]
+        objects = {entry.object for manifest in made for entry in manifest.files}
         seen, asked = watched(place / "backups")
         found = self.stream(Repository(seen, "r"), "all")
         assert (found.backups, found.objects, found.read_objects, found.ok) == (3, len(objects), len(objects), True)
         read = [path for path in asked.paths("read") if "/objects/" in path]
-        assert len(read) == len(set(read)) == len(objects)
+        assert len(read) == len(set(read)) == len({file_of(path) for path in objects})
         assert set(verifications(repository(place), "orders").values()) == {Verified.CONTENTS}
 
     def test_within_so_many_runs_everything_is_read(self, place: Location) -> None:
@@ -242,13 +254,14 @@ class TestAllBackups:
 
     def test_every_backup_that_lists_a_damaged_object_is_named(self, place: Location) -> None:
         made = [back_up(place, stream(newest)).manifest for newest in (4, 5, 6)]
-        shared = entry_of(made[0], "metadata").object
-        own = entry_of(made[2], "offsets/6").object
-        plant(place / "backups", {shared: b"x" * len((place / "backups").read(shared))})
-        (place / "backups").delete(own)
+        shared, own = entry_of(made[0], "metadata"), entry_of(made[2], "offsets/6")
+        gone = lying_with(made[2].files, own.object)
+        spoil(place / "backups", shared)
+        lose(place / "backups", own.object)
         found = self.stream(repository(place), "all")
         assert [d.backup_id for d in found.damaged] == [m.backup_id for m in made]
-        assert [len(d.problems) for d in found.damaged] == [1, 1, 2]
+        of_files = [[p for p in d.problems if ": its object " in p] for d in found.damaged]
+        assert [len(problems) for problems in of_files] == [1, 1, 1 + len(gone)]
         assert set(verifications(repository(place), "orders").values()) == {Verified.DAMAGED}
         again = self.stream(repository(place))
         assert [d.backup_id for d in again.damaged] == [m.backup_id for m in made], "nobody has read them since"
@@ -257,9 +270,9 @@ class TestAllBackups:
         made = back_up(place, stream()).manifest
         entry = entry_of(made, "metadata")
         content = (place / "backups").read(entry.object)
-        plant(place / "backups", {entry.object: b"x" * entry.size})
+        spoil(place / "backups", entry)
         assert not self.stream(repository(place), "all").ok
-        plant(place / "backups", {entry.object: content})
+        overwrite(place / "backups", entry.object, content)
         assert not self.stream(repository(place)).ok
         assert self.stream(repository(place), "1/1000").ok
         assert repository(place).manifest().backup_id == made.backup_id
@@ -269,17 +282,19 @@ class TestAllBackups:
         entry = entry_of(made, "offsets/4")
 
         def time_out(operation: str, path: str) -> None:
-            if operation == "read" and path.endswith(entry.object):
+            if is_read(operation, path, entry.object):
                 raise StorageError("could not read it: timed out")
 
         seen, _ = watched(place / "backups", time_out)
         found = self.stream(Repository(seen, "r"), "all")
         assert (found.ok, found.damaged) == (False, ())
-        assert found.unread == (
-            f"offsets/4: its object {entry.object} could not be read: could not read it: timed out",
-        )
+        assert set(found.unread) == {
+            f"{e.path}: its object {e.object} could not be read: could not read it: timed out"
+            for e in lying_with(made.files, entry.object)
+        }
         assert verifications(repository(place), "orders") == {}
-        assert self.stream(repository(place), "1/1000").read_objects == 1, "it is the oldest now, and is read first"
+        for _ in found.unread:
+            assert self.stream(repository(place), "1/1000").read_objects == 1, "it is the oldest now, and is read first"
         assert verifications(repository(place), "orders") == {made.backup_id: Verified.CONTENTS}
 
     def test_a_manifest_that_is_damaged_and_one_that_could_not_be_read(self, place: Location) -> None:

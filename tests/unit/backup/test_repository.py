@@ -27,7 +27,7 @@ from tests.support.watched_stores import watched
 def test_made_in_an_empty_place_and_opened_again(place: Location) -> None:
     made = Repository.open_or_create(place)
     marker = json.loads(place.read("repository.json"))
-    assert marker == {"format": "airflow-ckpt-repository", "version": 1, "id": made.repository_id}
+    assert marker == {"format": "airflow-ckpt-repository", "version": made.format, "id": made.repository_id}
     assert Repository.open(place).repository_id == made.repository_id
     assert Repository.open_or_create(place).repository_id == made.repository_id
     assert repr(made) == f"Repository({place.uri!r})"

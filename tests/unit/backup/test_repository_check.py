@@ -18,10 +18,12 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, entry_of, stream
 from tests.support.checkpoints import contents, plant
 from tests.support.repository_histories import opened
+from tests.support.spoiled import cut, lose, lying_with, spoil
 from tests.support.watched_stores import watched
 
 
@@ -56,20 +58,20 @@ def test_one_listing_for_all_backups_of_a_stream(place: Location, manifest: Mani
     assert asked.count("read") == 5
 
 
-@pytest.mark.parametrize(("damage", "says"), [(None, "is missing"), (b"cut", "has 3 bytes instead of")])
-def test_objects_that_are_missing_or_cut_off(
-    place: Location, manifest: Manifest, damage: bytes | None, says: str
-) -> None:
-    back_up(place)
-    path = entry_of(manifest, "offsets/4").object
-    if damage is None:
-        (place / "backups").delete(path)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_objects_that_are_missing_or_cut_off(place: Location, manifest: Manifest, is_there: bool) -> None:
+    again = back_up(place).manifest
+    entry = entry_of(again, "offsets/4")
+    if is_there:
+        cut(place / "backups", entry.object, left=3)
+        says = "has 3 bytes instead of" if entry.object == file_of(entry.object) else "lies beyond the end of its pack"
     else:
-        plant(place / "backups", {path: damage})
+        lose(place / "backups", entry.object)
+        says = "is missing"
     report = check(place)
     assert not report.ok
-    assert len(report.damaged) == 2
-    assert says in report.damaged[0].problems[0]
+    assert len(report.damaged) == len({m.backup_id for m in (manifest, again) if entry in m.files})
+    assert any(f"its object {entry.object} {says}" in problem for problem in report.damaged[0].problems)
 
 
 def test_a_manifest_that_cannot_be_read(place: Location, manifest: Manifest) -> None:
@@ -94,18 +96,21 @@ def test_orphans_and_who_is_at_work_are_no_fault(place: Location, manifest: Mani
 
 class TestRepair:
     def test_from_the_live_checkpoint(self, place: Location, manifest: Manifest) -> None:
-        paths = [entry_of(manifest, path).object for path in ("offsets/4", "state/0/0/5.changelog")]
-        (place / "backups").delete(paths[0])
-        plant(place / "backups", {paths[1]: b"cut"})
+        first, second = (entry_of(manifest, path) for path in ("offsets/4", "state/0/0/5.changelog"))
+        lost = lying_with(manifest.files, first.object)
+        lose(place / "backups", first.object)
+        if second not in lost:
+            cut(place / "backups", second.object, left=3)
+        paths = {entry.object for entry in [*lost, second]}
         before = contents(place / "backups")
         plan = plan_objects_repair(opened(place), place / "orders")
         assert contents(place / "backups") == before
         assert plan.verdict is Verdict.SAFE
-        assert {r.entry.object for r in plan.rebuilt} == set(paths)
+        assert {r.entry.object for r in plan.rebuilt} == paths
         assert json.loads(json.dumps(plan.to_json())) == plan.to_json()
-        assert "2 objects can be rebuilt, 0 are lost" in plan.to_markdown()
+        assert f"{len(paths)} objects can be rebuilt, 0 are lost" in plan.to_markdown()
         assert apply_objects_repair(opened(place), place / "orders", plan, made_by="me", reason="a bad disk") == {
-            "plan_id": plan.plan_id, "rebuilt": 2, "lost": 0, "whole_again": 0
+            "plan_id": plan.plan_id, "rebuilt": len(paths), "lost": 0, "whole_again": 0
         }  # fmt: skip
         assert verify_backup(opened(place), manifest, read_data=ReadData()).ok
         record = next(opened(place).records())
@@ -114,10 +119,11 @@ class TestRepair:
 
     def test_what_the_checkpoint_has_otherwise_now_is_lost(self, place: Location, manifest: Manifest) -> None:
         entry = entry_of(manifest, "offsets/4")
-        (place / "backups").delete(entry.object)
+        lose(place / "backups", entry.object)
         plant(place / "orders", {"offsets/4": b"x" * entry.size})
         plan = plan_objects_repair(opened(place), place / "orders")
-        assert plan.rebuilt == ()
+        objects = {e.object for e in lying_with(manifest.files, entry.object)}
+        assert {r.entry.object for r in plan.rebuilt} == objects - {entry.object}
         assert plan.lost == ((entry.object, (manifest.backup_id,)),)
         assert plan.verdict is Verdict.WILL_LOSE
         assert f"`{entry.object}` is lost; needed by {manifest.backup_id}" in plan.to_markdown()
@@ -125,27 +131,28 @@ class TestRepair:
     def test_from_another_object_with_the_same_content(self, place: Location, manifest: Manifest) -> None:
         entry = entry_of(manifest, "offsets/4")
         content = (place / "backups").read(entry.object)
-        plant(place / "backups", {entry.object: b"x" * entry.size})
+        spoil(place / "backups", entry)
         (place / "backups").delete(manifest.path)  # so that the content is stored again, under another name
         back_up(place)
         older = replace(manifest, backup_id="20200101T000000Z-b000004")
         (place / "backups").create(older.path, older.to_document())
-        (place / "backups").delete(entry.object)
+        lose(place / "backups", entry.object)
         plan = plan_objects_repair(opened(place), place / "nowhere")
-        (rebuilt,) = plan.rebuilt
-        assert rebuilt.from_checkpoint is False
+        assert {r.entry.object for r in plan.rebuilt} == {e.object for e in lying_with(older.files, entry.object)}
+        assert {r.from_checkpoint for r in plan.rebuilt} == {False}
         apply_objects_repair(opened(place), place / "nowhere", plan)
         assert (place / "backups").read(entry.object) == content
         assert check(place).ok
 
     def test_changed_since_the_plan(self, place: Location, manifest: Manifest) -> None:
         entry = entry_of(manifest, "offsets/4")
-        (place / "backups").delete(entry.object)
+        lose(place / "backups", entry.object)
         plan = plan_objects_repair(opened(place), place / "orders")
         (place / "orders").delete("offsets/4")
         with pytest.raises(StorageError, match="offsets/4 is not any more what"):
             apply_objects_repair(opened(place), place / "orders", plan)
 
+    @pytest.mark.format_1("the store copies the small files of this test")
     def test_a_checksum_that_proves_nothing_rebuilds_nothing(self, place: Location) -> None:
         """Copied by the store, with an ETag that is no MD5."""
         plant(place / "orders", stream())

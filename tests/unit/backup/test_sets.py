@@ -34,6 +34,7 @@ def test_each_backup_names_the_set(application: Application) -> None:
     assert made.to_json()["whole"] is True
 
 
+@pytest.mark.format_1("so many writes")
 @pytest.mark.parametrize("writes", [0, 12, 25, 30, 45])
 def test_killed_and_resumed(application: Application, writes: int) -> None:
     """What was taken is not taken again."""

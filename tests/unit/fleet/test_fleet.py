@@ -39,6 +39,7 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import batch_metadata, commit_log, logs, metadata, offsets_log, plant
 from tests.support.rewinds import rewind
+from tests.support.spoiled import lose
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 
@@ -132,7 +133,7 @@ class TestBackups:
         plant(streams / "orders", stream(5))
         by_note, by_hash = back_up(repository, streams / "orders"), back_up(repository, streams / "orders")
         own = next(entry for entry in by_note.manifest.files if entry.path == "offsets/5")
-        repository.location.delete(own.object)
+        lose(repository.location, own.object)
         record_verification(repository, verify_backup(repository, by_note.manifest))
         repository.location.replace(by_hash.manifest.path, b"{}")
         fleet = look(streams, repository)

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
 from airflow_ckpt_provider.operators.migrate import CheckpointRepositoryMigrateOperator
 from airflow_ckpt_provider.operators.repository import CheckpointCopyOperator, CheckpointRepositoryCheckOperator
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.support.spoiled import lose
 
 Run = Callable[..., dict[str, Any]]
 
@@ -96,7 +97,7 @@ def test_check(backups: Repository, repository: Path, run: Run) -> None:
     assert json.loads(json.dumps(report)) == report
     assert report["ok"] is True
     entry = backups.manifest().files[0]
-    backups.location.delete(entry.object)
+    lose(backups.location, entry.object)
     context = run()
     with pytest.raises(AirflowFailException, match=f"has 3 damaged backups\norders .*: {entry.path}: its object"):
         operator.execute(context)
@@ -116,6 +117,7 @@ def migrate(repository: Path, **fields: Any) -> CheckpointRepositoryMigrateOpera
     return CheckpointRepositoryMigrateOperator(task_id="m", repository=str(repository), **fields)
 
 
+@pytest.mark.format_1("there is something to migrate")
 def test_migrate(backups: Repository, repository: Path, run: Run) -> None:
     planned = migrate(repository).execute(run())
     assert json.loads(json.dumps(planned)) == planned

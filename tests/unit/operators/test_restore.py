@@ -19,6 +19,7 @@ from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from tests.support.one_checkpoint import NEWEST
+from tests.support.spoiled import spoil
 
 Run = Callable[..., dict[str, Any]]
 
@@ -166,7 +167,7 @@ def test_damaged_backup_is_refused_before_anything_is_changed(backup: dict[str, 
     repository = Path(backup["repository"])
     manifest = Repository.open(open_place(str(repository))).manifest()
     entry = next(e for e in manifest.files if e.path == "metadata")
-    (repository / entry.object).write_bytes(b"x" * entry.size)
+    spoil(open_place(str(repository)), entry)
     with pytest.raises(AirflowFailException, match="is damaged: metadata: its object"):
         _restore(backup, target, run(), mode="apply")
     assert not target.exists()

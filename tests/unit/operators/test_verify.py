@@ -18,6 +18,7 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.places import open_place
+from tests.support.spoiled import file_at, spoil
 
 Run = Callable[..., dict[str, Any]]
 
@@ -37,11 +38,12 @@ def test_whole(backup: dict[str, Any], run: Run, read_data: str | None, share: f
     assert result["read_files"] == round(backup["files"] * share)
 
 
+@pytest.mark.format_1("the whole message; a pack is one finding more")
 def test_damaged(backup: dict[str, Any], run: Run) -> None:
     repository = Path(backup["repository"])
     manifest = Repository.open(open_place(str(repository))).manifest()
     entry = next(e for e in manifest.files if e.path == "metadata")
-    (repository / entry.object).write_bytes(b"x" * entry.size)
+    spoil(open_place(str(repository)), entry)
     context = run()
     operator = CheckpointVerifyOperator(task_id="v", repository=str(repository), read_data="all")
     with pytest.raises(AirflowFailException) as e:
@@ -107,6 +109,7 @@ class TestAll:
         with pytest.raises(AirflowFailException, match="holds no backup of payments"):
             operator.execute(run())
 
+    @pytest.mark.format_1("the whole message; a pack is one finding more")
     def test_damaged(self, backup: dict[str, Any], run: Run) -> None:
         entry = rot(backup)
         context = run()
@@ -127,17 +130,18 @@ def rot(backup: dict[str, Any]) -> FileEntry:
     repository = Path(backup["repository"])
     manifest = Repository.open(open_place(str(repository))).manifest(whole=False)
     entry = next(e for e in manifest.files if e.path == "metadata")
-    (repository / entry.object).write_bytes(b"x" * entry.size)
+    spoil(open_place(str(repository)), entry)
     return entry
 
 
+@pytest.mark.format_1("the disk fails where a whole file is read")
 @pytest.mark.parametrize("backup_id", ["latest", "all"])
 def test_what_could_not_be_read_is_tried_again(
     backup: dict[str, Any], run: Run, backup_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Path(backup["repository"])
     manifest = Repository.open(open_place(str(repository))).manifest()
-    lost = repository / next(e.object for e in manifest.files if e.path == "metadata")
+    lost = file_at(repository, next(e.object for e in manifest.files if e.path == "metadata"))
     read_bytes = Path.read_bytes
 
     def fail(path: Path) -> bytes:

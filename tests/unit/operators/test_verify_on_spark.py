@@ -16,6 +16,7 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.verify import APPLICATION, CheckpointVerifyOperator
 from airflow_ckpt_provider.places import open_place
+from tests.support.spoiled import spoil
 
 Run = Callable[..., dict[str, Any]]
 
@@ -66,7 +67,7 @@ def _rot(backup: dict[str, Any]) -> str:
     place = Path(backup["repository"])
     manifest = Repository.open(open_place(str(place))).manifest()
     entry = next(e for e in manifest.files if e.path == "metadata")
-    (place / entry.object).write_bytes(b"x" * entry.size)
+    spoil(open_place(str(place)), entry)
     return entry.object
 
 

@@ -44,6 +44,7 @@ from tests.support.damaged_samples import (
     snapshot_missing,
     source_log_missing,
 )
+from tests.support.spoiled import spoil
 from tests.support.stopped import ACCEPTED, STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 
@@ -294,7 +295,7 @@ def test_a_backup_that_is_damaged_itself_changes_nothing(tmp_path: Path) -> None
     create_backup(opened(place), held)
     (place.checkpoint / "state/0/0/5.delta").unlink()
     entry = next(e for e in held.manifest().files if e.path == "state/0/0/5.delta")
-    held.location.replace(entry.object, b"x" * entry.size)
+    spoil(held.location, entry)
     before = contents(opened(place).location)
     with pytest.raises(StorageError, match="has another content than was backed up"):
         plan_repair(opened(place), repository=held)

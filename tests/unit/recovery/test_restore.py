@@ -18,6 +18,7 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.packs import file_of
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import contents, plant
 from tests.support.restores import loud_seal, module_create, restore, wanted
@@ -106,6 +107,7 @@ class TestIntoAnEmptyPlace:
         restore(place, manifest)
         assert contents(place / "target") == wanted(place, manifest)
 
+    @pytest.mark.format_1("the store copies the small files of this test")
     def test_a_store_that_copies_by_itself(self, place: Location) -> None:
         plant(place / "orders", stream())
         checkpoint, _ = watched(place / "orders", copies_within=True)
@@ -121,6 +123,7 @@ class TestIntoAnEmptyPlace:
         # The store vouches for its checksum, before anything is changed and for what came out of the copy.
         assert not [p for p in asked.paths("read") if entry_of(made, "state/0/1/5.changelog").object in p]
 
+    @pytest.mark.format_1("the store copies the small files of this test")
     def test_a_store_whose_checksums_are_no_identities(self, place: Location) -> None:
         """Google's: an object has a generation as well as the MD5 of its content. A manifest has the checksum alone."""
         place = Location(Generations(MemoryFileSystem()), place.root)
@@ -132,6 +135,7 @@ class TestIntoAnEmptyPlace:
         assert contents(place / "target") == wanted(place, made)
         assert any("/target/state/" in path for path in place.store.copied)
 
+    @pytest.mark.format_1("the store copies the small files of this test")
     def test_what_a_store_does_not_vouch_for_any_more_is_not_copied(self, place: Location) -> None:
         plant(place / "orders", stream())
         checkpoint, _ = watched(place / "orders", copies_within=True)
@@ -200,7 +204,7 @@ class TestOrder:
         )
         backups, _ = watched(place / "backups", note)
         apply_restore(plan_restore(Repository.open(backups), manifest, target))
-        assert at_first_write[0] >= len({e.object for e in manifest.files_of(4)})
+        assert at_first_write[0] >= len({file_of(e.object) for e in manifest.files_of(4)})
 
 
 class TestOnlyWhatDiffers:
@@ -218,6 +222,7 @@ class TestOnlyWhatDiffers:
         assert written == {rotten, *(p for p in files if p.startswith(("offsets/", "commits/", "metadata")))}
         assert outcome.unchanged == len(files) - len(written)
 
+    @pytest.mark.format_1("the store copies the small files of this test")
     def test_a_store_that_vouches_for_checksums(self, place: Location) -> None:
         plant(place / "orders", stream())
         checkpoint, _ = watched(place / "orders", copies_within=True)

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import Files, contents, operator_metadata, plant
 from tests.support.seals import seal_at
+from tests.support.spoiled import overwrite
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import WRITES, watched
 
@@ -223,6 +224,7 @@ class TestRefusals:
             place, manifest, RefusedError, message, "see who else writes there; delete them or choose another place"
         )
 
+    @pytest.mark.format_1("each object is missing by itself")
     @pytest.mark.parametrize("damage", ["missing", "short"])
     def test_a_damaged_object(self, place: Location, manifest: Manifest, damage: str) -> None:
         entry = entry_of(manifest, "state/0/1/5.changelog")
@@ -239,6 +241,7 @@ class TestRefusals:
         assert isinstance(error, DamagedBackupError)
         assert error.findings == (finding,)
 
+    @pytest.mark.format_1("each object is missing by itself")
     def test_several_damaged_objects(self, place: Location, manifest: Manifest) -> None:
         for path in ("state/0/1/5.changelog", "state/0/0/5.changelog"):
             (place / "backups").delete(entry_of(manifest, path).object)
@@ -246,6 +249,7 @@ class TestRefusals:
             plan(place, manifest)
         assert len(error.value.findings) == 2
 
+    @pytest.mark.format_1("each object is missing by itself")
     def test_damage_to_another_batch_does_not_matter(self, place: Location, manifest: Manifest) -> None:
         (place / "backups").delete(entry_of(manifest, "state/0/1/5.changelog").object)
         assert plan(place, manifest, batch=3).batch_id == 3
@@ -254,7 +258,7 @@ class TestRefusals:
 @pytest.mark.parametrize("damage", ["state/0/1/5.changelog", "state/0/0/3.zip", "sources/0/2", "offsets/4", "metadata"])
 def test_a_damaged_target_is_not_what_the_plan_wants(place: Location, manifest: Manifest, damage: str) -> None:
     """One flipped bit, the same size: to fix exactly that one restores, so it must not be found "already done"."""
-    target = plant(place / "target", {e.path: place.read(f"backups/{e.object}") for e in manifest.files_of(4)})
+    target = plant(place / "target", {e.path: (place / "backups").read(e.object) for e in manifest.files_of(4)})
     assert plan(place, manifest).already_done
     right = target.read(damage)
     plant(target, {damage: right[:-1] + bytes([right[-1] ^ 1])})
@@ -262,7 +266,7 @@ def test_a_damaged_target_is_not_what_the_plan_wants(place: Location, manifest: 
 
 
 def test_already_done(place: Location, manifest: Manifest) -> None:
-    target = plant(place / "target", {e.path: place.read(f"backups/{e.object}") for e in manifest.files_of(4)})
+    target = plant(place / "target", {e.path: (place / "backups").read(e.object) for e in manifest.files_of(4)})
     plant(target, {"offsets/.4.crc": b"h"})
     before = contents(place)
     found = plan(place, manifest)
@@ -276,7 +280,7 @@ def test_already_done(place: Location, manifest: Manifest) -> None:
 @pytest.mark.parametrize("more", [{"offsets/5": stream(5)["offsets/5"]}, {"state/0/0/6.changelog": b"x"}])
 def test_more_files_than_the_plan_wants_is_not_done(place: Location, manifest: Manifest, more: Files) -> None:
     """A batch was logged since: the query has continued."""
-    plant(place / "target", {e.path: place.read(f"backups/{e.object}") for e in manifest.files_of(4)} | more)
+    plant(place / "target", {e.path: (place / "backups").read(e.object) for e in manifest.files_of(4)} | more)
     assert not plan(place, manifest, replace=True).already_done
 
 
@@ -324,8 +328,8 @@ class TestRelocation:
     def test_a_damaged_file_is_not_rewritten(self, place: Location, tmp_path: Path) -> None:
         manifest = back_up(place, tws("s3a://old/ck")).manifest
         entry = entry_of(manifest, "state/0/_metadata/v2/0")
-        right = place.read(f"backups/{entry.object}")
-        plant(place / "backups", {entry.object: right[:-1] + b"]"})
+        right = (place / "backups").read(entry.object)
+        overwrite(place / "backups", entry.object, right[:-1] + b"]")
         message = f"{entry.path}: its object {entry.object} has another content than was backed up; nothing was changed"
         target = Location(LocalStore(), str(tmp_path / "ck"))
         error = refused_with_any_hint(place, manifest, DamagedBackupError, message, target)

@@ -25,6 +25,7 @@ from tests.support.backups import entry_of, repository, stream, visible
 from tests.support.checkpoints import Files, contents, plant
 from tests.support.restores import loud_seal, module_create, restore, wanted
 from tests.support.seals import seal_at
+from tests.support.spoiled import flip, overwrite, spoil
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import watched
 
@@ -50,15 +51,15 @@ class TestRefusedAtTheLastMoment:
         plant(place / "target", stream(6))
         plan = plan_restore(repository(place), manifest, place / "target", replace=True)
         for entry in {e.object: e for e in plan.entries}.values():
-            right = place.read(f"backups/{entry.object}")
-            plant(place / "backups", {entry.object: bytes([right[0] ^ 1]) + right[1:]})
+            right = (place / "backups").read(entry.object)
+            flip(place / "backups", entry.object)
             before = but_notes(place)
             with pytest.raises(DamagedBackupError) as error:
                 apply_restore(plan, rest=STOPPED)
             assert f"its object {entry.object} has another content than was backed up" in error.value.findings[0]
             assert error.value.message.endswith("; nothing was changed")
             assert but_notes(place) == before
-            plant(place / "backups", {entry.object: right})
+            overwrite(place / "backups", entry.object, right)
 
     def test_the_target_moved_since_the_plan(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", stream(6))
@@ -135,11 +136,11 @@ def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifes
 
     def damage(operation: str, path: str) -> None:
         if operation == "create" and path.endswith("/metadata"):
-            plant(place / "backups", {entry.object: b"x" * entry.size})
+            spoil(place / "backups", entry)
 
     target, _ = watched(place / "target", damage)
     plan = plan_restore(repository(place), manifest, target)
-    right = place.read(f"backups/{entry.object}")
+    right = (place / "backups").read(entry.object)
     with pytest.raises(StorageError) as error:
         apply_restore(plan, rest=STOPPED)
     assert error.value.message == (
@@ -147,7 +148,7 @@ def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifes
     )
     assert error.value.hint == "the seal stays; fix the store, then run the same command again"
     assert loud_seal(place / "target")
-    plant(place / "backups", {entry.object: right})
+    overwrite(place / "backups", entry.object, right)
     restore(place, manifest)
     assert contents(place / "target") == wanted(place, manifest)
 
@@ -172,6 +173,7 @@ def test_somebody_else_writes_while_it_is_restored(place: Location, manifest: Ma
     assert loud_seal(place / "target")
 
 
+@pytest.mark.format_1("the store copies the small files of this test")
 def test_a_wrong_copy_by_the_store_is_noticed(place: Location) -> None:
     """Same size, other content: the store's checksum shows."""
     plant(place / "orders", stream())

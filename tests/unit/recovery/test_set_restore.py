@@ -28,6 +28,7 @@ from airflow_ckpt_provider.recovery.status import status_of
 from airflow_ckpt_provider.recovery.undo import undo
 from tests.support.damaged_sets import damaged_object
 from tests.support.several_sinks import IDS, NEWEST, Application
+from tests.support.spoiled import spoil
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory
 
@@ -161,7 +162,7 @@ class TestAllOrNone:
         made, _, now = backed_up_and_gone_on(application)
         manifest = made.backups["returns"]
         entry = next(e for e in manifest.files if e.path == "state/0/0/7.changelog")
-        application.repository.location.replace(entry.object, b"x" * entry.size)
+        spoil(application.repository.location, entry)
         with pytest.raises(DamagedBackupError, match=r"7\.changelog") as refused:
             application.restored()
         assert "the backup of returns in set" in str(refused.value.hint)
