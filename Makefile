@@ -115,14 +115,16 @@ measure-newcomer: ## Time a newcomer's first steps in a fresh clone with an empt
 samples: java venv jars ## Test closures and the seal on Spark 3.5.9, 4.1.4, 4.2.1 and 4.3.0, which it installs
 	@$(PY) -m pytest -m other_spark $(ARGS)
 
-bench: venv ## Measure backups against s5cmd, rclone, aws s3 sync, restic and s3fs (hours; ARGS="--rounds 1" for less)
+bench: venv ## Measure backups against s5cmd, rclone, aws s3 sync, restic and s3fs (hours; ARGS="--rounds 1" for less; ARGS=--anew after a change of code)
 	@$(PY) -m benchmarks.main --files 500 5000 50000 $(ARGS)
 	@$(PY) -m benchmarks.main --files 5000 --snapshots $(ARGS)
 	@$(PY) -m benchmarks.requests --files 500 5000
-	@$(PY) -m benchmarks.requests --files 50000 --only "in process" s5cmd
+	@$(PY) -m benchmarks.requests --files 50000 --only "in process" s5cmd restic
 	@$(PY) -m benchmarks.requests --files 5000 --snapshots
-	@$(PY) -m benchmarks.growth
-	@$(PY) -m benchmarks.pictures
+	@$(PY) -m benchmarks.growth $(filter --anew,$(ARGS))
+	@$(PY) -m benchmarks.growth --kinds files --files 500000
+	@$(PY) -m benchmarks.memory
+	@$(MAKE) --no-print-directory bench-page
 
 bench-page: venv ## Write docs/benchmarks.md and its pictures again from the committed figures
 	@$(PY) -m benchmarks.report

@@ -14,13 +14,14 @@ PAGE = 1000
 #: that no Spark starts in the middle of, and the audit record.
 FIXED = {
     Step.FIRST: 35,
-    Step.NOTHING: 25,
+    Step.NOTHING: 30,
     # The notes of earlier versions, if there is no record yet of what is damaged; and a listing of the checkpoint, a page for
     # 1,000 names, where the commit was written within two seconds of the backup.
     Step.SKIPPED: 3,
-    Step.CHANGED: 25,
-    Step.VERIFY: 6,
-    Step.READ: 6,
+    Step.CHANGED: 30,
+    # From a shell what was found is recorded as well.
+    Step.VERIFY: 12,
+    Step.READ: 12,
     # The fence and what an undo needs are among them: the attempt and its end, the plan, and a listing of attempts.
     Step.RESTORE: 48,
 }
@@ -28,6 +29,8 @@ FIXED = {
 
 #: And on a restore for each zip of a snapshot, copied by the store like the rest: read back, to see that all it needs is there.
 READS_OF_A_ZIP = 1
+#: And with packs: parts of them are read once to see that all is whole, before anything is changed, and again to be written.
+READS_OF_A_PACK = 8
 #: And listings of all, beyond the two of the bound: the objects for the plan, and again once no prune can take them away.
 MORE_LISTINGS = 1
 
@@ -49,15 +52,16 @@ class Bound:
         return sum(self.kinds.values())
 
 
-def most_over(step: Step, *, needed: int, snapshots: int) -> int:
+def most_over(step: Step, *, needed: int, snapshots: int, packs: int = 0) -> int:
     """How many requests our step may ask on top of the bound.
 
     :param needed: files that the backup holds.
     :param snapshots: zips among them.
+    :param packs: how many hold them.
     """
     if step is not Step.RESTORE:
         return FIXED[step]
-    return FIXED[step] + MORE_LISTINGS * pages(needed) + READS_OF_A_ZIP * snapshots
+    return FIXED[step] + MORE_LISTINGS * pages(needed) + READS_OF_A_ZIP * snapshots + READS_OF_A_PACK * packs
 
 
 def pages(files: int) -> int:
@@ -65,8 +69,10 @@ def pages(files: int) -> int:
     return max(1, math.ceil(files / PAGE))
 
 
-def lower_bound(step: Step, *, files: int, needed: int, changed: int, snapshots: int = 0) -> Bound:
-    """The fewest requests with which a copying backup can do a step, and know that it is right.
+def lower_bound(
+    step: Step, *, files: int, needed: int, changed: int, snapshots: int = 0, packs: int | None = None
+) -> Bound:
+    """The fewest requests with which a backup can do a step, and know that it is right.
 
     What is in a checkpoint and in a repository can only be learnt by listing them, a page for 1,000 names; a content that
     stays in the store is copied by one request; that every copy is what was listed shows in one more listing.
@@ -75,8 +81,11 @@ def lower_bound(step: Step, *, files: int, needed: int, changed: int, snapshots:
     :param needed: of those, what Spark needs, and so what a backup holds.
     :param changed: of the needed ones, how many were replaced since the last backup.
     :param snapshots: zips among the needed, each of which names the table files it goes with, and has to be read for it.
+    :param packs: how many packs hold what is needed; ``None``: each file is an object that the store copies.
     """
     here, there = pages(files), pages(needed)
+    if packs is not None:
+        return _with_packs(step, here, there, needed=needed, changed=changed, snapshots=snapshots, packs=packs)
     if step is Step.FIRST:
         return Bound(
             {"LIST": here + there, "COPY": needed, "GET": snapshots, "PUT": 1},
@@ -103,4 +112,32 @@ def lower_bound(step: Step, *, files: int, needed: int, changed: int, snapshots:
     return Bound(
         {"LIST": 2 * there, "COPY": needed, "GET": 1},
         "read the manifest, list the objects, copy each file, list the copies",
+    )
+
+
+def _with_packs(step: Step, here: int, there: int, *, needed: int, changed: int, snapshots: int, packs: int) -> Bound:
+    """As :func:`lower_bound`, where what is needed lies in packs: each of them is written, read and listed as one object."""
+    if step is Step.FIRST:
+        return Bound(
+            {"LIST": here, "GET": needed, "PUT": packs + 1},
+            "list the checkpoint, read each file, write the packs and the manifest",
+        )
+    if step is Step.NOTHING:
+        return Bound(
+            {"LIST": here + pages(packs), "GET": 1 + snapshots, "PUT": 1}, "two listings, the last manifest, a new one"
+        )
+    if step is Step.SKIPPED:
+        return lower_bound(step, files=0, needed=0, changed=0)
+    if step is Step.CHANGED:
+        return Bound(
+            {"LIST": here + pages(packs), "GET": 1 + snapshots + changed, "PUT": 2},
+            "as nothing changed, read each new file, write them as one pack",
+        )
+    if step is Step.VERIFY:
+        return Bound({"LIST": pages(packs), "GET": 1}, "list the packs, read the manifest")
+    if step is Step.READ:
+        return Bound({"LIST": pages(packs), "GET": 1 + packs}, "list and read the packs, read the manifest")
+    return Bound(
+        {"LIST": pages(packs) + there, "GET": 1 + packs, "PUT": needed},
+        "read the manifest, list and read the packs, write each file, list what was written",
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_ckpt_provider.backup.packing import PACK_SIZE
 from benchmarks.bounds import Bound, lower_bound
 from benchmarks.results import KINDS, REQUESTS, read
 from benchmarks.steps import Step
-from benchmarks.tools import ALL
+from benchmarks.tools import ALL, is_ours
 
 
 class Counted:
@@ -43,13 +45,25 @@ class Counted:
 
     def tools(self, tree: str) -> list[str]:
         """Names, in the order of :data:`benchmarks.tools.ALL`."""
-        return [kind.name for kind in ALL if (tree, kind.name, Step.FIRST) in self._rows]
+        found = dict.fromkeys(tool for of, tool, step in self._rows if (of, step) == (tree, Step.FIRST))
+        known = [kind.name for kind in ALL if kind.name in found]
+        return known + [name for name in found if name not in known]
 
-    def bound(self, tree: str, step: Step) -> Bound:
-        """The fewest requests for a step of ours."""
+    def ours(self, tree: str) -> list[str]:
+        """Names of ours."""
+        return [name for name in self.tools(tree) if is_ours(name)]
+
+    def bound(self, tree: str, tool: str, step: Step) -> Bound:
+        """The fewest requests for a step of ours, from bucket to bucket."""
         facts = self.trees[tree]
         sizes = {"files": facts["files"], "needed": facts["held_files"], "changed": facts["changed"]}
-        return lower_bound(step, **sizes, snapshots=self.zips(tree))
+        packs = self.packs(tree) if "packs" in tool else None
+        return lower_bound(step, **sizes, snapshots=self.zips(tree), packs=packs)
+
+    def packs(self, tree: str) -> int:
+        """Packs that hold what a backup of the tree holds."""
+        held: int = self.trees[tree]["held_bytes"]
+        return math.ceil(held / PACK_SIZE)
 
     def zips(self, tree: str) -> int:
         """Zips of snapshots that a backup of the tree holds: one for each partition."""

@@ -83,11 +83,14 @@ class Ground:
             self._listed = self.place(self.source).walk()
         return self._listed
 
-    def change(self, number: int) -> list[str]:
-        """Replace a share of the state files; others for each number."""
+    def change(self, number: int, *, waits: bool = True) -> list[str]:
+        """Replace a share of the state files; others for each number.
+
+        :param waits: until the second is over: aws and s5cmd compare times in whole seconds.
+        """
         changed = self.tree.changed_paths(number)
-        # aws and s5cmd compare times in whole seconds.
-        time.sleep(1.1)
+        if waits:
+            time.sleep(1.1)
         for path in changed:
             self._put(path, self.tree.changelog(path, number + 1))
         self._listed = None
@@ -174,16 +177,15 @@ class Ground:
         client.delete_bucket(Bucket=place.partition("/")[0])
 
     def _wrong(self, tool: Tool, target: str) -> set[str]:
-        if tool.local:  # its own format: what it restores is compared
-            return set()
         if not tool.ours:
-            return self._unlike(self.place(target).walk(), self.listed())
-        there, repository = self.listed(), Repository.open(self.place(target))
+            # restic has a format of its own: what it restores is compared
+            return set() if tool.local else self._unlike(self.place(target).walk(), self.listed())
+        source = open_location(str(self.directory)) if tool.local else self.place(self.source)
+        there, repository = source.walk(), Repository.open(self.place(target))
         held = {e.path: e for e in repository.manifest("latest").files}
         objects = repository.location.walk("objects")
         wrong = {p for p in self.needed if p not in held or held[p].identity != there[p].identity}
         wrong |= {e.path for e in held.values() if structure_damage(e, objects.get(file_of(e.object)))}
-        source = self.place(self.source)
         for path in sorted(held.keys() - wrong)[:: max(1, len(held) // 20)]:
             if repository.location.read(held[path].object) != source.read(path):
                 wrong.add(path)
@@ -195,7 +197,8 @@ class Ground:
             wanted = {path: there[path] for path in self.needed} if tool.ours else there
             return self._unlike(self.place(back).walk(), wanted)
         assert self.directory is not None
-        files = [path.relative_to(self.directory) for path in self.directory.rglob("*") if path.is_file()]
+        whole = [path.relative_to(self.directory) for path in self.directory.rglob("*") if path.is_file()]
+        files = [Path(path) for path in self.needed] if tool.ours else whole
         return {str(f) for f in files if not (Path(back) / f).is_file() or _differ(Path(back) / f, self.directory / f)}
 
     @staticmethod
@@ -206,7 +209,7 @@ class Ground:
 def warm_up(server: S3Server, scratch: Path, tools: Sequence[Tool]) -> None:
     """Let those that run in this process load their modules."""
     if tools := [tool for tool in tools if tool.in_process]:
-        small = Ground(server, scratch, SampleTree(partitions=1), local=False)
+        small = Ground(server, scratch / "warm", SampleTree(partitions=1), local=any(tool.local for tool in tools))
         small.round(tools, list(Step), 0, lambda tool, step, work: work())
 
 

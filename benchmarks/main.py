@@ -18,7 +18,7 @@ from benchmarks import report
 from benchmarks.ground import Ground, warm_up
 from benchmarks.results import Run, Timings, tree_name
 from benchmarks.sample_tree import SampleTree
-from benchmarks.setting import Others, cpu, differences, setting, today
+from benchmarks.setting import Others, cpu, cpu_of, differences, setting, today
 from benchmarks.steps import Step
 from benchmarks.tools import Tool, available
 from tests.support.s3_server import S3Server, running_s3_server
@@ -67,7 +67,7 @@ def _before(name: str, args: argparse.Namespace) -> Timings | None:
 
 
 def _measure(server: S3Server, scratch: Path, files: int, args: argparse.Namespace) -> None:
-    tools = available(server, scratch, args.only)
+    tools = available(server, scratch, args.only, files=files)
     name, now = tree_name(files, snapshots=args.snapshots), setting(tools)
     before = _before(name, args)
     tree = SampleTree.of_about(files, snapshots=args.snapshots)
@@ -83,11 +83,12 @@ def _measure(server: S3Server, scratch: Path, files: int, args: argparse.Namespa
 
         def take(tool: Tool, step: Step, work: Callable[[], None], to: list[Run] = runs, number: int = number) -> None:
             os.sync()  # what the one before wrote is not to be waited for by the next
-            began, cpu_before = time.monotonic(), cpu()
+            server_before, cpu_before, began = cpu_of(server.pid), cpu(), time.monotonic()
             work()
-            seconds, processor = time.monotonic() - began, cpu() - cpu_before
-            to.append(Run(number + 1, tool.name, step, round(seconds, 4), round(processor, 4)))
-            print(f"round {number + 1}: {tool.name:26} {step:20} {seconds:8.2f} s", flush=True)
+            seconds, processor, server_after = time.monotonic() - began, cpu() - cpu_before, cpu_of(server.pid)
+            busy = None if server_before is None or server_after is None else round(server_after - server_before, 2)
+            to.append(Run(number + 1, tool.name, step, round(seconds, 4), round(processor, 4), busy))
+            print(f"round {number + 1}: {tool.name:44} {step:20} {seconds:8.2f} s", flush=True)
 
         ground.round(tools, args.steps, number, take)
         busy = others.busy()

@@ -8,14 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.counted import Counted
-from benchmarks.curves import Curve, curves
+from benchmarks.curves import COSTS, GROWS, Curve, Points, curves
 from benchmarks.results import RESULTS, Timings, all_timings, in_words
 from benchmarks.steps import Step
-from benchmarks.tools import OURS, Restic
+from benchmarks.tools import (
+    OursInProcess,
+    PacksFromShell,
+    PacksInProcess,
+    PacksLocalFromShell,
+    PacksLocalInProcess,
+    is_local,
+    is_ours,
+)
 from benchmarks.units import seconds, size
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-_OURS, _OURS_LIGHT = "#0b6e6e", "#5fb3b0"
+_OURS = "#0b6e6e"
+#: Of ours: in process and from shell, the same for a local disk, and format 1.
+_SHADED = (PacksInProcess, PacksFromShell, PacksLocalInProcess, PacksLocalFromShell, OursInProcess)
+_SHADES = (_OURS, "#5fb3b0", "#2f8f8c", "#7fc7c2", "#e0a458", "#eec88f")
 #: Of the others, dark to light, so that neighbours can be distinguished.
 _GREYS = ("#4a4a4a", "#6b6b6b", "#8a8a8a", "#a6a6a6", "#bfbfbf")
 _INK, _LINES = "#222222", "#dddddd"
@@ -45,7 +56,7 @@ def main() -> None:
         draw_times(timed)
     if counted:
         draw_requests(counted)
-    draw_growth(list(curves(timings, counted)))
+    draw_growth(list(curves()))
 
 
 def digest() -> str:
@@ -62,7 +73,8 @@ def draw_times(timed: Timings) -> None:
     tools = timed.tools()
     steps = [step for step in Step if any(timed.of(tool, step) for tool in tools)]
     lines = -(-len(steps) // 3)
-    figure, axes = plt.subplots(lines, 3, figsize=(12, 3.2 * lines), sharey=True, layout="constrained", squeeze=False)
+    size_of_all = (13, (0.9 + 0.33 * len(tools)) * lines)
+    figure, axes = plt.subplots(lines, 3, figsize=size_of_all, sharey=True, layout="constrained", squeeze=False)
     for axis in axes.flat[len(steps) :]:
         axis.set_visible(False)
     for axis, step in zip(axes.flat, steps, strict=False):
@@ -85,8 +97,8 @@ def draw_times(timed: Timings) -> None:
                 spread = [[middle.seconds - middle.least], [middle.most - middle.seconds]]
                 axis.errorbar(middle.seconds, place, xerr=spread, color=_INK, capsize=2.5, linewidth=1)
             ratio = timed.ratio(tool, step)
-            said = f"{seconds(middle.seconds)}" + (f"  ({ratio:.2f} x)" if ratio is not None and tool in OURS else "")
-            weight = "bold" if tool in OURS else "normal"
+            said = f"{seconds(middle.seconds)}" + (f"  ({ratio:.2f} x)" if ratio is not None and is_ours(tool) else "")
+            weight = "bold" if is_ours(tool) else "normal"
             axis.text(middle.most + longest * 0.02, place, said, va="center", fontsize=8.5, fontweight=weight)
         axis.set_title(step)
         axis.set_yticks(range(len(tools)), [_label(tool) for tool in tools])
@@ -98,13 +110,14 @@ def draw_times(timed: Timings) -> None:
         axis.set_xlabel("seconds")
     for axis in axes[:, 0]:
         for label, tool in zip(axis.get_yticklabels(), tools, strict=True):
-            label.set_fontweight("bold" if tool in OURS else "normal")
+            label.set_fontweight("bold" if is_ours(tool) else "normal")
     _title(
         figure,
-        f"{in_words(timed.name)}: median seconds and range, rounds: {len(timed.rounds)}; x: to the fastest other tool",
+        f"{in_words(timed.name)}: median seconds and range, rounds: {len(timed.rounds)};"
+        " x: to the fastest other tool that does the same",
     )
     figure.supxlabel(
-        "restic, hatched: of and to a local directory, as it cannot read from a bucket",
+        "hatched: of and to a local directory",
         fontsize=8.5,
         color="#666666",
         x=0.99,
@@ -118,7 +131,7 @@ def draw_requests(counted: Counted) -> None:
     plt = _pyplot()
     tree = counted.main_tree()
     tools = counted.tools(tree)
-    figure, axes = plt.subplots(2, 3, figsize=(12, 6.4), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(2, 3, figsize=(13, 2 * (0.9 + 0.33 * len(tools))), sharey=True, layout="constrained")
     for line, (what, of) in enumerate((("requests", _all_requests), ("bytes through the client", _all_bytes))):
         for axis, step in zip(axes[line], (Step.FIRST, Step.CHANGED, Step.RESTORE), strict=True):
             amounts = {tool: of(counted, tree, tool, step) for tool in tools}
@@ -140,14 +153,14 @@ def draw_requests(counted: Counted) -> None:
                     said,
                     va="center",
                     fontsize=8.5,
-                    fontweight="bold" if tool in OURS else "normal",
+                    fontweight="bold" if is_ours(tool) else "normal",
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
                 )
             if what == "requests":
-                bound = counted.bound(tree, step).total
+                bound = counted.bound(tree, tools[0], step).total
                 axis.axvline(bound, color=_OURS, linewidth=1, linestyle=(0, (3, 3)))
                 axis.annotate(
-                    f"lower bound of ours {bound:,}",
+                    f"lower bound of the first {bound:,}",
                     (bound, -0.62),
                     xytext=(-4 if bound > most / 2 else 4, 0),
                     textcoords="offset points",
@@ -167,13 +180,13 @@ def draw_requests(counted: Counted) -> None:
             _quiet(axis, "x")
             axis.tick_params(axis="y", length=0)
     for label, tool in zip(axes[0, 0].get_yticklabels() + axes[1, 0].get_yticklabels(), tools * 2, strict=True):
-        label.set_fontweight("bold" if tool in OURS else "normal")
+        label.set_fontweight("bold" if is_ours(tool) else "normal")
     _title(figure, f"{in_words(tree)}: what a step asks of the server, and what passes through the client")
     _save(figure, "bench-requests")
 
 
 def draw_growth(found: Sequence[Curve]) -> None:
-    """Lines of seconds and of requests on logarithmic scales, a field for each thing that grows."""
+    """Lines of what a step costs on logarithmic scales, a column for each thing that grows."""
     plt = _pyplot()
     kinds = list(dict.fromkeys(curve.grows for curve in found))
     if not kinds:
@@ -182,14 +195,19 @@ def draw_growth(found: Sequence[Curve]) -> None:
     shades = dict(zip(Step, ("#0b6e6e", "#e08a1e", "#b03a5b", "#8a8a8a", "#bfa76a", "#4a4a4a", "#7fb3d5"), strict=True))
     marks = dict(zip(Step, "osXD^vP", strict=True))
     figure, axes = plt.subplots(
-        2, len(kinds), figsize=(4 * len(kinds), 6.6), sharey="row", squeeze=False, layout="constrained"
+        len(COSTS),
+        len(kinds),
+        figsize=(4 * len(kinds), 3 * len(COSTS)),
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
     )
     for column, grows in enumerate(kinds):
-        for line, what in enumerate(("seconds", "requests")):
+        for line, what in enumerate(COSTS):
             axis = axes[line, column]
             ticks: set[int] = set()
             for curve in found:
-                points: Sequence[tuple[int, float]] = getattr(curve, what)
+                points: Points = getattr(curve, what)
                 if curve.grows == grows and points:
                     x, y = zip(*points, strict=True)
                     ticks |= set(x)
@@ -206,17 +224,17 @@ def draw_growth(found: Sequence[Curve]) -> None:
             axis.set_yscale("log")
             axis.set_xticks(sorted(ticks), [f"{tick:,}" for tick in sorted(ticks)])
             axis.minorticks_off()
-            axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-            axis.set_title(f"{what}, by {grows}")
+            axis.yaxis.set_major_formatter(lambda value, _, what=what: _amount(what, value))
+            axis.set_title(f"{what}, by {GROWS[grows]}", fontsize=9.5)
             _quiet(axis, "both")
-        axes[1, column].set_xlabel(grows)
-    axes[0, 0].set_ylabel("seconds")
-    axes[1, 0].set_ylabel("requests")
+        axes[-1, column].set_xlabel(GROWS[grows])
+    for line, what in enumerate(COSTS):
+        axes[line, 0].set_ylabel(what)
     handles = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend([handles[step] for step in steps], steps, loc="outside lower center", ncols=len(steps), frameon=False)
-    _title(figure, "airflow-ckpt in process: how costs grow (a level line does not)")
+    _title(figure, "airflow-ckpt, packs, in process: how costs grow (a level line does not)")
     _save(figure, "bench-growth")
 
 
@@ -240,18 +258,25 @@ def _pyplot() -> Any:
 
 
 def _color(tool: str, tools: Sequence[str]) -> str:
-    if tool in OURS:
-        return (_OURS, _OURS_LIGHT)[OURS.index(tool)]
-    others = [name for name in tools if name not in OURS]
-    return _GREYS[others.index(tool) % len(_GREYS)]
+    alike = [name for name in tools if is_ours(name) == is_ours(tool)]
+    if not is_ours(tool):
+        return _GREYS[alike.index(tool) % len(_GREYS)]
+    known = [kind.name for kind in _SHADED]
+    return _SHADES[known.index(tool) if tool in known else -1]
 
 
 def _hatch(tool: str, step: Step) -> str | None:
-    return "////" if tool == Restic.name and step not in (Step.VERIFY, Step.READ) else None
+    return "////" if is_local(tool) and step not in (Step.VERIFY, Step.READ) else None
 
 
 def _label(tool: str) -> str:
-    return tool.replace(", ", " ")
+    return tool.replace("airflow-ckpt, packs, ", "packs, ").replace("airflow-ckpt, ", "format 1, ")
+
+
+def _amount(what: str, value: float) -> str:
+    if what in ("bytes", "memory"):
+        return size(value)
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _quiet(axis: Any, which: str) -> None:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from benchmarks.bounds import MORE_LISTINGS, READS_OF_A_ZIP, pages
+from benchmarks import aims
+from benchmarks.bill import BACKUPS, month, of_restic_with_sync, price
 from benchmarks.counted import Counted
-from benchmarks.curves import curves, slope
+from benchmarks.curves import (
+    COSTS,
+    GROWS,
+    HISTORY_FILES,
+    OF_OLD,
+    PARTITION_FILES,
+    STREAM_FILES,
+    Points,
+    curves,
+    fleets,
+    slope,
+)
 from benchmarks.page import write_part
-from benchmarks.prices import BACKUPS_A_MONTH, S3, STORES, STREAMS
-from benchmarks.results import GROWTH, KINDS, Timings, all_timings, in_words, read
+from benchmarks.prices import STORES, STREAMS
+from benchmarks.results import GROWTH, KINDS, MEMORY, Timings, all_timings, in_words, read
 from benchmarks.steps import Step
-from benchmarks.tools import ALL, AT_ONCE, OURS, OursInProcess, Restic
+from benchmarks.tools import ALL, AT_ONCE, MANY, OursInProcess, PacksInProcess, Restic, is_ours
 from benchmarks.units import plain, seconds, size
 
 Lines = Iterator[str]
-#: What ours is measured by: what a task of Airflow pays.
-_MAIN = OursInProcess.name
-_BACKUPS = (Step.FIRST, Step.NOTHING, Step.CHANGED)
+#: Exponent from which on a cost is said to grow.
+_GROWS_FROM = 0.1
 
 
 def main() -> None:
@@ -33,7 +42,7 @@ def text() -> str:
     parts = [_head(), _aims(timings, counted), *map(_times, timings), _ways()]
     if counted:
         parts += [_bounds(counted), _requests(counted), _bill(counted)]
-    parts += [_growth(timings, counted), _setting(timings)]
+    parts += [_growth(timings, counted), _memory(), _setting(timings)]
     return "\n".join(line for part in parts for line in [*part, ""])
 
 
@@ -45,11 +54,11 @@ def _head() -> Lines:
     yield _prose(
         f"""A checkpoint is copied from one bucket to another bucket of one real S3 server (SeaweedFS), by every tool and
         every step one after the other, in another order in every round. The tables are medians and, in brackets, the
-        least and the most; `x` is the ratio to the fastest other tool. {AT_ONCE} requests at once for every tool that
-        has a setting for it. What was copied is compared with the source after every first backup, after every backup of
-        changes and after every restore; a tool that leaves a file wrong ends the benchmark. The figures are committed
-        in `benchmarks/results`; this page and the pictures are made of them alone (`python -m benchmarks.report`,
-        `python -m benchmarks.pictures`)."""
+        least and the most; `x` is the ratio to the fastest other tool that does the same. {AT_ONCE} requests at once
+        for every tool that has a setting for it. What was copied is compared with the source after every first backup,
+        after every backup of changes and after every restore; a tool that leaves a file wrong ends the benchmark. The
+        figures are committed in `benchmarks/results`; this page and the pictures are made of them alone
+        (`make bench-page`)."""
     )
     yield ""
     yield _prose(
@@ -63,65 +72,26 @@ def _head() -> Lines:
         """`make bench` takes hours, and can be taken in pieces: `python -m benchmarks.main --files 50000 --rounds 1`
         adds a round to those there are, as long as machine, versions and code are the same (`--anew` forgets them);
         `--only` and `--steps` leave things out, `--snapshots` takes the other tree. `python -m benchmarks.requests`
-        counts, `python -m benchmarks.growth` measures how costs grow."""
+        counts, `python -m benchmarks.growth` measures how costs grow, `python -m benchmarks.memory` how much memory a
+        million files and packs need."""
+    )
+    yield ""
+    yield _prose(
+        """*Packs* are repositories of format 2: small files lie together in objects of about 16 MiB, see
+        [packs](howto/packs.md). Without the word a repository has format 1: each file is an object of its own, and the
+        store copies it."""
     )
 
 
 def _aims(timings: Sequence[Timings], counted: Counted | None) -> Lines:
     yield "## Aims, and what was reached"
     yield ""
-    yield "| aim | with | reached | |"
-    yield "|---|---|---|---|"
-    for timed in timings:
-        peer = timed.fastest_peer(Step.FIRST)
-        ratios = [(name, ratio) for name in OURS if (ratio := timed.ratio(name, Step.FIRST)) is not None]
-        if peer and ratios:
-            said = ", ".join(f"{_short(name)} {ratio:.2f}" for name, ratio in ratios)
-            restic = timed.of(Restic.name, Step.FIRST)
-            beside = f"; restic, of a local directory, takes {seconds(restic.seconds)}" if restic else ""
-            yield _row(
-                "first backup at most 1.0 of the fastest other",
-                in_words(timed.name),
-                f"{said} ({peer[0]}, {seconds(peer[1])}{beside})",
-                _met(ratios[0][1] <= 1.0),
-            )
-    if counted:
-        for tree, facts in counted.trees.items():
-            firsts = {tool: counted.row(tree, tool, Step.FIRST) for tool in counted.tools(tree)}
-            stored = {tool: row["stored_bytes"] for tool, row in firsts.items() if row}
-            least = (
-                min((size, tool) for tool, size in stored.items() if tool not in OURS)
-                if set(stored) - set(OURS)
-                else None
-            )
-            if _MAIN in stored and least:
-                contents = facts["held_bytes"]
-                yield _row(
-                    "first backup of fewer bytes than any other",
-                    in_words(tree),
-                    f"{size(stored[_MAIN])}, of which contents {size(contents)}; {least[1]} {size(least[0])}",
-                    f"{_met(stored[_MAIN] < least[0])}; of contents alone {_met(contents < least[0])}",
-                )
-    for timed, step in product(timings, (Step.NOTHING, Step.SKIPPED)):
-        ours, own, full = timed.of(_MAIN, step), *map(timed.fastest_peer, (step, Step.FIRST))
-        if ours and own and full:
-            yield _row(
-                f"{step} at most 1/20 of the fastest other",
-                in_words(timed.name),
-                f"{_part(ours.seconds, own[1])} of what {own[0]} takes when nothing changed;"
-                f" {_part(ours.seconds, full[1])} of a full copy by {full[0]}",
-                f"{_met(ours.seconds <= own[1] / 20)}; of the full copy {_met(ours.seconds <= full[1] / 20)}",
-            )
-    if counted:
-        for tree in counted.trees:
-            over = [
-                f"{step} {total - counted.bound(tree, step).total:+}"
-                for step in Step
-                if (total := counted.total(tree, _MAIN, step)) is not None
-            ]
-            zips = f", {READS_OF_A_ZIP} for each of {counted.zips(tree):,} zips" if counted.zips(tree) else ""
-            more = f"a fixed number more; on a restore {MORE_LISTINGS} more listings of all{zips}"
-            yield _row("requests at the lower bound", in_words(tree), ", ".join(over), more)
+    yield _prose(
+        """Each number is the median of the rounds beside that of the other tool, and the ratio within each round. Trees
+        on HDFS are not measured: *local disk* stands for what is read by the machine that takes the backup."""
+    )
+    yield ""
+    yield from aims.lines(aims.outcomes(timings, counted), aims.reasons())
 
 
 def _times(timed: Timings) -> Lines:
@@ -138,12 +108,14 @@ def _times(timed: Timings) -> Lines:
     yield f"![Times, {in_words(timed.name)}](images/bench-times-{timed.name}.png)"
     yield ""
     steps = [step for step in Step if any(timed.of(tool, step) for tool in timed.tools())]
-    yield f"| tool | {' | '.join(steps)} | CPU of the first backup |"
-    yield f"|---|{'---:|' * (len(steps) + 1)}"
+    yield f"| tool | {' | '.join(steps)} | CPU of the first backup | CPU of the server |"
+    yield f"|---|{'---:|' * (len(steps) + 2)}"
     for tool in timed.tools():
         cells = [_cell(timed, tool, step) for step in steps]
         first = timed.of(tool, Step.FIRST)
-        yield f"| {tool} | {' | '.join(cells)} | {seconds(first.cpu) if first else ''} |"
+        own = seconds(first.cpu) if first else ""
+        server = seconds(first.server) if first and first.server is not None else "-"
+        yield f"| {tool} | {' | '.join(cells)} | {own} | {server} |"
     yield ""
     lost = [
         f"{tool} {middle.runs}"
@@ -152,14 +124,23 @@ def _times(timed: Timings) -> Lines:
     ]
     if lost:
         yield f"Fewer rounds: {', '.join(lost)}."
-    left_out = [tool.name for tool in ALL if tool.name not in timed.tools()] + [str(s) for s in Step if s not in steps]
+    left_out = [kind.name for kind in ALL if kind.name not in timed.tools() and not _too_slow(timed, kind.few_files)]
+    left_out += [str(step) for step in Step if step not in steps]
     if left_out:
-        yield f"Not measured with this tree: {', '.join(left_out)}."
+        yield f"Not measured with this tree: {'; '.join(left_out)}."
+        yield ""
+    slow = [kind.name for kind in ALL if kind.name not in timed.tools() and _too_slow(timed, kind.few_files)]
+    if slow:
+        yield f"Only measured with up to {MANY:,} files: {'; '.join(slow)}."
         yield ""
     busy = [entry["others"] for entry in timed.rounds if entry["others"] is not None]
     said = f"; other programs kept {min(busy):.2f} to {max(busy):.2f} processors busy while a round ran" if busy else ""
     first = timed.rounds[0]["load"]
     yield f"Measured {_dates(timed)}. Load average {first:.1f} before the first round, {last['load']:.1f} before the last{said}."
+
+
+def _too_slow(timed: Timings, few_files: bool) -> bool:
+    return few_files and timed.tree["files"] > MANY
 
 
 def _cell(timed: Timings, tool: str, step: Step) -> str:
@@ -180,9 +161,10 @@ def _ways() -> Lines:
         yield f"| {kind.name} | {' | '.join(kind.ways.get(step, '-') for step in Step)} |"
     yield ""
     yield _prose(
-        """* Ours lists, copies, compares every checksum with the listed one, leaves out what Spark does not need, and writes a
-        manifest: every backup stays, and is whole to restore. s5cmd, rclone, aws and s3fs keep one copy, which the next run
-        writes over: returning to an earlier one is not possible with them."""
+        """* Ours lists, copies, compares every checksum with the listed one, leaves out what Spark does not need, and
+        writes a manifest; with packs it reads each file and writes the packs itself. Every backup stays, and is whole to
+        restore. s5cmd, rclone, aws and s3fs keep one copy, which the next run writes over: returning to an earlier one
+        is not possible with them."""
     )
     yield _prose(
         """* *Nothing committed* is an option of ours, for schedules that are tighter than the stream: the newest commit is that
@@ -193,7 +175,8 @@ def _ways() -> Lines:
         """* **restic cannot read from a bucket.** It is given the same tree in a local directory, and restores to one;
         getting the files there is not in its times, nor in its counts, and neither is `restic init`. It packs small
         files into few big objects, so it makes few requests; every byte passes through the client, and is encrypted.
-        For its backups and restores it is not among the tools that `x` is the ratio to."""
+        Ours of a *local disk* does the same: their backups and restores are compared with each other, and those of the
+        other tools among themselves."""
     )
     yield _prose(
         """* The *verify* of s5cmd, aws and rclone is a comparison with the source, which has to be there and unchanged
@@ -210,24 +193,28 @@ def _bounds(counted: Counted) -> Lines:
     yield "## Requests of ours beside the lower bound"
     yield ""
     yield _prose(
-        """Counted by a gate before the server, in a run of its own. The bound is what a backup that copies within the
-        store and knows that it is right cannot do without: a LIST for each 1,000 names, a COPY for each file. What
-        comes on top is the same however many files there are: the repository's marker, lease and claim (so that no
-        prune and no second backup runs meanwhile), the newest logs, a check whether history was rewritten; on a
-        restore the seal and the order of writes. With snapshots, a backup has to read each partition's zip to know what
-        belongs to it, and keeps what it has read under its SHA-256; a restore reads it
-        three times. A restore also lists twice what the bound lists once: the objects for the plan and again when it is
-        carried out, the target after the writing and again before the seal is lifted."""
+        """Counted by a gate before the server, in a run of its own. The bound is what a backup that knows that it is right
+        cannot do without: a LIST for each 1,000 names; in format 1 a COPY for each file; with packs a GET for each file
+        and a PUT for each 16 MiB. What comes on top is the same however many files there are: the repository's marker,
+        lease and claim (so that no prune and no second backup runs meanwhile), the newest logs, a check whether history
+        was rewritten; on a restore the seal and the order of writes. With snapshots, a backup has to read each
+        partition's zip to know what belongs to it, and keeps what it has read under its SHA-256; a restore of format 1
+        reads it three times. A restore also lists twice what the bound lists once: the objects for the plan and again
+        when it is carried out, the target after the writing and again before the seal is lifted."""
     )
-    yield ""
-    yield f"| step | what the bound is | {' | '.join(in_words(tree) for tree in counted.trees)} |"
-    yield f"|---|---|{'---:|' * len(counted.trees)}"
-    for step in Step:
-        cells = []
-        for tree in counted.trees:
-            total, bound = counted.total(tree, _MAIN, step), counted.bound(tree, step).total
-            cells.append("-" if total is None else f"{total:,} = {bound:,} + {total - bound}")
-        yield f"| {step} | {counted.bound(counted.main_tree(), step).words} | {' | '.join(cells)} |"
+    for name in (PacksInProcess.name, OursInProcess.name):
+        trees = [tree for tree in counted.trees if name in counted.tools(tree)]
+        if not trees:
+            continue
+        yield ""
+        yield f"| {name}: step | what the bound is | {' | '.join(map(in_words, trees))} |"
+        yield f"|---|---|{'---:|' * len(trees)}"
+        for step in Step:
+            cells = []
+            for tree in trees:
+                total, bound = counted.total(tree, name, step), counted.bound(tree, name, step).total
+                cells.append("-" if total is None else f"{total:,} = {bound:,} + {total - bound}")
+            yield f"| {step} | {counted.bound(trees[0], name, step).words} | {' | '.join(cells)} |"
 
 
 def _requests(counted: Counted) -> Lines:
@@ -265,6 +252,20 @@ def _requests(counted: Counted) -> Lines:
             cells = " | ".join("-" if total is None else f"{total:,}" for total in totals)
             first = counted.row(name, tool, Step.FIRST) or {}
             yield f"| {in_words(name)} | {tool} | {cells} | {size(first['stored_bytes'])} |"
+    yield from _what_for(counted, tree)
+
+
+def _what_for(counted: Counted, tree: str) -> Lines:
+    rows = [(step, counted.row(tree, PacksInProcess.name, step)) for step in Step]
+    known = [(step, row["where"]) for step, row in rows if row and "where" in row]
+    if known:
+        yield ""
+        yield f"What the requests of *{PacksInProcess.name}* are for, with {in_words(tree)}:"
+        yield ""
+        yield "| step | requests |"
+        yield "|---|---|"
+    for step, where in known:
+        yield _row(step, ", ".join(f"{count:,} {what}" for what, count in where.items()))
 
 
 def _bill(counted: Counted) -> Lines:
@@ -283,60 +284,118 @@ def _bill(counted: Counted) -> Lines:
     yield ""
     yield "| tree | tool | first backup | nothing changed | 1 % changed | month |"
     yield "|---|---|---:|---:|---:|---:|"
-    for tree, facts in counted.trees.items():
+    for tree in counted.trees:
         for tool in counted.tools(tree):
-            dollars = [_price(counted, tree, tool, step) for step in _BACKUPS]
+            dollars = [price(counted, tree, tool, step) for step in BACKUPS]
             # A tool without a second run copies all again.
-            first, nothing, changed = (d if d is not None else dollars[0] or 0.0 for d in dollars)
-            cells = (f"${dollars:.5f}" for dollars in (first, nothing, changed))
-            yield _row(in_words(tree), tool, *cells, f"${changed * BACKUPS_A_MONTH:,.0f}")
-        if Restic.name in counted.tools(tree):
-            fetched = [_fetched(facts, step) for step in _BACKUPS]
-            sums = [
-                (_price(counted, tree, Restic.name, step) or 0.0) + more
-                for step, more in zip(_BACKUPS, fetched, strict=True)
-            ]
-            name = "restic, and a sync of the bucket to its directory"
-            yield _row(
-                in_words(tree), name, *(f"${dollars:.5f}" for dollars in sums), f"${sums[2] * BACKUPS_A_MONTH:,.0f}"
-            )
+            yield _row(in_words(tree), tool, *_dollars([d if d is not None else dollars[0] or 0.0 for d in dollars]))
+        sums = [of_restic_with_sync(counted, tree, step) for step in BACKUPS]
+        if None not in sums:
+            name = f"{Restic.name}, and a sync of the bucket to its directory"
+            yield _row(in_words(tree), name, *_dollars([each or 0.0 for each in sums]))
 
 
-def _price(counted: Counted, tree: str, tool: str, step: Step) -> float | None:
-    kinds = counted.kinds(tree, tool, step)
-    return S3.dollars(kinds) if kinds is not None else None
-
-
-def _fetched(facts: Mapping[str, Any], step: Step) -> float:
-    """What it costs to bring a directory up to date: a listing, and a GET for each file that is new."""
-    new = {Step.FIRST: facts["files"], Step.NOTHING: 0, Step.CHANGED: facts["changed"]}[step]
-    return S3.dollars({"LIST": pages(facts["files"]), "GET": new})
+def _dollars(of_backups: Sequence[float]) -> list[str]:
+    return [*(f"${each:.5f}" for each in of_backups), f"${month(of_backups[-1]):,.0f}"]
 
 
 def _growth(timings: Sequence[Timings], counted: Counted | None) -> Lines:
     yield "## How costs grow"
     yield ""
+    found, document = list(curves()), read(GROWTH)
+    if not found or document is None:
+        yield "Not measured yet: `python -m benchmarks.growth`."
+        return
     yield "![Growth](images/bench-growth.png)"
     yield ""
+    dates = sorted({row["date"] for row in document["rows"]})
     yield _prose(
-        """Ours, in process. The exponent is the slope of the straight line that fits best through the points on logarithmic
-        scales: 1 grows as what it depends on, 0 does not grow."""
+        f"""{PacksInProcess.name}. The exponent is the slope of the straight line that fits best through the points on
+        logarithmic scales: 1 grows as what it depends on, 0 does not grow. Seconds are medians of runs in one process;
+        requests, bytes of bodies both ways, and the most memory are those of a run in a process of its own. The
+        checkpoint has {HISTORY_FILES} state files where backups are added, of which 1 % are new in each, and
+        {STREAM_FILES} where other streams are; {PARTITION_FILES:,} where the partitions are more. Measured
+        {dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"}."""
+    )
+    for grows, words in GROWS.items():
+        mine = [curve for curve in found if curve.grows == grows]
+        if not mine:
+            continue
+        yield ""
+        yield f"| by {words}: step | {' | '.join(f'{cost} | exponent' for cost in COSTS)} |"
+        yield f"|---|{'---|---:|' * len(COSTS)}"
+        for curve in mine:
+            cells = []
+            for cost in COSTS:
+                points: Points = getattr(curve, cost)
+                cells += [", ".join(f"{x:,}: {_amount(cost, y)}" for x, y in points), _exponent(points)]
+            yield _row(curve.step, *cells)
+        if grows in OF_OLD:
+            yield ""
+            yield _prose(_growing(words, [(curve.step, curve.requests) for curve in mine]))
+    yield from _fleets(timings, counted)
+
+
+def _growing(words: str, requests: Sequence[tuple[Step, Points]]) -> str:
+    """Which steps make more requests with more of what no step asks for."""
+    more = [
+        f"{step} ({points[-1][1] - points[0][1]:+,.0f} from {points[0][0]:,} to {points[-1][0]:,}, exponent {slope(points):.2f})"
+        for step, points in requests
+        if len(points) > 1 and points[-1][1] > points[0][1]
+    ]
+    if not more:
+        return f"No step makes more requests with more {words}."
+    return f"Steps that make more requests with more {words}: {', '.join(more)}. A listing has a page for 1,000 names."
+
+
+def _fleets(timings: Sequence[Timings], counted: Counted | None) -> Lines:
+    tree = counted.main_tree() if counted else ""
+    found = list(fleets(timings, counted, tree))
+    if not found:
+        return
+    yield ""
+    yield _prose(
+        f"""Streams beyond what one machine holds are a model: an hour of backups of streams of {in_words(tree)} each, of
+        which 1 % has changed. What one backup costs was measured (the tables above) and is multiplied, so every exponent
+        is 1; that it costs the same beside other streams in the repository is measured by the streams above. *Workers*
+        is how many backups run at once on average."""
     )
     yield ""
-    yield "| grows with | step | seconds | exponent | requests | exponent |"
-    yield "|---|---|---|---:|---|---:|"
-    for curve in curves(timings, counted):
-        times = ", ".join(f"{x:,}: {plain(y)}" for x, y in curve.seconds)
-        asked = ", ".join(f"{x:,}: {y:,}" for x, y in curve.requests)
-        exponents = _exponent(curve.seconds), _exponent(curve.requests)
-        yield _row(curve.grows, curve.step, times, exponents[0], asked, exponents[1])
-    document = read(GROWTH)
-    if document:
-        yield ""
-        yield (
-            f"History and partitions with {document['files']:,} state files, medians of {document['repeats']} runs,"
-            f" measured {document['date']}; in the history, 1 % of the files are new in every backup. Files: the tables above."
+    yield "| streams | requests an hour | bytes an hour | seconds an hour | workers | memory of each | requests, a month |"
+    yield "|---:|---:|---:|---:|---:|---:|---:|"
+    for fleet in found:
+        memory = size(fleet.memory) if fleet.memory is not None else "-"
+        busy = f"{fleet.seconds / 3600:.3f}"
+        amounts = (
+            f"{fleet.requests:,}",
+            size(fleet.bytes),
+            f"{fleet.seconds:,.1f}",
+            busy,
+            memory,
+            f"${fleet.dollars:,.2f}",
         )
+        yield _row(f"{fleet.streams:,}", *amounts)
+
+
+def _memory() -> Lines:
+    document = read(MEMORY)
+    yield "## Memory"
+    yield ""
+    if document is None:
+        yield "Not measured yet: `python -m benchmarks.memory`."
+        return
+    yield _prose(
+        f"""The most memory that a process has had, in a process of its own. *Made up*: a store that makes up names and
+        contents (300 to 600 bytes) of files as they are asked for; logs, manifests and packs are really written. Measured
+        {document["date"]}."""
+    )
+    yield ""
+    yield "| store | files | format | step | before the step | at most | bytes a file |"
+    yield "|---|---:|---:|---|---:|---:|---:|"
+    for row in document["rows"]:
+        each = f"{(row['peak'] - row['before']) / row['files']:,.0f}"
+        sizes = size(row["before"]), size(row["peak"]), each
+        yield _row(row["store"], f"{row['files']:,}", str(row["format"]), row["step"], *sizes)
 
 
 def _setting(timings: Sequence[Timings]) -> Lines:
@@ -349,7 +408,7 @@ def _setting(timings: Sequence[Timings]) -> Lines:
         )
     versions = {name: known for timed in timings for name, known in timed.setting["versions"].items()}
     if versions:
-        yield f"Versions: {', '.join(f'{name} {known}' for name, known in versions.items() if name not in OURS)}."
+        yield f"Versions: {', '.join(f'{name} {known}' for name, known in versions.items() if not is_ours(name))}."
 
 
 def _exponent(points: Sequence[tuple[float, float]]) -> str:
@@ -358,8 +417,10 @@ def _exponent(points: Sequence[tuple[float, float]]) -> str:
     return f"{slope(points):.2f}"
 
 
-def _short(tool: str) -> str:
-    return tool.rpartition(", ")[2]
+def _amount(cost: str, value: float) -> str:
+    if cost == "seconds":
+        return plain(value)
+    return f"{value:,.0f}" if cost == "requests" else size(value)
 
 
 def _row(*cells: str) -> str:
@@ -369,14 +430,6 @@ def _row(*cells: str) -> str:
 def _prose(text: str) -> str:
     """A paragraph of Markdown on one line."""
     return " ".join(text.split())
-
-
-def _met(met: bool) -> str:
-    return "met" if met else "**not met**"
-
-
-def _part(ours: float, other: float) -> str:
-    return f"1/{other / ours:.1f}" if ours <= other else f"{ours / other:.2f}"
 
 
 def _dates(timed: Timings) -> str:

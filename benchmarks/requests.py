@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from airflow_ckpt_provider.backup.repository import Repository
 from benchmarks import report
@@ -20,8 +21,8 @@ from benchmarks.results import KINDS, REQUESTS, read, tree_name, write
 from benchmarks.sample_tree import SampleTree
 from benchmarks.setting import setting, today
 from benchmarks.steps import Step
-from benchmarks.tools import OURS, Tool, available
-from tests.support.s3_gate import Gate, by_kind
+from benchmarks.tools import Tool, available, is_ours
+from tests.support.s3_gate import Gate, Request, by_kind
 from tests.support.s3_server import S3Server, running_s3_server
 
 
@@ -54,7 +55,7 @@ def count(
     holds: dict[str, int] = {}
     try:
         through = S3Server(urlsplit(gate.endpoint).port or 0, server.pid)
-        tools = available(through, scratch, only)
+        tools = available(through, scratch, only, files=tree.partitions * tree.batches)
         ground = Ground(server, scratch, tree, local=any(tool.local for tool in tools))
 
         def take(tool: Tool, step: Step, work: Callable[[], None]) -> None:
@@ -71,13 +72,15 @@ def count(
                 "received": sum(request.received for request in seen),
                 "sent": sum(request.sent for request in seen),
             }
+            if tool.ours:
+                row["where"] = where(seen)
             rows.append(row)
-            print(f"{tool.name:26} {step:20} {len(seen):7} requests: {dict(kinds)}", flush=True)
+            print(f"{tool.name:44} {step:20} {len(seen):7} requests: {dict(kinds)}", flush=True)
 
         def left(tool: Tool, target: str) -> None:
             files = ground.place(target).walk()
             rows[-1] |= {"stored_files": len(files), "stored_bytes": sum(file.size for file in files.values())}
-            if tool.name in OURS and not holds:  # as it was at first
+            if tool.ours and not holds:  # as it was at first
                 held = Repository.open(ground.place(target)).manifest("latest")
                 holds.update(held_files=len(held.files), held_bytes=held.bytes)
 
@@ -89,12 +92,41 @@ def count(
     return facts, rows
 
 
+def where(seen: Iterable[Request]) -> dict[str, int]:
+    """How many requests of ours there were by kind and by what they are for, the most first.
+
+    A checkpoint and what is restored have no name for it; of the repository it is the directory, or packs.
+    """
+    found = Counter(f"{request.kind} {_part(request)}" for request in seen)
+    return dict(found.most_common())
+
+
+def _part(request: Request) -> str:
+    bucket, _, key = request.path.lstrip("/").partition("/")
+    kind = bucket.partition("-")[0]
+    if kind != "target":
+        return {"source": "checkpoint", "restored": "restored"}.get(kind, kind)
+    listed = parse_qs(request.query).get("prefix", [""])[0]
+    path = (key or listed).partition("orders/")[2]
+    if ".pack" in path:
+        return "packs"
+    return path.partition("/")[0] if "/" in path else "repository"
+
+
 def keep(name: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Put the counts in the place of earlier ones of the same tools with the same tree."""
     found = read(REQUESTS) or {"trees": {}, "rows": []}
     fresh = {row["tool"] for row in rows}
-    kept = [row for row in found["rows"] if row["tree"] != name or row["tool"] not in fresh]
-    if before := found["trees"].get(name):
+    before = found["trees"].get(name)
+    is_stale = before is not None and before["code"] != facts["code"]
+
+    def stays(row: dict[str, Any]) -> bool:
+        if row["tree"] != name:
+            return True
+        return row["tool"] not in fresh and not (is_stale and is_ours(row["tool"]))
+
+    kept = [row for row in found["rows"] if stays(row)]
+    if before:
         facts = before | facts | {"versions": before["versions"] | facts["versions"]}
     trees = found["trees"] | {name: facts}
     rows = kept + [{"tree": name, **row} for row in rows]

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.steps import Step
-from benchmarks.tools import ALL, OURS
+from benchmarks.tools import ALL, is_local, is_ours
 
 RESULTS = Path(__file__).with_name("results")
 #: Names of documents.
-REQUESTS, GROWTH = "requests", "growth"
+REQUESTS, GROWTH, MEMORY = "requests", "growth", "memory"
 #: Kinds of request that are counted.
 KINDS = ("LIST", "GET", "HEAD", "PUT", "COPY", "POST", "DELETE")
-
-_LOCAL = tuple(kind.name for kind in ALL if kind.local)
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,7 @@ class Run:
 
     :param seconds: by the clock.
     :param cpu: processor seconds of the tool alone, which other programs on the machine do not lengthen.
+    :param server: those of the S3 server meanwhile; ``None`` where the system does not tell.
     """
 
     round: int
@@ -34,6 +33,7 @@ class Run:
     step: Step
     seconds: float
     cpu: float
+    server: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Middle:
     :param least: of the seconds.
     :param most: of the seconds.
     :param cpu: median.
+    :param server: median; ``None`` where it was not measured.
     """
 
     runs: int
@@ -51,6 +52,7 @@ class Middle:
     least: float
     most: float
     cpu: float
+    server: float | None = None
 
 
 @dataclass
@@ -76,27 +78,40 @@ class Timings:
             return None
         seconds = [run.seconds for run in runs]
         cpu = statistics.median(run.cpu for run in runs)
-        return Middle(len(runs), statistics.median(seconds), min(seconds), max(seconds), cpu)
+        server = [run.server for run in runs if run.server is not None]
+        middle = statistics.median(server) if server else None
+        return Middle(len(runs), statistics.median(seconds), min(seconds), max(seconds), cpu, middle)
 
     def tools(self) -> list[str]:
-        """Names, ours first, then as they came."""
-        found = list(dict.fromkeys(run.tool for run in self.runs))
-        return [name for name in OURS if name in found] + [name for name in found if name not in OURS]
+        """Names, in the order of :data:`benchmarks.tools.ALL`."""
+        found = dict.fromkeys(run.tool for run in self.runs)
+        known = [kind.name for kind in ALL if kind.name in found]
+        return known + [name for name in found if name not in known]
 
-    def fastest_peer(self, step: Step) -> tuple[str, float] | None:
-        """Name and median seconds of the fastest other tool that copies from a bucket to a bucket, or checks one.
+    def pairs(self, tool: str, peer: str, step: Step) -> list[float]:
+        """The ratio of a tool's seconds to another one's, for each round in which both took the step."""
+        mine, others = (
+            {run.round: run.seconds for run in self.runs if (run.tool, run.step) == (name, step)}
+            for name in (tool, peer)
+        )
+        return [mine[number] / others[number] for number in sorted(mine.keys() & others.keys())]
+
+    def fastest_peer(self, step: Step, *, local: bool = False) -> tuple[str, float] | None:
+        """Name and median seconds of the fastest other tool that does the same.
 
         To see that nothing was committed is beside what the others do when nothing has changed.
+
+        :param local: between a local directory and a bucket, and not from bucket to bucket. All verify a bucket.
         """
         step = Step.NOTHING if step is Step.SKIPPED else step
-        unlike = () if step in (Step.VERIFY, Step.READ) else _LOCAL
-        peers = [name for name in self.tools() if name not in (*OURS, *unlike)]
+        of_a_bucket = step in (Step.VERIFY, Step.READ)
+        peers = [name for name in self.tools() if not is_ours(name) and (of_a_bucket or is_local(name) == local)]
         found = [(middle.seconds, name) for name in peers if (middle := self.of(name, step))]
         return min(found)[::-1] if found else None
 
     def ratio(self, tool: str, step: Step) -> float | None:
-        """Median to that of the fastest other tool."""
-        middle, peer = self.of(tool, step), self.fastest_peer(step)
+        """Median to that of the fastest other tool that does the same."""
+        middle, peer = self.of(tool, step), self.fastest_peer(step, local=is_local(tool))
         return middle.seconds / peer[1] if middle and peer else None
 
     @classmethod

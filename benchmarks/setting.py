@@ -19,6 +19,7 @@ from benchmarks.tools import Tool
 #: What the figures depend on: the engine that is measured, and the measuring.
 _CODE = (
     *("airflow_ckpt_provider/backup", "airflow_ckpt_provider/checkpoint", "airflow_ckpt_provider/storage"),
+    *("airflow_ckpt_provider/change", "airflow_ckpt_provider/recovery/restore"),
     *("benchmarks/ground.py", "benchmarks/sample_tree.py", "benchmarks/tools.py"),
 )
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -50,6 +51,15 @@ def cpu() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
+def cpu_of(process: int) -> float | None:
+    """Processor time of another process; ``None`` where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
 class Others:
     """How many processors other programs keep busy, from now on; the kernel's own work counts as theirs.
 
@@ -69,13 +79,15 @@ class Others:
         return max(0.0, (now - self._before) / (time.monotonic() - self._began))
 
     def _foreign(self) -> float | None:
+        server = cpu_of(self._server)
         try:
             fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-            server = Path(f"/proc/{self._server}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return None
+        if server is None:
+            return None
         user, nice, system, _, _, irq, softirq = fields[:7]
-        own = cpu() + (int(server[11]) + int(server[12])) / _TICK
+        own = cpu() + server
         return (user + nice + system + irq + softirq) / _TICK - own
 
 

@@ -28,6 +28,10 @@ from tests.support.stopped import STOPPED
 
 #: Requests under way at once, for every tool that has a setting for it.
 AT_ONCE = 64
+#: Name of the stream: the last part of the checkpoint's path.
+STREAM = "orders"
+#: Files up to which every tool is measured.
+MANY = 10_000
 
 
 class Tool(ABC):
@@ -44,6 +48,8 @@ class Tool(ABC):
     local = False
     #: Whether it is this package.
     ours = False
+    #: Whether it is left out of trees of more than :data:`MANY` files, unless it is named: it takes long, and is far behind.
+    few_files = False
     #: Whether it runs in this process, and so has loaded its modules already from the second run on.
     in_process = False
 
@@ -119,13 +125,13 @@ class Tool(ABC):
 
 
 class OursInProcess(Tool):
-    """``create_backup``, as an Airflow task calls it."""
+    """``create_backup``, as an Airflow task calls it, into a repository of format 1: each file is an object of its own."""
 
     name = "airflow-ckpt, in process"
     ours = True
     in_process = True
-    #: Format of the repository; ``None``: that of new ones.
-    format: int | None = None
+    #: Format of the repository.
+    format = 1
     ways = MappingProxyType(
         {
             Step.FIRST: "`create_backup`",
@@ -162,39 +168,49 @@ class OursInProcess(Tool):
 
     def restore(self, target: str, back: str) -> None:
         repository = Repository.open(self._place(target))
-        plan = plan_restore(repository, repository.manifest("latest"), self._place(back))
+        plan = plan_restore(repository, repository.manifest("latest", name=STREAM), self._place(back))
         apply_restore(plan, rest=STOPPED, workers=AT_ONCE)
 
     def _verify(self, target: str, read_data: ReadData | None) -> None:
         repository = Repository.open(self._place(target))
-        report = verify_backup(
-            repository, repository.manifest("latest", whole=False), read_data=read_data, workers=AT_ONCE
-        )
+        newest = repository.manifest("latest", name=STREAM, whole=False)
+        report = verify_backup(repository, newest, read_data=read_data, workers=AT_ONCE)
         if not report.ok:
             raise AssertionError(f"verify found {report.to_json()}")
 
     def _place(self, path: str) -> Location:
-        return open_location(f"s3://{path}", storage_options=self.server.options())
+        return open_location(_uri(path), storage_options=None if _is_local(path) else self.server.options())
 
 
-class Format1(OursInProcess):
-    """The same with a repository of format 1."""
-
-    name = "format 1"
-    format = 1
-
-
-class Format2(OursInProcess):
+class PacksInProcess(OursInProcess):
     """The same with a repository of format 2: small files in packs."""
 
-    name = "format 2"
+    name = "airflow-ckpt, packs, in process"
     format = 2
 
 
-class OursFromShell(Tool):
-    """``airflow-ckpt backup``, start of Python included."""
+class PacksLocalInProcess(PacksInProcess):
+    """The same of a local directory, as restic reads one, and back to one."""
 
-    name = "airflow-ckpt, from shell"
+    name = "airflow-ckpt, packs, local disk, in process"
+    local = True
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`create_backup` **of a local directory**",
+            Step.NOTHING: "`create_backup` of a local directory",
+            Step.SKIPPED: "`create_backup(skip_if_unchanged=True)`: none is made",
+            Step.CHANGED: "`create_backup` of a local directory",
+            Step.VERIFY: "`verify_backup`",
+            Step.READ: "`verify_backup(read_data=ReadData())`",
+            Step.RESTORE: "`apply_restore` **to a local directory**",
+        }
+    )
+
+
+class PacksFromShell(Tool):
+    """``airflow-ckpt backup`` with a repository of format 2, start of Python included."""
+
+    name = "airflow-ckpt, packs, from shell"
     ours = True
     ways = MappingProxyType(
         {
@@ -212,13 +228,13 @@ class OursFromShell(Tool):
         return __version__
 
     def begin(self, target: str) -> None:
-        self.run(Path(sys.executable).with_name("airflow-ckpt"), "init", f"s3://{target}")
+        self.run(Path(sys.executable).with_name("airflow-ckpt"), "init", f"s3://{target}", "--format", "2")
 
     def copy(self, source: str, target: str) -> None:
-        self._ours("backup", f"s3://{source}", f"s3://{target}")
+        self._ours("backup", _uri(source), f"s3://{target}")
 
     def skip(self, source: str, target: str) -> None:
-        done = self._ours("backup", f"s3://{source}", f"s3://{target}", "--skip-if-unchanged")
+        done = self._ours("backup", _uri(source), f"s3://{target}", "--skip-if-unchanged")
         if not json.loads(done)["unchanged"]:
             raise AssertionError(f"a backup was made: {done}")
 
@@ -229,10 +245,28 @@ class OursFromShell(Tool):
         self._ours("verify", "--read-data=all", f"s3://{target}")
 
     def restore(self, target: str, back: str) -> None:
-        self._ours("restore", f"s3://{target}", "latest", f"s3://{back}", "--apply")
+        self._ours("restore", f"s3://{target}", "latest", _uri(back), "--apply")
 
     def _ours(self, *arguments: str) -> str:
         return self.run(Path(sys.executable).with_name("airflow-ckpt"), *arguments, "--workers", str(AT_ONCE), "--json")
+
+
+class PacksLocalFromShell(PacksFromShell):
+    """The same of a local directory, as restic reads one, and back to one."""
+
+    name = "airflow-ckpt, packs, local disk, from shell"
+    local = True
+    ways = MappingProxyType(
+        {
+            Step.FIRST: "`airflow-ckpt backup` **of a local directory**",
+            Step.NOTHING: "`airflow-ckpt backup` of a local directory",
+            Step.SKIPPED: "`airflow-ckpt backup --skip-if-unchanged`: none is made",
+            Step.CHANGED: "`airflow-ckpt backup` of a local directory",
+            Step.VERIFY: "`airflow-ckpt verify`",
+            Step.READ: "`airflow-ckpt verify --read-data`",
+            Step.RESTORE: "`airflow-ckpt restore --apply` **to a local directory**",
+        }
+    )
 
 
 class S5cmd(Tool):
@@ -313,6 +347,7 @@ class AwsCli(Tool):
     """The AWS command line."""
 
     name = "aws s3 sync"
+    few_files = True
     ways = MappingProxyType(
         {
             Step.FIRST: "`aws s3 sync`",
@@ -346,6 +381,7 @@ class Fsspec(Tool):
 
     name = "s3fs copy"
     in_process = True
+    few_files = True
     ways = MappingProxyType({Step.FIRST: "`fs.copy(recursive=True)`", Step.RESTORE: "`fs.copy(recursive=True)`"})
 
     def version(self) -> str:
@@ -400,19 +436,36 @@ class Restic(Tool):
         self.run(self.program, *options, *arguments, cwd=cwd)
 
 
-ALL: tuple[type[Tool], ...] = (OursInProcess, OursFromShell, S5cmd, Rclone, AwsCli, Fsspec, Restic)
-OURS = (OursInProcess.name, OursFromShell.name)
+#: Those that copy from bucket to bucket, then those that read a local directory.
+ALL: tuple[type[Tool], ...] = (
+    *(PacksInProcess, PacksFromShell, OursInProcess),
+    *(S5cmd, Rclone, AwsCli, Fsspec),
+    *(PacksLocalInProcess, PacksLocalFromShell, Restic),
+)
 
 
-def available(server: S3Server, scratch: Path, only: Sequence[str] = ()) -> list[Tool]:
+def is_ours(name: str) -> bool:
+    """Whether a tool is this package, by its name."""
+    return name.startswith("airflow-ckpt")
+
+
+def is_local(name: str) -> bool:
+    """Whether a tool reads and restores to a local directory, by its name."""
+    return any(kind.local for kind in ALL if kind.name == name)
+
+
+def available(server: S3Server, scratch: Path, only: Sequence[str] = (), *, files: int = 0) -> list[Tool]:
     """The tools that can be had here; the others are named on the screen.
 
     :param server: the S3 server, or the way to it.
     :param scratch: a directory in which each gets one of its own.
     :param only: parts of names; all tools without any.
+    :param files: of the tree. Of many, those that take long are left out unless they are named.
     """
     tools = []
     for kind in _named(only):
+        if kind.few_files and files > MANY and not only:
+            continue
         own = scratch / kind.__name__
         own.mkdir()
         try:
@@ -420,6 +473,14 @@ def available(server: S3Server, scratch: Path, only: Sequence[str] = ()) -> list
         except NotAvailableError as e:
             print(f"{kind.name} is left out: {e}", flush=True)
     return tools
+
+
+def _is_local(path: str) -> bool:
+    return path.startswith("/")
+
+
+def _uri(path: str) -> str:
+    return path if _is_local(path) else f"s3://{path}"
 
 
 def _named(only: Sequence[str]) -> tuple[type[Tool], ...]:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.alone import alone
 from benchmarks.bounds import lower_bound, most_over
 from benchmarks.ground import Ground
+from benchmarks.memory import one
 from benchmarks.requests import count
 from benchmarks.sample_tree import SampleTree
 from benchmarks.steps import Step
-from benchmarks.tools import Fsspec, OursInProcess
+from benchmarks.tools import Fsspec, OursInProcess, PacksInProcess, PacksLocalInProcess
 from tests.support.s3_gate import Gate
 from tests.support.s3_server import S3Server
 
@@ -40,6 +42,49 @@ def test_requests_and_bytes_are_counted(s3_server: S3Server, tmp_path: Path) -> 
     assert found[OursInProcess.name, Step.FIRST]["stored_bytes"] < facts["bytes"], (
         "what Spark does not need is left out"
     )
+
+
+def test_packs_are_counted_beside_their_own_bound(s3_server: S3Server, tmp_path: Path) -> None:
+    facts, rows = count(s3_server, tmp_path, _TREE, [PacksInProcess.name, PacksLocalInProcess.name])
+    found = {(row["tool"], row["step"]): row for row in rows}
+    assert {step for tool, step in found if tool == PacksLocalInProcess.name} == set(Step)
+    sizes = {"files": facts["files"], "needed": facts["held_files"], "changed": facts["changed"]}
+    for step in Step:
+        where = found[PacksInProcess.name, step]["where"]
+        bound = lower_bound(step, **sizes, snapshots=_TREE.partitions, packs=1).total
+        more = most_over(step, needed=facts["held_files"], snapshots=_TREE.partitions, packs=1)
+        assert bound <= sum(where.values()) <= bound + more, (step, where)
+    first = found[PacksInProcess.name, Step.FIRST]["where"]
+    assert first["PUT packs"] == 1
+    assert first["GET checkpoint"] >= facts["held_files"]
+    assert "GET checkpoint" not in found[PacksLocalInProcess.name, Step.FIRST]["where"], "it reads a directory"
+
+
+def test_a_local_restore_that_lacks_a_file_is_found_out(s3_server: S3Server, tmp_path: Path) -> None:
+    class Lazy(PacksLocalInProcess):
+        def restore(self, target: str, back: str) -> None:
+            super().restore(target, back)
+            Path(back, "state/0/1/25.changelog").unlink()
+
+    ground = Ground(s3_server, tmp_path, _TREE, local=True)
+    with pytest.raises(AssertionError, match=r"restore: 1 files are wrong, such as \['state/0/1/25.changelog'\]"):
+        ground.round([Lazy(s3_server, tmp_path)], list(Step), 0, lambda tool, step, work: work())
+
+
+def test_a_step_in_a_process_of_its_own_says_what_it_needed(s3_server: S3Server, tmp_path: Path) -> None:
+    ground = Ground(s3_server, tmp_path, _TREE, local=False)
+    target = ground.new_bucket("target") + "/orders"
+    PacksInProcess(s3_server, tmp_path).begin(target)
+    found = alone(s3_server.port, PacksInProcess.name, Step.FIRST, ground.source, target, "")
+    assert found["seconds"] > 0
+    assert 10 * 2**20 < found["before"] < found["peak"] < 500 * 2**20
+
+
+@pytest.mark.parametrize("repository_format", [1, 2])
+def test_files_that_are_made_up_are_backed_up_and_restored(tmp_path: Path, repository_format: int) -> None:
+    for step in (Step.FIRST, Step.NOTHING, Step.RESTORE):
+        found = one(5_000, str(tmp_path), repository_format, step)
+        assert found["before"] <= found["peak"]
 
 
 def test_a_tool_that_skips_a_file_is_found_out(s3_server: S3Server, tmp_path: Path) -> None:
