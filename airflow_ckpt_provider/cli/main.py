@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.cli.by_stream import names_stream, takes_stream, without_addresses
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, GROUPS, MORE, SUMMARY, VERBS
+from airflow_ckpt_provider.cli.definition.examples import examples_of
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
 
@@ -21,13 +23,30 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.streams.streams import Streams
 
 PROGRAM = "airflow-ckpt"
+#: How argparse begins to say that arguments are missing.
+_MISSING = "the following arguments are required: "
+
+
+class _Layout(argparse.HelpFormatter):
+    """Fills each paragraph, but leaves commands as they are typed."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(
+            part if part.startswith("examples:\n") else fill(part, width, indent) for part in text.split("\n\n")
+        )
 
 
 class _Parser(argparse.ArgumentParser):
     """Names the nearest word for a wrong one, and shows no credential that stands among wrong arguments."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments."""
+        """Say what is wrong with the arguments, and what a missing one may be."""
+        if message.startswith(_MISSING):
+            for action in self._actions:
+                if action.choices and not action.option_strings and isinstance(action.metavar, str):
+                    known = f"{action.metavar} ({', '.join(action.choices)})"
+                    message = re.sub(rf"\b{re.escape(action.metavar)}\b", known, message)
         super().error(redacted_text(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -159,7 +178,12 @@ def build_parser(
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True, parser_class=of_verbs)
     for verb in VERBS:
         of_verb = verbs.add_parser(
-            verb.name, help=verb.help, description=f"{verb.help}.", epilog=EXIT_CODES, allow_abbrev=False
+            verb.name,
+            help=verb.help,
+            description=f"{verb.help}.",
+            epilog=f"{examples_of(verb.name, PROGRAM)}\n\n{EXIT_CODES}",
+            formatter_class=_Layout,
+            allow_abbrev=False,
         )
         options = verb.shell_options if only in (None, verb.name) else ()
         for option in without_addresses(verb, options) if by_stream else options:

@@ -173,6 +173,12 @@ def test_a_first_file_is_written_and_read(here: Path, cli: Cli) -> None:
     assert parse_streams(uncommented)["orders"].retention == {"hourly": 48, "daily": 30}
 
 
+def test_a_first_file_has_the_repository_by_a_path_that_holds_anywhere(here: Path, cli: Cli) -> None:
+    text = cli("streams", "init", "checkpoints", "--repository", "backups")
+    [stream] = parse_streams(text).values()
+    assert (stream.checkpoint, stream.repository) == (str(here / "checkpoints" / "orders"), str(here / "backups"))
+
+
 def test_a_place_without_checkpoints_is_refused(here: Path, cli: Cli) -> None:
     (here / "empty").mkdir()
     assert "there is no checkpoint with a committed batch below" in cli("streams", "init", str(here / "empty"), code=1)
