@@ -77,7 +77,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "fleet": (
         f"{_REPOSITORY} --streams streams.yaml",
         f"{_REPOSITORY} s3://lake/checkpoints --max-age 26h --max-gap 10",
-        f"{_REPOSITORY} --streams streams.yaml --keep-report --prometheus /var/lib/node_exporter/ckpt.prom",
+        f"{_REPOSITORY} --streams streams.yaml --prometheus /var/lib/node_exporter/ckpt.prom",
     ),
     "report": (f"{_REPOSITORY} --streams streams.yaml --html /var/www/checkpoints",),
     "rewind": (
