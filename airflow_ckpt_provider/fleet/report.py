@@ -22,6 +22,7 @@ from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.storage.location import SMALL
+from airflow_ckpt_provider.units import format_size
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def read_reports(repository: Repository) -> list[dict[str, Any]]:
     found = []
     for file in repository.location.list(REPORTS).files[:_MOST]:
         if file.size > SMALL:  # whoever opens the page would fill the memory of Airflow's server
-            log.warning("%s/%s is left out: it has %s bytes", repository.location, file.path, f"{file.size:,}")
+            log.warning("%s/%s is left out: it has %s", repository.location, file.path, format_size(file.size))
             continue
         try:
             report = repository.read_object(file.path, "looked_at", "writer")

@@ -10,7 +10,7 @@ from airflow_ckpt_provider.fleet.discovery import State
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.recovery.status import RUNNING_AGAIN, UNTOUCHED
-from airflow_ckpt_provider.units import format_duration
+from airflow_ckpt_provider.units import format_duration, format_size
 
 UNKNOWN = "UNKNOWN"
 
@@ -74,7 +74,7 @@ def to_markdown(fleet: Fleet) -> str:
         "gap": gap,
         "last good backup": backup_age,
         "verified": verified,
-        "bytes": lambda s: f"{s.backup.size:,}" if s.backup else "",
+        "size": lambda s: format_size(s.backup.size) if s.backup else "",
         "time to loss": time_left,
         "last drill": drill_age,
         "state": status,

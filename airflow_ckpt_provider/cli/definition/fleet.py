@@ -32,7 +32,9 @@ VERBS = (
         "streams",
         "Write a first streams.yaml, check it against the world, list what it declares, or print its JSON Schema",
         (
-            Option(("ACTION",), "what to do: init, check, list or schema", {"choices": ("init", "check", "list", "schema")}),
+            Option(
+                ("ACTION",), "what to do: init, check, list or schema", {"choices": ("init", "check", "list", "schema")}
+            ),
             Option(
                 ("ROOT",),
                 "with init: where checkpoints are looked for: paths or URIs",

@@ -105,6 +105,12 @@ def test_the_pages_are_made_without_the_checkpoint(repository: Repository, fleet
     assert "5, planned" in (tmp_path / "site2" / write_site(repository, tmp_path / "site2")[2].name).read_text()
 
 
+def test_the_list_has_a_filter_where_a_script_can_run() -> None:
+    for live in (True, False):
+        page = harmless(streams_page(Head(FileLinks(), "backups", NOW, live=live), [StreamRow.of(row(), NOW)]))
+        assert any("data-filter" in attrs for _, attrs in page.elements) is live
+
+
 def test_nothing_is_written_to_the_repository(repository: Repository, fleet: Fleet, tmp_path: Path) -> None:
     before = {path: file.size for path, file in repository.location.walk().items()}
     write_site(repository, tmp_path / "site")
