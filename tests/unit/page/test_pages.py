@@ -226,7 +226,12 @@ def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Reposit
 def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository) -> None:
     (only,) = Pages(repository, FileLinks()).rows()
     assert (only.name, only.standing, only.backup_id) == ("orders", "unknown", "")
-    assert Pages(repository, FileLinks()).stream("orders")
+    (backup,) = repository.backups("orders")
+    page = harmless(Pages(repository, FileLinks()).stream("orders")).text
+    assert "No report is about this stream yet" in page
+    assert f"Last good backup{backup.backup_id}, " in page
+    assert "Reportednever" in page
+    assert "no report is about it yet" in Pages(repository, FileLinks()).streams()
 
 
 def test_a_declared_stream_that_was_never_backed_up_is_shown_and_not_known(repository: Repository) -> None:
