@@ -126,7 +126,10 @@ def form_of(page: Any, airflow: RealAirflow, dag_id: str) -> Any:
 def submitted(page: Any, form: Any) -> Any:
     """Click on Trigger, again while Airflow's SQLite is locked by its scheduler; return the answer."""
     while True:
-        with page.expect_response(lambda answer: answer.request.method == "POST") as answer:
+        # The page around the form asks for lists by POST too.
+        with page.expect_response(
+            lambda answer: answer.request.method == "POST" and answer.url.endswith("/dagRuns")
+        ) as answer:
             form.get_by_role("button", name="Trigger", exact=True).click()
         if answer.value.status != 500 or "Database error" not in answer.value.text():
             assert answer.value.status == 200, (page.url, answer.value.text())
