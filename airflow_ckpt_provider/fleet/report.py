@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 #: Directory of the reports in a repository.
 REPORTS = "reports"
 _FORMAT, _VERSION = "airflow-ckpt-fleet-report", 1
+#: Batches that a running query may have purged since its checkpoint was listed.
+_PURGED_SINCE = 5
 #: Writers whose reports are read; a repository has one or a few.
 _MOST = 50
 
@@ -56,11 +58,12 @@ def _oldest(stream: Stream) -> dict[str, Any] | None:
     both = sorted({*progress.logged} & {*progress.committed}) if progress else []
     if not both:
         return None
-    found: dict[str, Any] = {"batch_id": both[0], "batch_time": None}
-    with suppress(CkptError, OSError):  # purged since, or the store said no: it is only shown
-        entry = parse_offsets(stream.found.place.read(f"{OFFSETS}/{both[0]}"), batch_id=both[0])
-        found["batch_time"] = entry.time.isoformat() if entry.time else None
-    return found
+    for batch in both[:_PURGED_SINCE]:
+        # Purged since, by a query that runs; or the store said no: it is only shown.
+        with suppress(CkptError, OSError):
+            entry = parse_offsets(stream.found.place.read(f"{OFFSETS}/{batch}"), batch_id=batch)
+            return {"batch_id": batch, "batch_time": entry.time.isoformat() if entry.time else None}
+    return {"batch_id": both[0], "batch_time": None}
 
 
 def read_reports(repository: Repository) -> list[dict[str, Any]]:

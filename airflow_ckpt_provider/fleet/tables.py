@@ -66,7 +66,13 @@ def to_markdown(fleet: Fleet) -> str:
     """The fleet for a report: what is wrong first, then a row for each stream."""
     problems = fleet.problems()
     wrong = sum(bool(stream.problems(fleet.limits_of(stream))) for stream in fleet.streams)
-    lines = [f"## {len(fleet.streams)} streams, {wrong} with problems", "", f"Repository: {fleet.repository}", ""]
+    count = len(fleet.streams)
+    lines = [
+        f"## {count} stream{'' if count == 1 else 's'}, {wrong} with problems",
+        "",
+        f"Repository: {fleet.repository}",
+        "",
+    ]
     lines += [f"* **{_line(uri)}**: {_line('; '.join(found))}" for uri, found in problems.items()]
     columns: Mapping[str, Callable[[Stream], str]] = {
         "stream": lambda s: s.name,

@@ -17,7 +17,8 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import hold
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.fleet.fleet import Fleet
+from airflow_ckpt_provider.fleet.discovery import discover
+from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, streams_page
@@ -25,6 +26,7 @@ from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.storage.location import SMALL
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Objectives, Stream
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
@@ -203,6 +205,18 @@ def test_the_newest_report_of_a_checkpoint_counts(repository: Repository, fleet:
     assert len(read_reports(repository)) == 1
     repository.location.replace("reports/w.json", whole + b" " * SMALL)
     assert read_reports(repository) == []
+
+
+def test_a_batch_that_was_purged_while_the_report_was_made_is_not_the_oldest(
+    repository: Repository, tmp_path: Path
+) -> None:
+    fleet = inspect_fleet(discover([open_location(str(tmp_path / "checkpoints"))]), repository)
+    for directory in ("offsets", "commits"):
+        (tmp_path / "checkpoints" / "orders" / directory / "0").unlink()
+    keep_report(repository, fleet, writer="fleet.report")
+    (found,) = rows_of(read_reports(repository))
+    assert found["oldest"]["batch_id"] == 1
+    assert found["oldest"]["batch_time"]
 
 
 def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Repository, fleet: Fleet) -> None:
