@@ -105,6 +105,7 @@ def get_provider_info() -> dict[str, Any]:
         "plugins": [{"name": "ckpt", "plugin-class": "airflow_ckpt_provider.plugins.page.CheckpointPagePlugin"}],
         "extra-links": [
             "airflow_ckpt_provider.links.manifest.BackupManifestLink",
+            "airflow_ckpt_provider.links.page.CheckpointsPageLink",
             "airflow_ckpt_provider.links.pipeline_update.PipelineUpdateLink",
         ],
         "notifications": ["airflow_ckpt_provider.notifications.recovery_advice.RecoveryAdviceNotifier"],

@@ -38,6 +38,7 @@ defaults: {{repository: {repository}}}
 streams:
   orders:
     checkpoint: {checkpoint}
+    sources: {{file: {{}}}}
     sinks: [foreachBatch]
     objectives: {{rpo: 2h, rto: 15m}}
     backup: {{schedule: "@hourly"}}

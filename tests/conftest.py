@@ -13,7 +13,10 @@ import os  # noqa: E402
 import sys  # noqa: E402
 
 #: What would lead a client to a real account, or to an address other than the test's own.
-_REAL_ACCOUNTS = ("AWS_", "AZURE_", "GOOGLE_APPLICATION_", "DATABRICKS_", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "CKPT_")
+_REAL_ACCOUNTS = (
+    *("AWS_", "AZURE_", "GOOGLE_APPLICATION_", "DATABRICKS_"),
+    *("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW_CKPT_", "CKPT_"),
+)
 
 #: ``make contract`` asks a real workspace, with its user's own login; nothing else does.
 _KEPT = (
@@ -27,6 +30,7 @@ for name in list(os.environ):
 
 os.environ.update(
     {
+        "AIRFLOW_CKPT_PROFILES": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -175,13 +175,13 @@ class MigratePlan:
 
         def row(s: StreamMigration) -> str:
             why = "; ".join(filter(None, [s.left_alone, *_remarks(s)]))
-            return f"| {s.name} | {len(s.objects):,} | {s.bytes:,} | {s.packs:,} | {len(s.left):,} | {why} |"
+            return f"| {s.name} | {len(s.objects):,} | {format_size(s.bytes)} | {s.packs:,} | {len(s.left):,} | {why} |"
 
         rows = "\n".join(map(row, self.streams))
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         return (
             f"### Migration to packs\n\n`{self.repository}`: {self.objects:,} objects, {format_size(self.bytes)}\n\n"
-            f"| stream | objects | bytes | packs | packed before, to be deleted | stays |\n|---|---|---|---|---|---|\n{rows}"
+            f"| stream | objects | size | packs | packed before, to be deleted | stays |\n|---|---|---|---|---|---|\n{rows}"
             f"\n\n{steps}\n".rstrip()
             + "\n"
         )

@@ -235,13 +235,14 @@ class PrunePlan:
 
         def row(s: StreamPrune) -> str:
             why = "; ".join(filter(None, [s.left_alone, *s.lock_remarks]))
-            return f"| {s.name} | {len(s.objects):,} | {s.bytes:,} | {s.unused_bytes:,} of {s.total_bytes:,} | {why} |"
+            unused = f"{format_size(s.unused_bytes)} of {format_size(s.total_bytes)}"
+            return f"| {s.name} | {len(s.objects):,} | {format_size(s.bytes)} | {unused} | {why} |"
 
         rows = "\n".join(map(row, self.streams))
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         return (
             f"### Prune\n\n`{self.repository}`: {self.objects:,} objects are deleted, {format_size(self.bytes)}\n\n"
-            f"| stream | objects | bytes | unused | left alone |\n|---|---|---|---|---|\n{rows}\n\n{steps}\n".rstrip()
+            f"| stream | objects | size | unused | left alone |\n|---|---|---|---|---|\n{rows}\n\n{steps}\n".rstrip()
             + "\n"
         )
 

@@ -98,7 +98,8 @@ def fill_in(verb: Verb, args: argparse.Namespace, load: LoadStreams) -> None:
     stream = load(args.streams).named(args.stream)
     said = _said(parameters_of(stream))
     named = {**{name: _OTHER_NAMES.get(name, name) for name in _FILLED}, **_OF_VERB.get(verb.name, {})}
-    here = {name: parameter for name, parameter in named.items() if hasattr(args, name)}
+    left_out = _left_out(verb, args)
+    here = {name: parameter for name, parameter in named.items() if hasattr(args, name) and name not in left_out}
     defaults = {option.flags[0].lstrip("-").replace("-", "_"): option.settings for option in verb.airflow_options}
     unset = {name for name in here if getattr(args, name) in (None, [], defaults.get(name, {}).get("default"))}
     for place, companions in COMPANIONS.items():
@@ -117,6 +118,17 @@ def fill_in(verb: Verb, args: argparse.Namespace, load: LoadStreams) -> None:
             and getattr(args, name) is None
         ):
             raise UsageError(f"{stream} declares no {here[name]}", hint=f"give --{name}, or declare {here[name]}")
+
+
+def _left_out(verb: Verb, args: argparse.Namespace) -> frozenset[str]:
+    """What a verb does not take from the stream, because its other arguments give it no meaning, or exclude it."""
+    repository = frozenset({"repository", "repository_conn_id", "name"})
+    if (verb.name == "doctor" and not args.repair) or (verb.name == "unseal" and not args.for_start):
+        return repository
+    if verb.name == "positions":
+        of_backup = args.repository or args.backup_id or args.name
+        return frozenset({"checkpoint", "checkpoint_conn_id"}) if of_backup else repository
+    return frozenset()
 
 
 def _said(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def carry_out(
         print("\ninterrupted; the same command again continues from here", file=sys.stderr)
         return Exit.INTERRUPTED
     except Exception as e:
-        return _complain(e, args, out)
+        return complain(e, args, out)
 
 
 def _screen(out: TextIO) -> Console:
@@ -136,7 +136,13 @@ def _screen(out: TextIO) -> Console:
     return screen(out)
 
 
-def _complain(error: Exception, args: argparse.Namespace, out: TextIO) -> int:
+def complain(error: Exception, args: argparse.Namespace, out: TextIO) -> int:
+    """Say what went wrong, and return the exit code.
+
+    :param error: what was raised.
+    :param args: the arguments of the verb, as parsed.
+    :param out: where the document goes with ``--json``.
+    """
     if args.debug:
         print(redacted_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     message, hint, code = _explained(error)

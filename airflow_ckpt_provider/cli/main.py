@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.cli.by_stream import names_stream, takes_stream, without_addresses
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, GROUPS, MORE, SUMMARY, VERBS
+from airflow_ckpt_provider.cli.definition.examples import examples_of
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
 
@@ -21,13 +23,32 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.streams.streams import Streams
 
 PROGRAM = "airflow-ckpt"
+#: Before the verb; some verbs have an option of this name, for a profile of Databricks.
+_PROFILE = "--profile"
+#: How argparse begins to say that arguments are missing.
+_MISSING = "the following arguments are required: "
+
+
+class _Layout(argparse.HelpFormatter):
+    """Fills each paragraph, but leaves commands as they are typed."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(
+            part if part.startswith("examples:\n") else fill(part, width, indent) for part in text.split("\n\n")
+        )
 
 
 class _Parser(argparse.ArgumentParser):
     """Names the nearest word for a wrong one, and shows no credential that stands among wrong arguments."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments."""
+        """Say what is wrong with the arguments, and what a missing one may be."""
+        if message.startswith(_MISSING):
+            for action in self._actions:
+                if action.choices and not action.option_strings and isinstance(action.metavar, str):
+                    known = f"{action.metavar} ({', '.join(action.choices)})"
+                    message = re.sub(rf"\b{re.escape(action.metavar)}\b", known, message)
         super().error(redacted_text(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -156,10 +177,21 @@ def build_parser(
         help='print what completes commands: eval "$(airflow-ckpt --completion bash)"; or zsh, fish',
     )
     of_verbs = _InAnyOrder if in_any_order else _Parser
+    parser.add_argument(
+        _PROFILE,
+        dest="of_profile",
+        metavar="NAME",
+        help="profile of ~/.config/airflow-ckpt/profiles.ini (default: AIRFLOW_CKPT_PROFILE of the environment, else [default])",
+    )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True, parser_class=of_verbs)
     for verb in VERBS:
         of_verb = verbs.add_parser(
-            verb.name, help=verb.help, description=f"{verb.help}.", epilog=EXIT_CODES, allow_abbrev=False
+            verb.name,
+            help=verb.help,
+            description=f"{verb.help}.",
+            epilog=f"{examples_of(verb.name, PROGRAM)}\n\n{EXIT_CODES}",
+            formatter_class=_Layout,
+            allow_abbrev=False,
         )
         options = verb.shell_options if only in (None, verb.name) else ()
         for option in without_addresses(verb, options) if by_stream else options:
@@ -174,10 +206,12 @@ def build_parser(
 
 def _names_of_streams(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """The streams that are declared, for completion; none where they cannot be read."""
+    from airflow_ckpt_provider.cli.profile import profile_of
     from airflow_ckpt_provider.errors import CkptError
 
     try:
-        return list(_streams(getattr(parsed_args, "streams", None)))
+        profile = profile_of(getattr(parsed_args, "of_profile", None))
+        return list(_streams(getattr(parsed_args, "streams", None), profile))
     except CkptError:
         return []
 
@@ -197,16 +231,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         build_parser(only="").print_help(sys.stderr)
         return 2  # as of any wrong usage
-    only = next((word for word in words if not word.startswith("-")), "")
+    only = _verb(words)
     args = build_parser(only=only, by_stream=names_stream(words)).parse_args(words)
     # After the parser, for --help and wrong usage need nothing of it.
-    from airflow_ckpt_provider.cli.calling import carry_out
+    from airflow_ckpt_provider.cli.calling import carry_out, complain
+    from airflow_ckpt_provider.cli.profile import fill_in_profile, profile_of
+    from airflow_ckpt_provider.errors import CkptError
 
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_WithoutCredentials("%(levelname)s: %(message)s"))
     if args.debug:
         logging.getLogger("airflow_ckpt_provider").setLevel(logging.DEBUG)
+
+    try:
+        profile = profile_of(args.of_profile)
+        fill_in_profile(args, profile)
+    except CkptError as e:
+        return complain(e, args, sys.stdout)
 
     def open_place(uri: str, *, role: str, conn_id: str | None = None) -> Location:
         from airflow_ckpt_provider.cli.repository_id import with_repository_id
@@ -217,13 +259,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = with_key(open_location(uri, storage_options=dict(args.storage_option)), args, role=role)
         return with_signing(with_repository_id(place, args, role=role), args)
 
-    return carry_out(args.carries_out, args, open_place, _streams, out=sys.stdout, began=began)
+    def streams(file: str | None) -> Streams:
+        return _streams(file, profile)
+
+    return carry_out(args.carries_out, args, open_place, streams, out=sys.stdout, began=began)
 
 
-def _streams(file: str | None) -> Streams:
+def _verb(words: Sequence[str]) -> str:
+    """The verb of a command line; empty if there is none."""
+    rest = iter(words)
+    for word in rest:
+        if word == _PROFILE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word
+    return ""
+
+
+def _streams(file: str | None, profile: Mapping[str, str]) -> Streams:
+    from airflow_ckpt_provider.cli.profile import with_profile
     from airflow_ckpt_provider.streams.settings import streams_of_environment
 
-    return streams_of_environment(file)
+    return streams_of_environment(file, with_profile(profile))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,15 @@ from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.storage.location import SMALL
+from airflow_ckpt_provider.units import format_size
 
 log = logging.getLogger(__name__)
 
 #: Directory of the reports in a repository.
 REPORTS = "reports"
 _FORMAT, _VERSION = "airflow-ckpt-fleet-report", 1
+#: Batches that a running query may have purged since its checkpoint was listed.
+_PURGED_SINCE = 5
 #: Writers whose reports are read; a repository has one or a few.
 _MOST = 50
 
@@ -55,11 +58,12 @@ def _oldest(stream: Stream) -> dict[str, Any] | None:
     both = sorted({*progress.logged} & {*progress.committed}) if progress else []
     if not both:
         return None
-    found: dict[str, Any] = {"batch_id": both[0], "batch_time": None}
-    with suppress(CkptError, OSError):  # purged since, or the store said no: it is only shown
-        entry = parse_offsets(stream.found.place.read(f"{OFFSETS}/{both[0]}"), batch_id=both[0])
-        found["batch_time"] = entry.time.isoformat() if entry.time else None
-    return found
+    for batch in both[:_PURGED_SINCE]:
+        # Purged since, by a query that runs; or the store said no: it is only shown.
+        with suppress(CkptError, OSError):
+            entry = parse_offsets(stream.found.place.read(f"{OFFSETS}/{batch}"), batch_id=batch)
+            return {"batch_id": batch, "batch_time": entry.time.isoformat() if entry.time else None}
+    return {"batch_id": both[0], "batch_time": None}
 
 
 def read_reports(repository: Repository) -> list[dict[str, Any]]:
@@ -67,7 +71,7 @@ def read_reports(repository: Repository) -> list[dict[str, Any]]:
     found = []
     for file in repository.location.list(REPORTS).files[:_MOST]:
         if file.size > SMALL:  # whoever opens the page would fill the memory of Airflow's server
-            log.warning("%s/%s is left out: it has %s bytes", repository.location, file.path, f"{file.size:,}")
+            log.warning("%s/%s is left out: it has %s", repository.location, file.path, format_size(file.size))
             continue
         try:
             report = repository.read_object(file.path, "looked_at", "writer")

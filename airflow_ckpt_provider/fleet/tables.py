@@ -10,7 +10,7 @@ from airflow_ckpt_provider.fleet.discovery import State
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.recovery.status import RUNNING_AGAIN, UNTOUCHED
-from airflow_ckpt_provider.units import format_duration
+from airflow_ckpt_provider.units import format_duration, format_size
 
 UNKNOWN = "UNKNOWN"
 
@@ -66,7 +66,13 @@ def to_markdown(fleet: Fleet) -> str:
     """The fleet for a report: what is wrong first, then a row for each stream."""
     problems = fleet.problems()
     wrong = sum(bool(stream.problems(fleet.limits_of(stream))) for stream in fleet.streams)
-    lines = [f"## {len(fleet.streams)} streams, {wrong} with problems", "", f"Repository: {fleet.repository}", ""]
+    count = len(fleet.streams)
+    lines = [
+        f"## {count} stream{'' if count == 1 else 's'}, {wrong} with problems",
+        "",
+        f"Repository: {fleet.repository}",
+        "",
+    ]
     lines += [f"* **{_line(uri)}**: {_line('; '.join(found))}" for uri, found in problems.items()]
     columns: Mapping[str, Callable[[Stream], str]] = {
         "stream": lambda s: s.name,
@@ -74,7 +80,7 @@ def to_markdown(fleet: Fleet) -> str:
         "gap": gap,
         "last good backup": backup_age,
         "verified": verified,
-        "bytes": lambda s: f"{s.backup.size:,}" if s.backup else "",
+        "size": lambda s: format_size(s.backup.size) if s.backup else "",
         "time to loss": time_left,
         "last drill": drill_age,
         "state": status,

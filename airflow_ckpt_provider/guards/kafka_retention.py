@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Record, TopicConfig
+from airflow_ckpt_provider.units import format_size
 
 _HOUR_MS = 3_600_000
 #: Bytes that Kafka's format adds to a record, about.
@@ -154,7 +155,8 @@ def _by_size(
     size = sample.size + _OVERHEAD
     room = max(0.0, limit - (ends.latest - offset) * size)
     reason = (
-        f"retention.bytes is {limit:,}; about {rate:,.1f} records of {size:,} B a second: no bound, an estimate only"
+        f"retention.bytes is {limit:,}; about {rate:,.1f} records of {format_size(size)} a second: "
+        "no bound, an estimate only"
     )
     return TimeToLoss(None, room / (rate * size) if rate else None, "retention.bytes", reason)
 

@@ -11,7 +11,8 @@ from airflow.sdk import AssetAlias
 
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
-from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url, page_url
+from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
+from airflow_ckpt_provider.links.page import page_of
 from airflow_ckpt_provider.operators.executors import ExecutorsOperator
 from airflow_ckpt_provider.operators.fields import flag, mapping, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
@@ -341,7 +342,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
 
         if "outlet_events" not in context:
             return  # not run by Airflow
-        page = page_url(place, summary["name"], summary["backup_id"])
+        page = page_of(place.uri, "backup", name=summary["name"], id=summary["backup_id"])
         if url := page or manifest_url(place, summary["manifest"]):
             context["ti"].xcom_push(key=BackupManifestLink.XCOM_KEY, value=url)
         extra = {key: summary[key] for key in _EVENT_KEYS}

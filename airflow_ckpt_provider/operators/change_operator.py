@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from airflow.sdk import BaseOperator
 
+from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
@@ -96,6 +97,7 @@ class StoppedQueryOperator(MaskingOperator):
     """
 
     template_fields: Sequence[str] = ("query_is_stopped", "progress_log", "progress_log_conn_id", "spark_api_url")
+    operator_extra_links = (CheckpointsPageLink(),)
 
     def __init__(
         self,
@@ -125,6 +127,13 @@ class StoppedQueryOperator(MaskingOperator):
 
         whole = {**extra, "checkpoint": checkpoint, "made_by": made_by(context)}
         announce(self.outlets, context, checkpoint_asset(checkpoint), whole)
+
+    def _link(self, plan_ids: Sequence[str], context: Context) -> None:
+        """Leave the URL of the page of a change; of the list of streams, if there are several changes."""
+        if (repository := self.places.repository) and "ti" in context:
+            url = page_of(repository, "change", id=plan_ids[0]) if len(plan_ids) == 1 else page_of(repository)
+            if url:
+                context["ti"].xcom_push(key=CheckpointsPageLink.XCOM_KEY, value=url)
 
     def _rest(self, checkpoint: Location, context: Context) -> RestRule:
         from airflow_ckpt_provider.change.rest import RestRule
@@ -178,6 +187,8 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         super().__init__(**kwargs)
         self.accept = accept
         self.old_accept = old_accept
+        #: Of the attempt that carries a change out.
+        self._applying: Context | None = None
 
     def _accepted(self) -> tuple[str, ...]:
         """Words of the risks that were accepted, whether by their names of now or of the release before."""
@@ -200,15 +211,19 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
         """Note what was planned, and carried out, for OpenLineage; return the task's result as it is."""
-        from airflow_ckpt_provider.lineage.runs import of_change
+        from airflow_ckpt_provider.lineage.runs import changes_of, of_change
 
         self.note(of_change, result["plan"], result["outcome"], self.places, mode=result["mode"], **self._asked())
+        if self._applying is not None and (changes := changes_of(result["plan"])):
+            # Before it is carried out: the page says how a change that was stopped half-way is continued.
+            self._link([str(part["plan_id"]) for part in changes], self._applying)
         return result
 
     def _carried_out(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
         """Announce what was carried out, and return the task's result."""
         from airflow_ckpt_provider.lineage.runs import changed_place, changes_of
 
+        self._applying = context
         for part in changes_of(result["plan"]):
             extra = {"kind": part["kind"], "plan_id": part["plan_id"], "batch_id": part.get("batch_id")}
             self._announce(changed_place(part), extra, context)
@@ -223,6 +238,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
         :param checkpoint: the checkpoint whose query is stopped.
         """
+        self._applying = context
         return {
             "fingerprint": text(self.fingerprint),
             "rest": self._rest(checkpoint, context),

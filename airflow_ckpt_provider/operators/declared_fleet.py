@@ -25,7 +25,8 @@ def options_of(streams: Sequence[Stream]) -> dict[str, dict[str, Any]]:
     """
     found = {}
     for stream in streams:
-        options = guard_options(stream)
+        # A source that needs no option, such as files, is asked too.
+        options: dict[str, dict[str, Any]] = {**{kind: {} for kind in stream.sources}, **guard_options(stream)}
         if stream.kafka:
             options["kafka"] = {**options.get("kafka", {}), _CONN_ID: stream.kafka}
         if options:

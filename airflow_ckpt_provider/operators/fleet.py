@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
+from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.declared_fleet import (
     checkpoint_place,
     guards_of,
@@ -144,6 +145,7 @@ class FleetReportOperator(RepositoryOperator):
         "checkpoints": "json",
     }
     ui_color = "#fff2cc"
+    operator_extra_links = (CheckpointsPageLink(),)
 
     def __init__(
         self,
@@ -265,6 +267,8 @@ class FleetReportOperator(RepositoryOperator):
         writer = f"{context['ti'].dag_id}.{context['ti'].task_id}" if "ti" in context else self.task_id
         try:
             keep_report(repository, fleet, writer=writer)
+            if "ti" in context and (url := page_of(repository.location.uri)):
+                context["ti"].xcom_push(key=CheckpointsPageLink.XCOM_KEY, value=url)
         except CkptError as e:
             self.log.warning("The page keeps its older report of these streams: %s", e)
 

@@ -87,8 +87,16 @@ def stream_page(
     head: Head, row: StreamRow, backups: Backups, changes: Sequence[ChangeRecord], form: Form | None = None
 ) -> str:
     """One stream, with its timeline, and the form that was asked for."""
-    drawn = timeline(row, backups.points, changes)
-    return _render("stream.html", head, row.name, row=row, backups=backups, changes=changes, timeline=drawn, form=form)
+    shown = {
+        "row": row,
+        "backups": backups,
+        # Where no report says it.
+        "newest": next((point for point in reversed(backups.points) if point.can_be_restored), None),
+        "changes": changes,
+        "timeline": timeline(row, backups.points, changes),
+        "form": form,
+    }
+    return _render("stream.html", head, row.name, **shown)
 
 
 def change_page(head: Head, change: ChangeRecord, row: StreamRow | None) -> str:

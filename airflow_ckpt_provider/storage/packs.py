@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import DamagedFileError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
@@ -109,7 +110,7 @@ def checked_part(path: str) -> Part | None:
     if part is None:
         raise ValueError("it names a pack, and no content in it")
     if part.pack_size > LARGEST:
-        raise ValueError(f"no pack has {part.pack_size:,} bytes")
+        raise ValueError(f"no pack has {format_size(part.pack_size)}")
     if part.end > part.pack_size:
         raise ValueError("it ends behind the end of its pack")
     return part

@@ -18,7 +18,7 @@ from datetime import datetime
 from airflow_ckpt_provider.errors import FileChangedError, TooLargeError
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.write_check import NO_CHECK, WriteCheck
-from airflow_ckpt_provider.units import format_time
+from airflow_ckpt_provider.units import format_size, format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Store(ABC):
     def too_large(self, path: str, most: int) -> TooLargeError:
         """The error where a file is larger than any of its kind."""
         return TooLargeError(
-            f"{self.uri_of(path)} has more than {most:,} bytes, which no file of its kind has; it was not read",
+            f"{self.uri_of(path)} has more than {format_size(most)}, which no file of its kind has; it was not read",
             hint="it was damaged or forged: put it back from a copy, or move it away",
         )
 

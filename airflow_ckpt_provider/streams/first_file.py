@@ -28,7 +28,7 @@ def first_file(found: Mapping[str, str], *, root: str, repository: str | None, s
     )
     lines = [
         f"{MODELINE}{schema}",
-        f"# {len(found)} streams below {root}, found by airflow-ckpt streams init.",
+        f"# {len(found)} stream{'' if len(found) == 1 else 's'} below {root}, found by airflow-ckpt streams init.",
         "# Next: fill in what is commented out and true for your streams, then run: airflow-ckpt streams check",
         "defaults:",
         *([f"  checkpoint: {_text(shared)}"] if shared else []),

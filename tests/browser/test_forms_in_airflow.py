@@ -126,7 +126,10 @@ def form_of(page: Any, airflow: RealAirflow, dag_id: str) -> Any:
 def submitted(page: Any, form: Any) -> Any:
     """Click on Trigger, again while Airflow's SQLite is locked by its scheduler; return the answer."""
     while True:
-        with page.expect_response(lambda answer: answer.request.method == "POST") as answer:
+        # The page around the form asks for lists by POST too.
+        with page.expect_response(
+            lambda answer: answer.request.method == "POST" and answer.url.endswith("/dagRuns")
+        ) as answer:
             form.get_by_role("button", name="Trigger", exact=True).click()
         if answer.value.status != 500 or "Database error" not in answer.value.text():
             assert answer.value.status == 200, (page.url, answer.value.text())
@@ -196,6 +199,10 @@ def test_a_running_stream_is_restored_from_its_timeline(page: Any, airflow: Real
     airflow.wait_until(lambda: committed(stream) > backed_up, "the stream runs again", within=_WITHIN)
     page.goto(f"{airflow.url}/ckpt/stream?name=orders")
     page.locator("svg a[href*='change']").first.wait_for()
+    # The extra link of the task leads to the change, in Airflow's frame.
+    links = airflow.ask(f"dags/ckpt_restore/dagRuns/{run_id}/taskInstances/restore/links")["extra_links"]
+    page.goto(f"{airflow.url}{links['Checkpoints']}")
+    page.frame_locator("iframe").get_by_role("heading", name="restore ").wait_for()
 
 
 def test_every_form_starts_its_dag_or_marks_the_fields_that_are_missing(page: Any, airflow: RealAirflow) -> None:

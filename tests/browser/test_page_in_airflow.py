@@ -177,6 +177,13 @@ def test_300_streams_then_one_then_a_form_then_its_plan(page: Any, airflow: Real
     assert frame.locator("tbody tr").first.locator(".badge.problem").count() == 1  # problems come first
     picture(page, "page-streams")
 
+    rows = frame.locator("tbody tr:visible")
+    frame.get_by_label("Filter").fill("team-1- PROBLEM")
+    frame.get_by_text(f"1 of {_STREAMS + 1} streams").wait_for()
+    assert rows.count() == 1
+    frame.get_by_label("Filter").fill("checkpoints/orders")
+    frame.get_by_text(f"1 of {_STREAMS + 1} streams").wait_for()
+    assert rows.locator("th a").inner_text() == "orders"
     frame.get_by_role("link", name="orders", exact=True).click()
     frame.get_by_role("heading", name="orders", exact=True).wait_for()
     backups = frame.locator("svg a[aria-label^='Restore ']")

@@ -151,7 +151,7 @@ def test_how_long_ago_is_shown_in_the_largest_unit(passed: timedelta, shown: str
 #: What only units.py may do: format and parse sizes, durations and times.
 OFFENCES = {
     "formats a time": r"%Y-%m-%d %H:%M",
-    "formats a size": r'"[KMGT]i?B"|rich\.filesize|\}\s[KMG]i?B\b|\}\skB"',
+    "formats a size": r'"[KMGT]i?B"|rich\.filesize|\}\s[KMG]i?B\b|\}\skB"|(bytes|size):,\}',
     "formats a duration": r"/ ?(3600|60|86_?400):",
     "parses a duration": r"P\(\?|\[dhms\]|\\d\+\)\s*\(\[smhd",
     "parses a size": r"\[BKMGT\]|\[KMGT\]",

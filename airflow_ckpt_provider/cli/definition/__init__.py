@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.cli.by_stream import names_stream, without_addresses
 from airflow_ckpt_provider.cli.definition import fleet, keeping, pipelines, reading, recovering, repositories
+from airflow_ckpt_provider.cli.definition.examples import examples_of
 from airflow_ckpt_provider.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def get_cli_commands() -> list[CLICommand]:
                     help=verb.help,
                     func=_in_airflow(verb),
                     args=args_of(verb),
-                    epilog=EXIT_CODES,
+                    epilog=f"{examples_of(verb.name, f'airflow {GROUP}')}\n\n{EXIT_CODES}",
                 )
                 for verb in VERBS
             ],

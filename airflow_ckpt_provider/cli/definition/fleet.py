@@ -32,9 +32,13 @@ VERBS = (
         "streams",
         "Write a first streams.yaml, check it against the world, list what it declares, or print its JSON Schema",
         (
-            Option(("ACTION",), "what to do", {"choices": ("init", "check", "list", "schema")}),
             Option(
-                ("ROOT",), "with init: where checkpoints are looked for: paths or URIs", {"type": filled, "nargs": "*"}
+                ("ACTION",), "what to do: init, check, list or schema", {"choices": ("init", "check", "list", "schema")}
+            ),
+            Option(
+                ("ROOT",),
+                "with init: where checkpoints are looked for: paths or URIs",
+                {"type": filled, "nargs": "*", "default": []},
             ),
             Option(
                 ("--repository",), "with init: where the backups will go", {"type": filled, "metavar": "REPOSITORY"}
@@ -61,7 +65,7 @@ VERBS = (
                 ("ROOT",),
                 "where the checkpoints are looked for: paths or URIs; or `--streams FILE` for the streams that the file "
                 "declares with this repository, their limits and objectives",
-                {"type": filled, "nargs": "*"},
+                {"type": filled, "nargs": "*", "default": []},
             ),
             Option(
                 ("--checkpoints",),

@@ -95,7 +95,7 @@ VERBS = (
     Verb("hold", "Keep a backup whatever the policy says", (REPOSITORY, _BACKUP, NAME, _WHY), ("repository",), "hold"),
     Verb(
         "release",
-        "Take a hold away: the policy counts again",
+        "Remove a hold: the policy counts again",
         (
             REPOSITORY,
             _BACKUP,

@@ -30,9 +30,7 @@ VERBS = (
         "pipelines",
         "Lakeflow pipelines of Databricks: list them and their flows, find positions, reset, refresh, rewind",
         (
-            Option(
-                ("ACTION",), "list, flows, positions, reset, refresh, rewind or put-back", {"type": _one_of(*ACTIONS)}
-            ),
+            Option(("ACTION",), "list, flows, positions, reset, refresh, rewind or put-back", {"choices": ACTIONS}),
             Option(
                 ("PIPELINE",),
                 "id or name of the pipeline; with list a pattern in which %% stands for any characters",

@@ -139,7 +139,7 @@ VERBS = (
     ),
     Verb(
         "undo",
-        "Take a rewind, reset, repair, restore or reset of a flow back, as long as nothing was written since",
+        "Undo a rewind, reset, repair or restore, or the reset of a flow, as long as nothing was written since",
         (
             CHECKPOINT,
             Option(

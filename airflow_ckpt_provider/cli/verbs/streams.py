@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,11 +44,19 @@ def _init(call: Call) -> Answer:
             hint="give another place, or look deeper: --depth",
         )
     text = first_file(
-        named, root=", ".join(redacted(uri) for uri in args.root), repository=args.repository, schema=str(SCHEMA_FILE)
+        named,
+        root=", ".join(redacted(uri) for uri in args.root),
+        repository=_from_anywhere(args.repository),
+        schema=str(SCHEMA_FILE),
     )
     if call.screen:
         call.screen.file.write(text)
     return Answer({"streams": named, "yaml": text}, findings=bool(found.unread))
+
+
+def _from_anywhere(place: str | None) -> str | None:
+    """An address that does not depend on the current directory, as the file needs it."""
+    return os.path.abspath(place) if place and "://" not in place else place
 
 
 def _chosen(call: Call) -> list[Stream]:

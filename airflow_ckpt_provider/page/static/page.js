@@ -1,4 +1,5 @@
-// Sends a form to Airflow's own API with the rights of whoever is logged in, and opens pages of Airflow around its frame.
+// Filters the list of streams, sends a form to Airflow's own API with the rights of whoever is logged in, and opens pages of
+// Airflow around its frame.
 "use strict";
 
 const root = new URL(document.currentScript.src).pathname.replace(/\/ckpt\/static\/page\.js$/, "");
@@ -68,5 +69,17 @@ for (const form of document.querySelectorAll("form[data-dag]")) {
   call("GET", `/dags/${encodeURIComponent(form.dataset.dag)}`)
     .then((dag) => { form.querySelector("[data-paused]").hidden = !dag.is_paused; })
     .catch((error) => { form.querySelector("[data-said]").textContent = error.message; });
+}
+const filter = document.querySelector("[data-filter]");
+if (filter) {
+  const rows = [...document.querySelectorAll("tbody tr")].map((row) => [row, row.textContent.toLowerCase()]);
+  const choose = () => {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const [row, text] of rows) row.hidden = !words.every((word) => text.includes(word));
+    const shown = rows.filter(([row]) => !row.hidden).length;
+    document.querySelector("[data-shown]").textContent = words.length ? `${shown} of ${rows.length} streams` : "";
+  };
+  filter.addEventListener("input", choose);
+  choose(); // what the browser has kept of an earlier visit
 }
 document.querySelector(".form")?.scrollIntoView({ block: "nearest" });

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.units import format_size
 from airflow_ckpt_provider.upgrade.rehearsal.untouched import Comparison
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -299,7 +300,7 @@ class Rehearsal:
             ("batches run", str(len(self.batches))),
             ("rows read, given out", f"{value['input_rows']}, {value['output_rows']}"),
             ("seconds a batch", f"{self.seconds_per_batch}{f' (production: {base})' if base is not None else ''}"),
-            ("bytes of state", f"{self.state.get('bytes_before')} before, {self.state.get('bytes_after')} after"),
+            ("state", f"{_size(self.state.get('bytes_before'))} before, {_size(self.state.get('bytes_after'))} after"),
         ]
         if self.difference:
             rows.append(("rows", str(self.difference)))
@@ -316,6 +317,10 @@ class Rehearsal:
         return (
             f"### Rehearsal: **{self.verdict.value}**\n\n| | |\n|---|---|\n{table}\n\n{reasons}{steps}".rstrip() + "\n"
         )
+
+
+def _size(number: int | None) -> str:
+    return "UNKNOWN" if number is None else format_size(number)
 
 
 def _sum(values: list[int | None]) -> int | None:

@@ -428,7 +428,7 @@ def test_keys_of_a_command_that_is_lost(workspace: FakeWorkspace, pipeline: Pipe
         (("reset",), 2, "pipelines reset needs a PIPELINE"),
         (("list", "--apply"), 2, "--apply is not for list"),
         (("flows", "customers", "--to", "now"), 2, "--to is not for flows"),
-        (("explode", "customers"), 2, "'explode' is not one of list, flows, positions"),
+        (("explode", "customers"), 2, "there is no 'explode'; known: flows, list, positions"),
         (("reset", "customers", "--accept", "MAYBE"), 2, "'MAYBE' is not one of WILL_SKIP"),
         (("reset", "customers", "--positions", "/nowhere.json"), 2, "/nowhere.json cannot be read"),
         (("reset", "customers"), 1, "flows is empty: nothing would be reset"),

@@ -221,7 +221,7 @@ def test_a_document_of_three_gigabytes_is_not_read(path: str, tmp_path: Path) ->
         "claims": lambda: open_claims(repository, "orders"),
         "plans": lambda: repository.kept_plan("abc"),
     }[path.partition("/")[0]]
-    with pytest.raises(CkptError, match=r"has more than [\d,]+ bytes, which no file of its kind has") as error:
+    with pytest.raises(CkptError, match=r"has more than [\d.]+ [KMG]?i?B, which no file of its kind has") as error:
         read()
     assert path in error.value.message
     assert error.value.hint

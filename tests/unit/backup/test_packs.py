@@ -483,7 +483,7 @@ class TestForged:
             (changed(pack=lambda p: p.replace("objects/orders", "/etc")), "it is empty, absolute"),
             (
                 lambda e: e.object.replace(str(pack_size(file_of(e.object))), "999999999999"),
-                "no pack has 999,999,999,999 bytes",
+                "no pack has 931.3 GiB",
             ),
             (lambda e: file_of(e.object), None),
         ],

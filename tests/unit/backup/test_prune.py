@@ -33,6 +33,7 @@ from airflow_ckpt_provider.errors import BackupRunningError, NoSuchBackupError, 
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_size
 from tests.support.backups import back_up, bury, stream
 from tests.support.checkpoints import contents, plant
 from tests.support.repository_histories import opened
@@ -80,7 +81,10 @@ def test_what_only_an_expired_backup_listed_goes(place: Location) -> None:
     assert planned.objects == len(alone)
     assert planned.bytes == sum({e.object: e.size for e in older.files if e.object in alone}.values())
     assert json.loads(json.dumps(planned.to_json())) == planned.to_json()
-    assert f"{len(alone)} objects are deleted" in planned.to_markdown()
+    text = planned.to_markdown()
+    assert f"{len(alone)} objects are deleted, {format_size(planned.bytes)}" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("| orders |"))
+    assert f"| {format_size(planned.bytes)} | " in row
     outcome = apply_prune(opened(place), planned, made_by="me")
     assert (outcome.objects, outcome.bytes, outcome.waits_for) == (planned.objects, planned.bytes, {})
     assert objects(place) == {e.object for e in newer.files}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 
 import pytest
 
-from airflow_ckpt_provider.cli.definition import GROUPS
+from airflow_ckpt_provider.cli.by_stream import names_stream
+from airflow_ckpt_provider.cli.definition import GROUPS, VERBS
+from airflow_ckpt_provider.cli.definition.examples import EXAMPLES
 from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.cli.options import pair, setting
 from tests.support.command_line import run
@@ -57,6 +60,18 @@ def test_a_pair_has_a_key_and_a_value(text: str):
         (
             ["streams", "chek"],
             "airflow-ckpt streams: error: argument ACTION: there is no 'chek'; did you mean 'check'?",
+        ),
+        (
+            ["streams"],
+            "airflow-ckpt streams: error: the following arguments are required: ACTION (init, check, list, schema)",
+        ),
+        (
+            ["pipelines", "rset"],
+            "airflow-ckpt pipelines: error: argument ACTION: there is no 'rset'; did you mean 'reset'?",
+        ),
+        (
+            ["fleet"],
+            "airflow-ckpt fleet: error: the following arguments are required: REPOSITORY",
         ),
         (
             ["backup", "a", "b", "--tag", "x"],
@@ -122,6 +137,20 @@ def test_the_help_has_every_verb_once_in_its_group():
     for title, verbs in GROUPS.items():
         block = shown[shown.index(f"\n{title}:\n") :].split("\n\n")[0]
         assert re.findall(r"^  (\S+)", block, re.MULTILINE) == [verb.name for verb in verbs]
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_the_help_of_a_verb_shows_commands_that_parse(verb: str):
+    shown = run(verb, "--help").out.split("\nexamples:\n")[1].partition("\n\n")[0].splitlines()
+    assert shown == [f"  airflow-ckpt {verb} {words}" for words in EXAMPLES[verb]]
+    for line in shown:
+        argv = shlex.split(re.split(r" [<>] ", line.strip())[0])[1:]
+        build_parser(by_stream=names_stream(argv)).parse_args(argv)
+
+
+def test_examples_are_of_verbs_that_there_are_and_fit_a_terminal():
+    assert list(EXAMPLES) == [verb.name for verb in VERBS]
+    assert max(len(f"  airflow-ckpt {verb} {words}") for verb, lines in EXAMPLES.items() for words in lines) <= 120
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,40 @@ def test_every_verb_about_a_stream_takes_it(verb: Any) -> None:
     assert takes_stream(verb) is (takes and verb.name != "chain")
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("doctor",),
+        ("doctor", "--repair"),
+        ("guard",),
+        ("positions",),
+        ("positions", "--batch", "3"),
+        ("positions", "--backup-id", "latest"),
+        ("rewind", "--list"),
+        ("status",),
+        ("unseal",),
+        ("unseal", "--for-start"),
+    ],
+    ids=" ".join,
+)
+def test_a_stream_with_a_repository_is_all_that_a_verb_needs(argv: tuple[str, ...], here: Path) -> None:
+    declare(here, "    max_downtime: 24h\n    sinks: [foreachBatch]\n    backup: {restorable_batches: 2}\n")
+    assert run("init", "--stream", "orders").code == 0
+    assert run("backup", "--stream", "orders").code == 0
+    verb, *more = argv
+    answer = run(verb, "--stream", "orders", *more, "--json")
+    assert answer.err == ""
+    assert "error" not in answer.document
+
+
+def test_positions_of_a_stream_are_those_of_its_checkpoint_unless_a_backup_is_named(here: Path) -> None:
+    assert run("init", "--stream", "orders").code == 0
+    assert run("backup", "--stream", "orders").code == 0
+    assert run("positions", "--stream", "orders", "--json").document["origin"] == f"{here}/checkpoints/orders"
+    of_backup = run("positions", "--stream", "orders", "--repository", str(here / "backups"), "--json")
+    assert of_backup.document["origin"].startswith("backup ")
+
+
 def test_addresses_are_options_beside_a_stream_and_arguments_without(capsys: pytest.CaptureFixture[str]) -> None:
     args = build_parser(by_stream=True).parse_args(["restore", "--stream", "orders", "latest", "--target", "/t"])
     assert (args.repository, args.backup, args.target) == (None, "latest", "/t")
@@ -137,6 +171,12 @@ def test_a_first_file_is_written_and_read(here: Path, cli: Cli) -> None:
         line.replace("# ", "", 1) if line.startswith("  # ") else line for line in plain.splitlines()
     )
     assert parse_streams(uncommented)["orders"].retention == {"hourly": 48, "daily": 30}
+
+
+def test_a_first_file_has_the_repository_by_a_path_that_holds_anywhere(here: Path, cli: Cli) -> None:
+    text = cli("streams", "init", "checkpoints", "--repository", "backups")
+    [stream] = parse_streams(text).values()
+    assert (stream.checkpoint, stream.repository) == (str(here / "checkpoints" / "orders"), str(here / "backups"))
 
 
 def test_a_place_without_checkpoints_is_refused(here: Path, cli: Cli) -> None:

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.streams.stream import Stream
 from tests.support.checkpoints import logs, plant
 
 Run = Callable[..., dict[str, Any]]
@@ -93,7 +94,7 @@ class TestReport:
         assert result["limits"] == {"max_age": 3600.0, "max_gap": 3, "min_time_to_loss": None}
         (orders,) = result["streams"]
         assert orders["backup"]["age_seconds"] < 60
-        assert result["markdown"].startswith("## 1 streams, 0 with problems")
+        assert result["markdown"].startswith("## 1 stream, 0 with problems")
 
     def test_problems_fail_the_task_and_leave_the_report(self, root: Path, backed_up: Path, run: Run) -> None:
         context = run()
@@ -153,3 +154,14 @@ class TestReport:
     def test_refused(self, backed_up: Path, run: Run, fields: dict[str, Any], message: str) -> None:
         with pytest.raises(AirflowFailException, match=message):
             report(backed_up, **fields).execute(run())
+
+
+def test_a_declared_source_that_needs_no_option_is_asked(checkpoint: Path, repository: Path, run: Run) -> None:
+    def verdict(**sources: Any) -> str:
+        stream = Stream("orders", checkpoint=str(checkpoint), repository=str(repository), sources=sources)
+        report = FleetReportOperator(task_id="f", streams=[stream], on_finding="warn").execute(run())
+        found: str = report["streams"][0]["time_to_loss"]["verdict"]
+        return found
+
+    assert verdict() == "UNKNOWN"
+    assert verdict(file={}) == "SAFE"

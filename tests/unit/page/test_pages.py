@@ -17,7 +17,8 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import hold
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.fleet.fleet import Fleet
+from airflow_ckpt_provider.fleet.discovery import discover
+from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, streams_page
@@ -25,6 +26,7 @@ from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.storage.location import SMALL
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Objectives, Stream
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
@@ -103,6 +105,12 @@ def test_all_pages_of_a_repository(repository: Repository, fleet: Fleet, tmp_pat
 def test_the_pages_are_made_without_the_checkpoint(repository: Repository, fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").rename(tmp_path / "gone")
     assert "5, planned" in (tmp_path / "site2" / write_site(repository, tmp_path / "site2")[2].name).read_text()
+
+
+def test_the_list_has_a_filter_where_a_script_can_run() -> None:
+    for live in (True, False):
+        page = harmless(streams_page(Head(FileLinks(), "backups", NOW, live=live), [StreamRow.of(row(), NOW)]))
+        assert any("data-filter" in attrs for _, attrs in page.elements) is live
 
 
 def test_nothing_is_written_to_the_repository(repository: Repository, fleet: Fleet, tmp_path: Path) -> None:
@@ -199,6 +207,18 @@ def test_the_newest_report_of_a_checkpoint_counts(repository: Repository, fleet:
     assert read_reports(repository) == []
 
 
+def test_a_batch_that_was_purged_while_the_report_was_made_is_not_the_oldest(
+    repository: Repository, tmp_path: Path
+) -> None:
+    fleet = inspect_fleet(discover([open_location(str(tmp_path / "checkpoints"))]), repository)
+    for directory in ("offsets", "commits"):
+        (tmp_path / "checkpoints" / "orders" / directory / "0").unlink()
+    keep_report(repository, fleet, writer="fleet.report")
+    (found,) = rows_of(read_reports(repository))
+    assert found["oldest"]["batch_id"] == 1
+    assert found["oldest"]["batch_time"]
+
+
 def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Repository, fleet: Fleet) -> None:
     mine = repository.backups("orders")[0].checkpoint
     keep(repository, [row(checkpoint="/another/orders"), row(checkpoint=mine)])
@@ -220,7 +240,12 @@ def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Reposit
 def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository) -> None:
     (only,) = Pages(repository, FileLinks()).rows()
     assert (only.name, only.standing, only.backup_id) == ("orders", "unknown", "")
-    assert Pages(repository, FileLinks()).stream("orders")
+    (backup,) = repository.backups("orders")
+    page = harmless(Pages(repository, FileLinks()).stream("orders")).text
+    assert "No report is about this stream yet" in page
+    assert f"Last good backup{backup.backup_id}, " in page
+    assert "Reportednever" in page
+    assert "no report is about it yet" in Pages(repository, FileLinks()).streams()
 
 
 def test_a_declared_stream_that_was_never_backed_up_is_shown_and_not_known(repository: Repository) -> None:

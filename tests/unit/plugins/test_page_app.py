@@ -27,7 +27,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report
-from airflow_ckpt_provider.links.manifest import page_url
+from airflow_ckpt_provider.links.page import page_of
 from airflow_ckpt_provider.plugins.page import CheckpointPagePlugin, page_address
 from airflow_ckpt_provider.plugins.page_app import make_app
 from airflow_ckpt_provider.storage.opening import open_location
@@ -318,9 +318,9 @@ def test_a_link_of_a_task_names_the_repository_where_there_are_several(
     place = open_location(str(stream / "backups"))
     (backup,) = Repository.open(place).backups("orders")
     declare(DECLARED)
-    assert page_url(place, "orders", "b1").endswith("/ckpt/backup?name=orders&id=b1")
+    assert page_of(place.uri, "backup", name="orders", id="b1").endswith("/ckpt/backup?name=orders&id=b1")
     declare(f"{DECLARED[:-1]}, other: {{checkpoint: /other, repository: {tmp_path}/other}}}}")
-    address = page_url(place, "orders", backup.backup_id).partition("/plugin/checkpoints")[2]
+    address = page_of(place.uri, "backup", name="orders", id=backup.backup_id).partition("/plugin/checkpoints")[2]
     assert "&at=" in address
     assert client.get(address, headers=as_user("viewer")).status_code == 200
 
