@@ -20,7 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class BackupManifestLink(BaseOperatorLink):
-    """Opens the manifest where a browser can; there is no link where it cannot."""
+    """Opens the manifest where a browser can; there is no link where it cannot.
+
+    .. code-block:: python
+
+        class MyBackupOperator(CheckpointBackupOperator):
+            operator_extra_links = (BackupManifestLink(),)
+    """
 
     name = "Backup manifest"
 

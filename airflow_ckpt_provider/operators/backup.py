@@ -48,6 +48,17 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
     Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.StreamOperator`; of
     Spark, whose executors can copy: :class:`~.executors.ExecutorsOperator`.
 
+    .. code-block:: python
+
+        CheckpointBackupOperator(
+            task_id="backup",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            checkpoint_conn_id="aws_lake",
+            repository_conn_id="aws_backups",
+            skip_if_unchanged=True,
+        )
+
     .. seealso:: :doc:`/howto/backup`, :doc:`/howto/stream-names`, :doc:`/howto/huge-checkpoints`
 
     :param tags: words kept in the manifest, for people and for retention. (templated)

@@ -23,7 +23,7 @@ PLAN, APPLY = "plan", "apply"
 
 
 class ShownPlan(Protocol):
-    """A plan of whatever verb, as far as a task shows it."""
+    """What a task needs of a plan to show it: the plans of all verbs have it."""
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""

@@ -50,6 +50,15 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
     removed; ``None``: nothing is fetched, and it is kept in ``<checkpoint>.repairs``) and
     :class:`~.change_operator.StoppingOperator`.
 
+    .. code-block:: python
+
+        CheckpointDoctorOperator(
+            task_id="doctor",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            repair=True,  # plans a repair; mode="apply" applies it
+        )
+
     .. seealso:: :doc:`/howto/doctor`, :doc:`/howto/repair`
 
     :param repair: plan a repair too, and carry it out with ``mode="apply"``. (templated)

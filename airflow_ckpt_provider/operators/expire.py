@@ -34,6 +34,16 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
     Parameters of repository and plan: see :class:`~.place_operators.StreamOperator` (``name``: only this stream) and
     :class:`~.change_operator.PlannedOperator`.
 
+    .. code-block:: python
+
+        CheckpointExpireOperator(
+            task_id="expire",
+            repository="s3://backups/streams",
+            keep={"last": 3, "daily": 7, "weekly": 4},
+            prune=True,
+            mode="apply",
+        )
+
     .. seealso:: :doc:`/howto/retention`
 
     :param keep: the rules by the names of restic's options, without ``keep-``: ``last``, ``hourly``, ``daily``, ``weekly``,

@@ -42,6 +42,14 @@ class DiscoverCheckpointsOperator(MaskingOperator):
     Streams without a committed batch are left out, for there is nothing to back up; torn ones are not: their backup fails,
     and says why. A directory that cannot be listed is logged, and is a problem of the fleet's report.
 
+    .. code-block:: python
+
+        found = DiscoverCheckpointsOperator(
+            task_id="discover",
+            directories=["s3://lake/checkpoints"],
+        )
+        CheckpointBackupOperator.partial(task_id="backup", repository="s3://backups/streams").expand_kwargs(found.output)
+
     .. seealso:: :doc:`/howto/fleet`
 
     :param directories: URIs below which checkpoints are looked for, as a list or separated by commas. (templated)
@@ -101,6 +109,16 @@ class FleetReportOperator(RepositoryOperator):
     ``ckpt.stream.<stream>.<number>`` for StatsD without tags. The report is kept in the repository too, for the page in Airflow.
 
     Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`.
+
+    .. code-block:: python
+
+        FleetReportOperator(
+            task_id="report",
+            repository="s3://backups/streams",
+            directories=["s3://lake/checkpoints"],
+            max_age="26h",
+            max_gap=10,
+        )
 
     .. seealso:: :doc:`/howto/fleet`, :doc:`/howto/page`
 

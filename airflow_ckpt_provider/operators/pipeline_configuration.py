@@ -30,6 +30,15 @@ class PipelineConfigurationPutBackOperator(PipelineOperator):
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
 
+    .. code-block:: python
+
+        PipelineConfigurationPutBackOperator(
+            task_id="put_back",
+            pipeline_name="customers",
+            trigger_rule="one_failed",
+            retries=5,
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-reset`
 
     :param changed_by: whose keys are put back, as the plan of a reset names them (``dag_id/run_id/task_id/map_index``); by

@@ -33,6 +33,15 @@ class PipelinePositionsOperator(PipelineOperator):
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
 
+    .. code-block:: python
+
+        PipelinePositionsOperator(
+            task_id="positions",
+            pipeline_name="customers",
+            flows=["orders_flow"],
+            warehouse_id="8f2d",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-positions`
 
     :param flows: names of the flows; by default those that failed in the newest update that failed. (templated)

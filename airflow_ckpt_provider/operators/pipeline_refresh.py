@@ -46,6 +46,18 @@ class PipelineRefreshOperator(PipelineChangeOperator):
 
     Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
 
+    .. code-block:: python
+
+        PipelineRefreshOperator(
+            task_id="refresh",
+            pipeline_name="customers",
+            full_refresh_selection=["customers"],
+            backup="deep_clone",
+            backfill="merge",
+            keys={"customers": ["id"]},
+            warehouse_id="8f2d",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-refresh`
 
     :param full_refresh_selection: tables to empty. (templated)

@@ -34,6 +34,15 @@ class PipelineRewindOperator(PipelineChangeOperator):
 
     Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
 
+    .. code-block:: python
+
+        PipelineRewindOperator(
+            task_id="rewind",
+            pipeline_name="customers",
+            to="2026-11-21T12:00:00",
+            timezone="Europe/Berlin",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-rewind`
 
     :param to: the time: ISO 8601 with an offset, or a wall clock's time with ``timezone``. (templated)

@@ -35,6 +35,17 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
     :class:`~.place_operators.StreamOperator` (the repository keeps the old checkpoint; ``None``: ``<checkpoint>.rewinds``),
     :class:`~.sink_operator.SinkOperator` and :class:`~.change_operator.StoppingOperator`.
 
+    .. code-block:: python
+
+        NewCheckpointOperator(
+            task_id="reset",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            way="keep-position",
+            kafka_config_id="kafka_orders",
+            stop_running=True,
+        )
+
     .. seealso:: :doc:`/howto/reset`
 
     :param way: ``"keep-position"``: the new checkpoint reads on where the old one stood; ``"from-scratch"``: where the

@@ -33,6 +33,15 @@ class ResetCheckpointOperator(PipelineChangeOperator):
 
     Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
 
+    .. code-block:: python
+
+        ResetCheckpointOperator(
+            task_id="reset",
+            pipeline_name="customers",
+            flows=["lake.sales.orders_flow"],
+            starting_positions="{{ ti.xcom_pull(task_ids='positions', key='starting_positions') }}",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-reset`
 
     :param flows: names of the flows, as ``origin.flow_name`` of the event log has them; passed on as they are. (templated)

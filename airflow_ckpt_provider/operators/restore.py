@@ -39,6 +39,17 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
     :class:`~.change_operator.StoppingOperator`; of Spark, whose executors can write the files:
     :class:`~.executors.ExecutorsOperator`. This task plans in any case.
 
+    .. code-block:: python
+
+        plan = CheckpointRestoreOperator(
+            task_id="plan",
+            repository="s3://backups/streams",
+            target="s3://lake/checkpoints/orders",
+            name="orders",
+            replace=True,
+            sink="s3://lake/tables/orders",
+        )
+
     .. seealso:: :doc:`/howto/restore`, :doc:`/howto/huge-checkpoints`
 
     :param target: URI of the place to restore to. (templated)

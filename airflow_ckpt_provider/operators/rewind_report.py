@@ -28,6 +28,14 @@ class RewindReportOperator(CheckpointOperator, RepositoryOperator):
     Parameters: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.RepositoryOperator` (the one that
     the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``).
 
+    .. code-block:: python
+
+        RewindReportOperator(
+            task_id="report",
+            checkpoint="s3://lake/checkpoints/orders",
+            trigger_rule="all_done",
+        )
+
     .. seealso:: :doc:`/howto/rewind`
     """
 

@@ -33,6 +33,14 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     Parameters of places: see :class:`~.place_operators.CheckpointOperator`, or :class:`~.place_operators.StreamOperator` for a
     backup; give one of ``checkpoint`` and ``repository``.
 
+    .. code-block:: python
+
+        StartingPositionsOperator(
+            task_id="positions",
+            checkpoint="s3://lake/checkpoints/orders",
+            kafka_partitions={"orders": 12},
+        )
+
     .. seealso:: :doc:`/howto/starting-positions`, :doc:`/howto/move-kafka`
 
     :param backup_id: id of the backup, or ``"latest"``. (templated)

@@ -26,6 +26,15 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
     with; ``None``: the one beside the checkpoint), :class:`~.sink_operator.RollBackOperator` (as for the rewind) and
     :class:`~.change_operator.StoppedQueryOperator`.
 
+    .. code-block:: python
+
+        CheckpointUndoOperator(
+            task_id="undo",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            query_is_stopped=True,
+        )
+
     .. seealso:: :doc:`/howto/rewind`
 
     :param plan_id: id of the change; ``None``: the one that is half-way, else the newest one. (templated)

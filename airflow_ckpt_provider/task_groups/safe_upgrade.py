@@ -114,11 +114,20 @@ def safe_upgrade(
     """Make the tasks of an upgrade. Call it inside a DAG.
 
     Your own tasks stop, deploy, start and roll back the code: any operator. Each is given as a function that makes it, because a
-    stop and a start are needed twice::
+    stop and a start are needed twice.
+
+    .. code-block:: python
+
+        from airflow.providers.standard.operators.bash import BashOperator
 
         safe_upgrade(
-            checkpoint="s3://lake/checkpoints/orders", repository="s3://lake/backups", sink="s3://lake/tables/orders",
-            stop=lambda task_id: BashOperator(task_id=task_id, bash_command="…"), …
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            sink="s3://lake/tables/orders",
+            stop=lambda task_id: BashOperator(task_id=task_id, bash_command="./stop.sh orders"),
+            deploy=lambda task_id: BashOperator(task_id=task_id, bash_command="./deploy.sh orders 2.7"),
+            start=lambda task_id: BashOperator(task_id=task_id, bash_command="./start.sh orders"),
+            roll_back_code=lambda task_id: BashOperator(task_id=task_id, bash_command="./deploy.sh orders 2.6"),
         )
 
     Until the task ``stop`` nothing is changed; before it, the way back is judged by a dry run. From it to ``start`` the
