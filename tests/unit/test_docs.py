@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from airflow_ckpt_provider.cli.main import build_parser
+from dev.diagrams import DIAGRAMS
 from tests.support.command_line import run
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +145,12 @@ def test_the_tutorial(page: str, count: int, left: list[str], tmp_path: Path, mo
             ).stdout
         assert shows(printed, shown), f"{command}\n{printed}"
     assert [path.name for path in tmp_path.iterdir()] == left
+
+
+def test_diagrams_are_what_their_source_draws() -> None:
+    """``python -m dev.diagrams`` writes them."""
+    assert {path.name for path in (DOCS / "images").glob("concept-*.svg")} == set(DIAGRAMS)
+    for name, draw in DIAGRAMS.items():
+        assert (DOCS / "images" / name).read_text() == draw(), name
+    shown = "".join(page.read_text() for page in (DOCS / "concepts").glob("*.md"))
+    assert set(re.findall(r"images/(concept-[\w-]+\.svg)", shown)) == set(DIAGRAMS)
