@@ -48,8 +48,40 @@ def named(cell: str) -> str | None:
 
 
 def test_enough_situations() -> None:
-    assert len(ROWS) >= 40
+    assert len(ROWS) >= 80
     assert len({row.situation for row in ROWS}) == len(ROWS)
+
+
+#: What tutorials on the recovery of checkpoints write about.
+IN_TUTORIALS = (
+    "driver was lost",
+    "executor was lost",
+    "corrupted",
+    "state file is missing",
+    "schema of the source changed",
+    "stateful operator was added",
+    "retention is exceeded",
+    "topic was deleted and created again",
+    "table was dropped and created again",
+    "sink duplicates",
+    "checkpoint moves",
+    "another bucket or cloud",
+    "Spark was upgraded",
+    "state is slow",
+    "checkpoint grows",
+    "repository grows",
+    "`startingOffsets` is ignored",
+    "`dbutils.fs.cp`",
+    "`history()`",
+    "reset the checkpoint of one flow",
+    "full refresh of a pipeline",
+    "rewind a pipeline",
+)
+
+
+@pytest.mark.parametrize("situation", IN_TUTORIALS)
+def test_each_situation_of_the_tutorials_is_there(situation: str) -> None:
+    assert [row for row in ROWS if situation in row.situation]
 
 
 @pytest.mark.filterwarnings("error")
