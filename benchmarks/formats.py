@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def tools_for(server: S3Server, scratch: Path, peers: list[str]) -> list[Tool]:
-    """Both formats, and the other tools that can be had."""
+    """Both formats, and the other tools that are available."""
     return [Format1(server, scratch), Format2(server, scratch), *(available(server, scratch, peers) if peers else ())]
 
 

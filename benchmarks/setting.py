@@ -62,7 +62,7 @@ class Others:
         self._before = self._foreign()
 
     def busy(self) -> float | None:
-        """The mean since; ``None`` where the system does not tell."""
+        """The mean since; ``None`` where the system does not show."""
         now = self._foreign()
         if now is None or self._before is None:
             return None

@@ -405,7 +405,7 @@ OURS = (OursInProcess.name, OursFromShell.name)
 
 
 def available(server: S3Server, scratch: Path, only: Sequence[str] = ()) -> list[Tool]:
-    """The tools that can be had here; the others are named on the screen.
+    """The tools that are available here; the others are named on the screen.
 
     :param server: the S3 server, or the way to it.
     :param scratch: a directory in which each gets one of its own.

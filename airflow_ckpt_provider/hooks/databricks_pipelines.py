@@ -173,7 +173,7 @@ class DatabricksPipelinesHook(DatabricksHook):
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def start_update(self, pipeline_id: str, body: Mapping[str, Any]) -> str:
-        """Start an update; the request is sent once, whatever happens.
+        """Start an update; the request is sent at most once.
 
         :raises ActiveUpdateError: another update is active.
         :raises UnknownStartError: no answer that says whether it was started.

@@ -226,7 +226,7 @@ class ChainBackupOperator(ChainOperator):
 
 
 class JointOperator(ChangeOperator, ChainOperator):
-    """Base of the operators that plan a change of several streams and carry it out.
+    """Base of the operators that plan a change of several streams and apply it.
 
     Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.ChangeOperator`.
 
@@ -408,7 +408,7 @@ class ChainRewindOperator(JointOperator):
             shown: dict[str, Any] = {}
             plan, outcome_of = apply_chain(streams, partial(self._plan, streams), **self._together(context, shown))
         for part, rewind in plan.rewinds:
-            self.log.info("%s stands at batch %d", part.name, rewind.batch_id)
+            self.log.info("%s is at batch %d", part.name, rewind.batch_id)
         return self._carried_out({**shown, "outcome": outcome_of.to_json()}, context)
 
     def _plan(self, streams: tuple[ChainStream, ...], chain_id: str | None) -> ChainPlan:
@@ -428,7 +428,7 @@ class ChainRewindOperator(JointOperator):
 
 
 class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
-    """Take a rewind or a restore of several streams back, as long as none of them was started since. A retry resumes.
+    """Undo a rewind or a restore of several streams, as long as none of them was started since. A retry resumes.
 
     Parameters of streams and proof: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.StoppedQueryOperator`.
 

@@ -61,7 +61,7 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
 
     .. seealso:: :doc:`/howto/doctor`, :doc:`/howto/repair`
 
-    :param repair: plan a repair too, and carry it out with ``mode="apply"``. (templated)
+    :param repair: plan a repair too, and apply it with ``mode="apply"``. (templated)
     :param query_id: id of the query, where the file ``metadata`` is lost. (templated)
     :param fail_on: the least severity of a finding for which the task fails: ``"silent"`` (rows would be lost, doubled or wrong),
         ``"error"`` (or Spark would not start), ``"warning"`` (anything); ``None``: never. (templated)

@@ -52,7 +52,7 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
         would read. (templated)
     :param prune: delete the objects that no backup lists any more. (templated)
     :param max_unused: what may stay though no backup lists it: ``"200M"``, ``"5%"`` or ``"unlimited"``. (templated)
-    :param abandoned_after: a backup or restore that began so long ago and has not ended is given up by the prune, such as
+    :param abandoned_after: a backup or restore that began that long ago and has not ended is dead to the prune, such as
         ``"24h"``. (templated)
     :param kafka_config_id: connection of type ``kafka``: asked which backups can still be replayed; ``None``: that counts as
         not known. (templated)

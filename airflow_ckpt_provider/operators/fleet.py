@@ -1,4 +1,4 @@
-"""Many streams at once: find their checkpoints for mapped tasks, and report how all of them stand."""
+"""Many streams at once: find their checkpoints for mapped tasks, and report the status of all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN = 10
 class DiscoverCheckpointsOperator(MaskingOperator):
     """Find the checkpoints below some places, for mapped tasks: one backup for each.
 
-    The result is a list of ``{"checkpoint": …, "name": …}``, for ``expand_kwargs``; with these names all go into one repository.
+    The result is a list of ``{"checkpoint": …, "name": …}``, for ``expand_kwargs``; with these names all fit into one repository.
     Streams without a committed batch are left out, for there is nothing to back up; torn ones are not: their backup fails,
     and says why. A directory that cannot be listed is logged, and is a problem of the fleet's report.
 
@@ -99,7 +99,7 @@ class DiscoverCheckpointsOperator(MaskingOperator):
 
 
 class FleetReportOperator(RepositoryOperator):
-    """Say how many streams stand: last good backup, gap, time to loss, size, last drill, half-done rewinds.
+    """Report the status of many streams: last good backup, gap, time to loss, size, last drill, half-done rewinds.
 
     The result is the report, as a dictionary and key by key: ``streams``, ``problems``, ``unread``, ``markdown``. A limit that is
     broken, or that cannot be judged because something is not known, is a problem. Before the task fails, without retries, the

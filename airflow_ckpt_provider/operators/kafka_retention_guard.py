@@ -184,8 +184,9 @@ class KafkaRetentionGuardOperator(GuardOperator):
 class KafkaRetentionRestoreOperator(MaskingOperator):
     """Put ``retention.ms`` back as it was before :class:`KafkaRetentionGuardOperator` raised it.
 
-    A setting that was the broker's default becomes that again. What somebody has changed since is left, and said. Running it
-    again changes nothing. The result says for each topic what was done: ``restored``, ``changed since``, ``topic is gone``.
+    A setting that was the broker's default becomes that again. What somebody has changed since is left as it is, and
+    reported. Running it again changes nothing. The result says for each topic what was done:
+    ``restored``, ``changed since``, ``topic is gone``.
 
     .. code-block:: python
 

@@ -42,7 +42,7 @@ class CheckpointRepositoryMigrateOperator(PlannedOperator, StreamOperator):
 
     .. seealso:: :doc:`/howto/packs`
 
-    :param abandoned_after: a backup or restore that began so long ago and has not ended is given up: ``"24h"``. (templated)
+    :param abandoned_after: a backup or restore that began that long ago and has not ended is dead: ``"24h"``. (templated)
     :param workers: files read and deleted at the same time.
     """
 

@@ -48,7 +48,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
 
     .. seealso:: :doc:`/howto/reset`
 
-    :param way: ``"keep-position"``: the new checkpoint reads on where the old one stood; ``"from-scratch"``: where the
+    :param way: ``"keep-position"``: the new checkpoint continues at the position of the old one; ``"from-scratch"``: where the
         sources' own options say; ``"new-query-id"``: the checkpoint stays, under a new query id. (templated)
     :param batch: with ``keep-position``: after this committed batch; ``None``: the newest one. (templated)
     :param new_txn_app_id: ``txnAppId`` that the new query will write with. (templated)

@@ -135,7 +135,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 accept=self._accepted(),
                 **self._how(checkpoint.location, context),
             )
-        self.log.info("%s stands at batch %d; the stream continues with the next", outcome.checkpoint, outcome.batch_id)
+        self.log.info("%s is at batch %d; the stream continues with the next", outcome.checkpoint, outcome.batch_id)
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _plan(self, checkpoint: Checkpoint, place: Location, seal_id: str | None) -> RewindPlan:

@@ -1,4 +1,4 @@
-"""Take a change of a checkpoint back."""
+"""Undo a change of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, RepositoryOperator, RollBackOperator):
-    """Take a rewind, a reset, a repair, a restore or the reset of a flow back, as long as nothing was written since.
+    """Undo a rewind, a reset, a repair, a restore or the reset of a flow, as long as nothing was written since.
 
     The checkpoint becomes, file by file, what it was before. A retry resumes where the attempt before was stopped.
 

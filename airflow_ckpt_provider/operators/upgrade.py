@@ -247,7 +247,7 @@ class UpgradePlanOperator(UpgradeOperator):
 
 
 class UpgradeKeepOperator(UpgradeOperator):
-    """The new code is well: the upgrade cannot be rolled back by this run any more.
+    """The new code is healthy: the upgrade cannot be rolled back by this run any more.
 
     The result: ``downtime`` (seconds from the last commit of the old code to the first of the new), ``backup_id`` (of the drained
     checkpoint).
@@ -284,7 +284,7 @@ class UpgradeKeepOperator(UpgradeOperator):
 class UpgradeReportOperator(UpgradeOperator):
     """Say how the upgrade ended, and leave the stream to the next one. Runs whatever happened before.
 
-    Fails where the upgrade was rolled back, stands half-way, or a task has failed before anything was changed: the run is then
+    Fails where the upgrade was rolled back, is unfinished, or a task has failed before anything was changed: the run is then
     a failed one. A half-way upgrade keeps the stream, so that the run can be cleared and continued with. The result: ``kind``,
     ``message``, ``commands``, ``downtime``, ``failed`` (ids of tasks), ``markdown``; it is there as the XCom ``report`` when the
     task fails.

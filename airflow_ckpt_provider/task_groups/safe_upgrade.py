@@ -172,7 +172,7 @@ def safe_upgrade(
     :param sink_policy: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"keep"`` leaves
         them; of several sinks one for all, or a list with one for each; of several streams also a dictionary with the names of
         streams. Where the way back would fail ``begin`` fails, and names
-        the reason and the word that accepts it. (templated)
+        the reason and the name by which it is accepted. (templated)
     :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``,
         ``databricks_conn_id``, ``warehouse_id``.
     :param accept: words that accept an obstacle on the way back, as ``begin`` prints them: ``"no_way_back"``, ``"foreign_loss"``,
