@@ -61,7 +61,7 @@ IN_TUTORIALS = (
     "schema of the source changed",
     "stateful operator was added",
     "retention is exceeded",
-    "topic was deleted and created again",
+    "topic was deleted and recreated",
     "table was dropped and created again",
     "sink duplicates",
     "checkpoint moves",

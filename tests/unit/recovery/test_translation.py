@@ -142,7 +142,7 @@ def test_a_topic_that_no_backup_recorded_is_not_known_to_be_the_one_that_was_rea
     assert translate(replace(by_time, same=None)).verdict is Verdict.UNKNOWN
     again = translate(replace(COPIED, same=False))
     assert brief(again) == (EARLIEST, "UNKNOWN", None)
-    assert "made again since the backup" in again.reason
+    assert "recreated since the backup" in again.reason
 
 
 @pytest.mark.parametrize("offset", [0, 51, 52])
