@@ -34,7 +34,7 @@ class CkptError(Exception):
         super().__init__(f"{self.message}\nHINT: {self.hint}" if hint else self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As an exception is pickled by default, it is made again by its message alone: some of these need more than that.
+        # As an exception is pickled by default, it is created again from its message alone: some of these need more than that.
         return _restored, (type(self), self.args, self.__dict__)
 
     def add_subject(self, what: str) -> None:

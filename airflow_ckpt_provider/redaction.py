@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-#: What stands in the place of a credential.
+#: What is in the place of a credential.
 HIDDEN = "***"
 
 #: Of a name in lower case, letters and digits only: it has one of these in it, or is one of the others.

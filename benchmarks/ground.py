@@ -153,7 +153,7 @@ class Ground:
 
     def new_bucket(self, kind: str) -> str:
         bucket = self.server.make_bucket(kind)
-        # The first write into a bucket makes the server allocate space, which is nobody's fault.
+        # The first write into a bucket makes the server allocate space, which no tool causes.
         self.place(bucket).create("warm", b"x")
         return bucket
 

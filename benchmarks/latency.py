@@ -1,4 +1,4 @@
-"""What one poll costs on a distant store: ``make bench-latency``, or ``python -m benchmarks.latency``.
+"""How long one poll takes on a distant store: ``make bench-latency``, or ``python -m benchmarks.latency``.
 
 A gate in front of a real S3 server holds back every request for 20, 50 or 100 ms. No program can be faster than its longest chain
 of requests of which each needs the answer to the one before, times the latency: that chain is counted too.

@@ -25,7 +25,7 @@ class Run:
 
     :param seconds: by the clock.
     :param cpu: processor seconds of the tool alone, which other programs on the machine do not lengthen.
-    :param server: those of the S3 server meanwhile; ``None`` where the system does not tell.
+    :param server: those of the S3 server meanwhile; ``None`` where the system does not say.
     """
 
     round: int

@@ -52,7 +52,7 @@ def cpu() -> float:
 
 
 def cpu_of(process: int) -> float | None:
-    """Processor time of another process; ``None`` where the system does not tell."""
+    """Processor time of another process; ``None`` where the system does not say."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -72,7 +72,7 @@ class Others:
         self._before = self._foreign()
 
     def busy(self) -> float | None:
-        """The mean since; ``None`` where the system does not tell."""
+        """The mean since; ``None`` where the system does not show."""
         now = self._foreign()
         if now is None or self._before is None:
             return None

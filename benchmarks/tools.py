@@ -455,7 +455,7 @@ def is_local(name: str) -> bool:
 
 
 def available(server: S3Server, scratch: Path, only: Sequence[str] = (), *, files: int = 0) -> list[Tool]:
-    """The tools that can be had here; the others are named on the screen.
+    """The tools that are available here; the others are named on the screen.
 
     :param server: the S3 server, or the way to it.
     :param scratch: a directory in which each gets one of its own.

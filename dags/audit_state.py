@@ -1,4 +1,4 @@
-"""Audit the state of a stream every day, while it runs, and speak up when it has grown by more than so many percent.
+"""Audit the state of a stream every day, while it runs, and raise an alarm when it has grown by more than so many percent.
 
 The task `audit` runs `airflow_ckpt_provider/jobs/audit_state.py` by `spark-submit` and keeps its report; the task `judge`
 compares it with the one before. What grew too much fails the task, or gives an asset event that starts other DAGs.

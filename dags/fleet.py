@@ -1,4 +1,4 @@
-"""Every hour: find the checkpoints below some places, back up each in a task of its own, and report how all streams stand.
+"""Every hour: find the checkpoints below some places, back up each in a task of its own, and report the status of all.
 
 One stream that fails fails only its own task, whose name in the user interface is the stream's; the report comes in any case.
 

@@ -1,14 +1,14 @@
 """Watch whether Kafka will still have what a stream has to read, and raise the alarm in time.
 
 Every 30 minutes ``guard`` checks each offset of the resume point. It fails when records are lost already, and when the stream
-could not be down for ``max_downtime`` (and an hour in hand) without losing some. Then ``watch`` waits, without holding a
+could not be down for ``max_downtime`` (and a margin of an hour) without losing some. Then ``watch`` waits, without holding a
 worker, until less than ``threshold`` is left; only then is there an ``alarm``.
 
 What is watched comes from the form, and where a field of it is left empty from Airflow Variables, which are read when a
 task runs (each can also be set as ``AIRFLOW_VAR_<NAME>`` in the environment):
 
 * ``ckpt_checkpoint``, ``ckpt_checkpoint_conn_id``: the checkpoint of the stream;
-* ``ckpt_repository``, ``ckpt_repository_conn_id``: backups of it, by which a topic that was made again is noticed; may be empty;
+* ``ckpt_repository``, ``ckpt_repository_conn_id``: backups of it, by which a topic that was recreated is noticed; may be empty;
 * ``ckpt_kafka_config_id``: the connection to the brokers, by default ``kafka_default``.
 """
 

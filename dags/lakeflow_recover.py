@@ -1,9 +1,9 @@
 """A flow of a Lakeflow pipeline fails on its checkpoint: the way back, tried on a test pipeline first.
 
-Fill in the form; where each failed flow has to begin is found; read which way is advised and the plan of it; the test pipeline,
-deployed from the same code, goes that way first and its tables are counted; approve or not; then production goes the same way
-and is counted too. No answer is a no. Until the approval nothing of production has been touched, and a plan (the default) sends
-nothing but reads.
+Fill in the form. The DAG finds where each failed flow has to begin, and shows the advised way and its plan. The test pipeline,
+deployed from the same code, goes that way first, and its tables are counted. Then approve or reject; without an answer the plan
+is rejected. Production goes the same way and is counted too. Until the approval nothing of production is touched, and a plan
+(the default) sends only reads.
 
 The three ways are the reset of the failed flow's checkpoint (its table keeps its rows), the full refresh, and the full
 refresh with a copy of the table before it and a backfill from the copy. `docs/howto/lakeflow-choose.md` distinguishes them.

@@ -19,7 +19,7 @@ with DAG(
     params={
         "pipeline": Param("", type="string", minLength=1, title="Pipeline", description="its id"),
         "warehouse": Param("", type="string", minLength=1, title="SQL warehouse", description="its id"),
-        "tables": Param({}, type="object", title="Tables", description="full name -> columns that tell its rows apart"),
+        "tables": Param({}, type="object", title="Tables", description="full name -> columns that identify its rows"),
         "accept": Param(None, enum=[None, "UNKNOWN", "WILL_LOSE"], title="Verdict that you accept"),
     },
 ) as dag:

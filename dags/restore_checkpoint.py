@@ -1,7 +1,7 @@
 """Restore a checkpoint from a backup: choose in the form, read the plan, then run again with mode *apply*.
 
 With mode *plan*, the default, nothing is changed: the log of the task `plan` shows what would be. With mode *apply* the
-same plan is made again and carried out; tick *approval* to be shown it and asked in between.
+same plan is computed again and applied; tick *approval* to be shown it and asked in between.
 Stop the stream before, and start it again when the run has succeeded.
 """
 

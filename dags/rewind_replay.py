@@ -2,7 +2,7 @@
 
 Fill in the form; read the plan; approve. The stream is stopped, its checkpoint, its state and its table are rewound
 together, it is started again, its pace is compared with the one before, and the replay is proven. Whatever fails on the
-way, the task `report` says where the checkpoint stands then, and the command that continues from there; until the
+way, the task `report` reports the status of the checkpoint then, and the command that continues from there; until the
 rewind has been applied nothing has been changed, and afterwards `airflow-ckpt undo` undoes it as long as the stream has
 not run.
 

@@ -1,4 +1,4 @@
-"""Stands in for the person who is asked: answers a question of a DAG over Airflow's REST API, as its web interface does."""
+"""Answers a question of a DAG over Airflow's REST API, in the place of a person who would use its web interface."""
 
 from __future__ import annotations
 

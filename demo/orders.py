@@ -56,7 +56,7 @@ class Arrivals(threading.Thread):
     :param directory: where they arrive.
     :param files: how many files in all.
     :param every: seconds from one file to the next, at first; later more, so that a slow machine does not run out of them.
-    :param again: how many orders of each file come again in the next one.
+    :param again: how many orders of each file are repeated in the next one.
     """
 
     directory: Path

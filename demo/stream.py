@@ -1,4 +1,4 @@
-"""The stream that the demo backs up: orders arrive as files, running totals by customer go into a Delta table.
+"""The stream that the demo backs up: orders arrive as files, running totals by customer are merged into a Delta table.
 
     python -m demo.stream INPUT CHECKPOINT TABLE
 
@@ -80,7 +80,7 @@ class TotalsTable:
     Totals are merged by key, so a batch may come twice: after a restore the stream repeats what it did since the
     backup, and the last word on every customer is the right one. With Delta's plain streaming sink it would not be:
     that one remembers the last batch id of the query and silently skips every batch up to it, and after a restore the
-    same ids come again, with other rows in them.
+    same ids are repeated, with other rows in them.
 
     :param spark: the session that merges. Not the stream's own, whose settings belong to its state.
     :param path: where the table is.

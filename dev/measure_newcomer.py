@@ -26,12 +26,15 @@ _OF_THE_MACHINE = (
 )
 
 
-def tutorial() -> str:
-    """The commands of the tutorial up to the first backup, as one script."""
-    text = (ROOT / "docs" / "start.md").read_text()
-    until = text[: text.index("airflow-ckpt verify")]
-    commands = re.findall(r"^\$ (.*)$", until, flags=re.MULTILINE)
-    return "\n".join(["set -e", 'export PATH="$PWD/.venv/bin:$PATH"', *commands])
+def commands(page: str, until: str | None = None) -> str:
+    """The commands that a page shows, as one script.
+
+    :param page: the page.
+    :param until: text before which it stops.
+    """
+    text = (ROOT / page).read_text()
+    found = re.findall(r"^\$ (.*)$", text[: text.index(until)] if until else text, flags=re.MULTILINE)
+    return "\n".join(["set -e", 'export PATH="$PWD/.venv/bin:$PATH"', *found])
 
 
 def steps(*, full: bool) -> Iterator[tuple[str, str, str | None]]:
@@ -40,7 +43,8 @@ def steps(*, full: bool) -> Iterator[tuple[str, str, str | None]]:
     :param full: run all tests too.
     """
     yield "set up", "make venv", None
-    yield "first own backup (tutorial)", tutorial(), None
+    yield "first result (README)", commands("README.md"), None
+    yield "first own backup (tutorial)", commands("docs/start.md", until="airflow-ckpt verify"), None
     yield "fast tests", "make test-fast", None
     yield "Java and jars", "make java jars", None
     yield "demo: first event", "make demo", r"\s*\d+\.\d s "

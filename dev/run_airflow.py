@@ -132,7 +132,7 @@ def what_to_click(url: str, stream: ExampleStream) -> str:
     return (
         f"The stream `orders` runs; {stream.declaration} declares it, and its checkpoint is {stream.checkpoint}\n"
         f"  1. {url}/dags/ckpt_backup_hourly  Trigger it: a backup, read again\n"
-        f"  2. {url}/dags/ckpt_report  Trigger it: how the stream stands, in the log of the task `report`\n"
+        f"  2. {url}/dags/ckpt_report  Trigger it: the status of the stream, in the log of the task `report`\n"
         f"  3. {url}/plugin/checkpoints  the same as a page: open `orders`, choose a backup in the timeline\n"
         f"  4. In its form: unpause {url}/dags/ckpt_restore, set Mode to apply and Accepted risks to sink_duplicates,\n"
         f"     start it, and answer the task `approve`: the stream is stopped, its checkpoint restored, and the stream started\n"

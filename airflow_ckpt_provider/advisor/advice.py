@@ -169,7 +169,7 @@ def recovery_advice(error: BaseException | str) -> RecoveryAdvice:
 
     :param error: an exception as PySpark or Airflow raised it, or a text: a message, a whole log (its last failure
         counts), an event of a Databricks pipeline as JSON.
-    :return: the advice; where nothing is recognised it says so, and recommends nothing but to look.
+    :return: the advice; where nothing is recognised it says so, and recommends only to inspect the checkpoint.
     """
     report = read(error)
     matches = matches_in(report.text)

@@ -181,7 +181,7 @@ CONDITIONS = (
         "A log entry that is written in the background (async progress tracking) could not be written.",
         KEEP_IT,
         Remedy.RETRY,
-        (RESTART, Step("If it comes again, see to the store; the cause is in the same error.", LOOK.command)),
+        (RESTART, Step("If it happens again, see to the store; the cause is in the same error.", LOOK.command)),
         names=("STREAMING_ASYNC_OPERATION_FAILED",),
     ),
     ErrorCondition(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from airflow_ckpt_provider.advisor.condition import ErrorCondition, Remedy, Step
 
 RESET_FLOW = Step(
-    "Reset the checkpoint of this one flow; the table keeps its rows. Say in the flow's code where to read from, or all of the "
-    "source comes again.",
+    "Reset the checkpoint of this one flow; the table keeps its rows. Say in the flow's code where to read from, or it "
+    "reads all of the source again.",
     operator="ResetCheckpointOperator",
     call="databricks api post /api/2.0/pipelines/{pipeline_id}/updates "
     """--json '{{"refresh_selection": ["{dataset}"], "reset_checkpoint_selection": ["{flow}"]}}'""",

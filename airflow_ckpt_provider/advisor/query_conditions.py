@@ -25,7 +25,7 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "SOURCE-PLACE-CHANGED",
-        "A file source reads another directory than the one whose files the checkpoint names, or the sources stand in another "
+        "A file source reads another directory than the one whose files the checkpoint names, or the sources are in another "
         "order.",
         "Do not edit the paths in sources/ or the order of lines in offsets/: files would be read twice, or never.",
         Remedy.FIX_QUERY,
@@ -55,7 +55,7 @@ CONDITIONS = (
         Remedy.FIX_QUERY,
         (
             Step("Repair the function, or what it reads and writes; then start the query again.", LOOK.command),
-            Step("See that it may run twice for one batch id: what it wrote before it failed comes again."),
+            Step("See that it may run twice for one batch id: what it wrote before it failed is written again."),
         ),
         names=(
             "FOREACH_BATCH_USER_FUNCTION_ERROR",
@@ -70,7 +70,10 @@ CONDITIONS = (
         "An executor or the driver ran out of memory, was lost, or was taken away.",
         "Do not touch the checkpoint: what was not committed is run again.",
         Remedy.RETRY,
-        (RESTART, Step("If it comes again: more memory, smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger).")),
+        (
+            RESTART,
+            Step("If it happens again: more memory, smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger)."),
+        ),
         patterns=(
             r"java\.lang\.OutOfMemoryError",
             r"ExecutorLostFailure",

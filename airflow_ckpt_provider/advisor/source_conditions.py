@@ -29,7 +29,7 @@ CONDITIONS = (
     ErrorCondition(
         "KAFKA-OFFSETS-GONE",
         "Kafka no longer has the offsets from which the query continues: retention deleted them while it was down or behind, or "
-        "the topic was made again.",
+        "the topic was recreated.",
         "Do not delete the checkpoint and do not leave failOnDataLoss=false in place: the first loses the position of every "
         "other partition, the second hides every later loss.",
         Remedy.RAISE_RETENTION,
@@ -57,7 +57,7 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "KAFKA-DATA-LOSS",
-        "Kafka does not have what the query continues with: retention deleted it, or the topic was made again.",
+        "Kafka does not have what the query continues with: retention deleted it, or the topic was recreated.",
         "Do not delete the checkpoint and do not leave failOnDataLoss=false in place: it hides every later loss.",
         Remedy.RAISE_RETENTION,
         (
@@ -79,7 +79,7 @@ CONDITIONS = (
     ErrorCondition(
         "KAFKA-TOPIC-REMADE",
         "The topic is not the one that the checkpoint knows: partitions are gone, or their offsets decreased. It was deleted and "
-        "made again, or the query was pointed at another cluster, where offsets mean other rows.",
+        "recreated, or the query was pointed at another cluster, where offsets mean other rows.",
         "Do not set failOnDataLoss=false: the query would continue at old numbers in a new topic and skip its first rows.",
         Remedy.RESET,
         (
@@ -149,7 +149,7 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "DELTA-OTHER-TABLE",
-        "The source table is another one than the checkpoint knows: it was dropped and made again, or the path or name now "
+        "The source table is another one than the checkpoint knows: it was dropped and recreated, or the path or name now "
         "leads elsewhere. Versions of the one mean nothing in the other.",
         "Do not edit the table id in offsets/: versions differ, rows would be skipped or read twice.",
         Remedy.RESET,
@@ -157,8 +157,8 @@ CONDITIONS = (
             Step("If the old table can be brought back (UNDROP, a restored directory), do that and start again."),
             BACKUP,
             Step(
-                "Else start with a new checkpoint directory and a startingVersion that fits the new table. All rows of it "
-                "come again without one.",
+                "Else start with a new checkpoint directory and a startingVersion that fits the new table. Without "
+                "one, all rows of it are read again.",
                 NEW_CHECKPOINT.command,
                 NEW_CHECKPOINT.operator,
             ),
@@ -209,7 +209,7 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "ICEBERG-HISTORY-GONE",
-        "The snapshot of the source table that the query has read up to has expired, or the table was dropped and made again: "
+        "The snapshot of the source table that the query has read up to has expired, or the table was dropped and recreated: "
         "the offset names a snapshot that the table does not have.",
         "Do not set streaming-skip-… options: they do not bring the snapshot back.",
         Remedy.RAISE_RETENTION,
@@ -286,7 +286,7 @@ CONDITIONS = (
         (
             RESTART,
             Step(
-                "If it comes again without progress: the change cannot be read through (renamed, dropped, other type). Set "
+                "If it happens again without progress: the change cannot be read through (renamed, dropped, other type). Set "
                 "schemaTrackingLocation below the checkpoint, or begin with a new checkpoint directory."
             ),
         ),
@@ -332,7 +332,7 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "SOURCE-OFFSET-MALFORMED",
-        "The offset of a source in offsets/ is not of the form that the source writes: another source stands in its place, a "
+        "The offset of a source in offsets/ is not of the form that the source writes: another source is in its place, a "
         "newer connector wrote it, or somebody edited it.",
         "Do not edit by hand any more: a wrong position loses or repeats rows silently.",
         Remedy.RESTORE,

@@ -106,7 +106,7 @@ CONDITIONS = (
         (
             RESTART,
             Step(
-                "If it comes again: more memory for the executors, or fewer state partitions on each; RocksDB for big state."
+                "If it happens again: more memory for the executors, or fewer state partitions on each; RocksDB for big state."
             ),
         ),
         names=(
@@ -137,7 +137,7 @@ CONDITIONS = (
         "A partition loaded another line of state than the newest commit names.",
         _NOT_BY_HAND,
         Remedy.RETRY,
-        (RESTART, Step("If it comes again, restore.", RESTORE.command, RESTORE.operator)),
+        (RESTART, Step("If it happens again, restore.", RESTORE.command, RESTORE.operator)),
         names=("STATE_STORE_BASE_CHECKPOINT_ID_MISMATCH",),
     ),
     ErrorCondition(

@@ -16,7 +16,7 @@ VERIFY = Step(
     "CheckpointVerifyOperator",
 )
 RESTORE = Step(
-    "Restore the newest backup over the checkpoint; this prints the plan, --apply carries it out and keeps what was there.",
+    "Restore the newest backup over the checkpoint; this prints the plan; --apply applies it and keeps what was there.",
     ("restore", "{repository}", "latest", "{checkpoint}", "--name", "{name}", "--replace"),
     "CheckpointRestoreOperator",
 )
@@ -36,7 +36,7 @@ DIAGNOSE = Step(
     "CheckpointDoctorOperator",
 )
 REPAIR = Step(
-    "Plan the smallest cut back to a batch that is whole; --apply carries it out under a seal and sets a copy aside.",
+    "Plan the smallest cut back to a batch that is whole; --apply applies it under a seal and sets a copy aside.",
     ("doctor", "{checkpoint}", "--repair"),
     "CheckpointDoctorOperator",
 )
@@ -45,7 +45,7 @@ REVERT = Step(
     "Deploy the previous version of the query or setting; the checkpoint continues with it as if nothing was."
 )
 NEW_CHECKPOINT = Step(
-    "If the change is wanted: start with a new, empty checkpoint directory, from where this one stands, and keep this one.",
+    "If the change is wanted: start with a new, empty checkpoint directory, at the position of this one, and keep this one.",
     ("positions", "{checkpoint}"),
     "StartingPositionsOperator",
 )

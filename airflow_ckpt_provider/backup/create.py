@@ -1,6 +1,6 @@
 """Taking a backup of a checkpoint, live or not, without a write into it.
 
-Pin the newest committed batch N, resolve its closure, copy what the repository lacks, look whether history was rewritten
+Pin the newest committed batch N, resolve its closure, copy what the repository lacks, check whether history was rewritten
 meanwhile, write the manifest. Spark's maintenance deletes and replaces files all the time: when one is gone, resolve
 again and continue with what is copied already. Killed at any moment, this leaves objects that no manifest lists; the next
 run uses them. How a backup and a prune keep out of each other's way: :mod:`~airflow_ckpt_provider.backup.claims`.
@@ -156,7 +156,7 @@ def create_backup(
     :param restorable_batches: how many of the newest committed batches can be restored from it.
     :param workers: requests under way at once.
     :param on_progress: called after each file.
-    :param observe: asked for what distinguishes the live sources of the pinned batch from others of the same name; it goes into
+    :param observe: asked for what distinguishes the live sources of the pinned batch from others of the same name; it is kept in
         the manifest. It may not answer: the backup is taken all the same.
     :param engine: who carries out the copies; by default ``workers`` threads of this process.
     :param skip_if_unchanged: take none where nothing was committed since the newest one, and return that one: see

@@ -194,7 +194,7 @@ class _Expire:
     def _announce(self, decision: Decision, last: Hold | None) -> None:
         """Say that a backup goes, so that nobody holds it from now on; does nothing if somebody has.
 
-        Also where another expire says so, or one that was stopped: it may take its word back. Its id stays in the word.
+        Also where another expire says so, or one that was stopped: it may withdraw its note. Its id stays in the note.
         """
         b = decision.backup
         while last is None or last.event is not HoldEvent.HELD:

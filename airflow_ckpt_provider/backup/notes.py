@@ -97,7 +97,7 @@ def hold(repository: Repository, manifest: Manifest, *, reason: str, made_by: st
 def release(
     repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "", dead_expires: Collection[str] = ()
 ) -> Hold:
-    """Take a hold away; fine if there is none.
+    """Release a hold; without one nothing is changed.
 
     :param reason: why it is not needed any more.
     :param dead_expires: ids of expires whose processes have ended. What these were about to remove stays then.

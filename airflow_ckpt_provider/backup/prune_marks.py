@@ -66,7 +66,7 @@ def read_marks(repository: Location, name: str, *, for_prune: bool = False) -> M
             raise RepositoryError(
                 f"{repository}/{_path(name, number)} is cut off or not signed by a trusted key: what the prune that wrote it may "
                 "delete is not known",
-                hint=f"run `airflow-ckpt prune {repository} --apply`, which takes it away; then run this again",
+                hint=f"run `airflow-ckpt prune {repository} --apply`, which removes it; then run this again",
             )
         condemned.update(named or ())
     return Marks(max((*done, *marks), default=0), frozenset(condemned), tuple(sorted(marks)), tuple(sorted(done)))

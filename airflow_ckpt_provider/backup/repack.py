@@ -321,7 +321,7 @@ def _may_hold(repository: Repository, pack: str, contents: Collection[str]) -> b
 def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:
     """Delete the records of contents that no manifest lists any more at their old places.
 
-    The newest stays, so that no number comes back; and what stands in the place of a record whose repack was given up.
+    The newest stays, so that no number comes back; and what is in the place of a record whose repack was given up.
     All stay while somebody is at work: a restore may read by them. Records are read before manifests, and manifests
     before claims: what a process needs that begins later is not among these records.
 

@@ -1,4 +1,4 @@
-"""Rebuilding objects that are missing, cut off or known to be damaged, where their content is still to be had.
+"""Rebuilding objects that are missing, cut off or known to be damaged, where their content still exists somewhere.
 
 From another object of the repository that holds the same; from the live checkpoint, at the path it was backed up from; or from
 a second repository, such as one that backups are copied to. A content is taken only if it is proven to be the one that was backed

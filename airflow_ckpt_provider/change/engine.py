@@ -48,7 +48,7 @@ class SinkAction(Protocol):
         """See that it can still be done; raises ``RefusedError`` where it cannot."""
 
     def run(self, repository: Repository, *, fence: Fence, workers: int) -> Mapping[str, Any]:
-        """Carry it out; the second time it does nothing. Returns what the audit record keeps of it."""
+        """Perform it; the second time it does nothing. Returns what the audit record keeps of it."""
 
     def has_changed(self, repository: Repository) -> bool | None:
         """Whether the sink was changed by this plan; ``None`` where that cannot be determined."""
@@ -127,7 +127,7 @@ class Change:
     writes: WriteEngine | None = None
 
     def apply(self, *, accept: Collection[str] = (), fingerprint: str | None = None) -> Outcome:
-        """Carry the plan out, or resume it where it was begun.
+        """Apply the plan, or resume it where it was begun.
 
         :param accept: words of the risks that somebody accepts.
         :param fingerprint: of the plan that was shown and approved; ``None``: not compared.
@@ -390,7 +390,7 @@ class _Attempt:
     def _give_up(self, error: CkptError, marks: list[Seal]) -> None:
         """Lift the seal where nothing was changed: neither a file nor the sink. Else say how to take the change back."""
         if not self.change.lifts_seal:
-            return  # others are changed with it: whoever carries them out says what leads out
+            return  # others are changed with it: whoever applies them says what leads out
         sink = self.change.sink.has_changed(self.repository) if self.change.sink else False
         if any(mark for _, mark in self.found):
             if sink is False and isinstance(error, RefusedError):

@@ -460,7 +460,7 @@ def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _is_dead(attempt: Attempt) -> bool:
-    """Whether the process of an attempt is dead for certain: only of this host, in this process namespace, can that be said."""
+    """Whether the process of an attempt is certainly dead: only of this host, in this process namespace, can that be said."""
     if attempt.pid < 0 or not attempt.process:
         return False
     here = _process(os.getpid())

@@ -42,9 +42,9 @@ def seal_for_plan(
     :param location: the place.
     :param plan_id: the plan.
     :param reason: why; Spark's own error will show it.
-    :param made_by: the run or user that carries the plan out.
+    :param made_by: the run or user that applies the plan.
     :param fingerprint: of the place when the plan was made; ``None`` where a running query may have moved on since.
-    :param attempt: number of the attempt that carries the plan out; a seal of an earlier attempt is replaced.
+    :param attempt: number of the attempt that applies the plan; a seal of an earlier attempt is replaced.
     :param begun: a run before this one may have changed files already: the fingerprint says nothing any more. A seal of the
         plan has to be there: without it nothing has kept a query from starting since.
     :param sealed: a seal of the plan has to be there, as it was when the query was proven to be stopped.

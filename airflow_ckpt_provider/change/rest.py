@@ -92,7 +92,7 @@ class RestRule:
     :param said: since when. A change that was carried out since makes the word void, see :meth:`check_word`; ``None``: that is
         not checked.
     :param probes: the probes that are asked.
-    :param quiet_for: seconds between the two inspections that follow a probe's or a person's word.
+    :param quiet_for: seconds between the two inspections that follow the statement of a probe or a person.
     :param wait_at_most: seconds that silence, or a query that is being stopped, is waited for.
     :param factor: how many times its longest pause between batches a checkpoint must be silent.
     :param minimum: seconds that it must be silent in any case. These are always watched, so that a query which has just started

@@ -83,7 +83,7 @@ def put_seal(
 ) -> Seal:
     """Write the seal as ``offsets/<number>``, only if nothing is there.
 
-    :param attempt: number of the attempt that carries the plan out; ``None`` without a change under way.
+    :param attempt: number of the attempt that applies the plan; ``None`` without a change under way.
     :raises FileExistsError: something is there.
     :raises StorageError: the store cannot create exclusively, and somebody else wrote at the same moment.
     """

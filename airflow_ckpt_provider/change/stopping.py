@@ -33,7 +33,7 @@ def stop_plan_and_apply(
     made_by: str = "",
     **how: Any,
 ) -> tuple[MadePlan, Outcome]:
-    """Plan a change and carry it out, after a query that still runs was stopped by the seal, where that is allowed.
+    """Plan a change and apply it, after a query that still runs was stopped by the seal, where that is allowed.
 
     If the change is refused, or if there is nothing to do, the seal is lifted: nothing was changed. It stays while another
     attempt is at work, and if the query is not known to be stopped: whoever starts the stream then lifts it
@@ -43,7 +43,7 @@ def stop_plan_and_apply(
     :param repository: keeps the plan, once the change has begun.
     :param plan: makes the plan, given the id of the seal that stopped the query. ``None``: the query was not stopped here;
         planning then reports whose seal is there, or resumes its plan.
-    :param apply: carries the plan out. It takes the plan, ``rest``, ``proof`` (that the query is stopped, or ``None``),
+    :param apply: applies the plan. It takes the plan, ``rest``, ``proof`` (that the query is stopped, or ``None``),
         ``made_by`` and ``how``.
     :param change: what the query is stopped for, in one word: ``rewind``, ``reset``.
     :param stop_running: a query that still runs may be stopped, at its batch boundary.

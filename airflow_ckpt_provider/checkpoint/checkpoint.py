@@ -95,7 +95,7 @@ class Checkpoint:
         return diagnose(self.location, contents=contents)
 
     def undecided(self) -> tuple[Undecided, ...]:
-        """What is damage or not, and its files do not tell; see :mod:`airflow_ckpt_provider.checkpoint.doctor.undecided`.
+        """What is damage or not, and its files do not show; see :mod:`airflow_ckpt_provider.checkpoint.doctor.undecided`.
 
         :raises NotACheckpointError: there is no checkpoint here.
         """

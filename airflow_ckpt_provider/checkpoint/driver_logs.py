@@ -120,7 +120,7 @@ def mark_logs(logs: DriverLogs, now: datetime) -> DriverMark:
 def find_crash(
     logs: DriverLogs, since: DriverMark, *, query_id: str | None, position: LogPosition | None
 ) -> tuple[Crash | None, LogPosition | None]:
-    """Look whether a run that began after a mark has crashed.
+    """Check whether a run that began after a mark has crashed.
 
     :param since: what does not count.
     :param query_id: the stream's query; other queries of its session do not count. ``None``: all do.

@@ -82,7 +82,7 @@ def read_file_log(
 ) -> FileSourceLog:
     """Read a file source's log.
 
-    What cannot be read is named, and an older compacted file stands in for a newer one where it can.
+    What cannot be read is named, and an older compacted file replaces a newer one where it can.
 
     :param names: names of the files in ``sources/<n>``.
     :param read: returns the content of one of them; ``FileNotFoundError`` where it is gone.

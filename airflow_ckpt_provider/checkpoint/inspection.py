@@ -49,7 +49,7 @@ class Inspection:
     :param bytes: their total size.
     :param findings: what is wrong with it, in words.
     :param directories: where the files and bytes are.
-    :param partitions: the same for each store of each partition of the state, with its keys where the files tell.
+    :param partitions: the same for each store of each partition of the state, with its keys where the files show.
     """
 
     progress: Progress

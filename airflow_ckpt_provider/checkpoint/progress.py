@@ -127,7 +127,7 @@ def _look(location: Location) -> Progress:
         mark = parse_seal(data, batch_id=logged[-1])
         if mark is None:
             newest = parse_offsets(data, batch_id=logged[-1])
-        else:  # two stand there for a moment while a restore puts a higher one over the first
+        else:  # there are two for a moment while a restore puts a higher one over the first
             seal = seal or mark
             logged = logged[:-1]
     return Progress(location.uri, query_id, logged, committed, newest, seal)

@@ -27,7 +27,7 @@ class SourceShape:
     """One source.
 
     :param source: its position, or its name where sources are named.
-    :param kind: ``kafka``, ``delta``, ``file``, …; ``unknown`` where the offset does not tell.
+    :param kind: ``kafka``, ``delta``, ``file``, …; ``unknown`` where the offset does not show.
     :param reads: what it reads as far as the checkpoint shows: topics, a table's id, directories; empty: not known.
     """
 

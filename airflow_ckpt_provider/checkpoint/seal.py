@@ -29,7 +29,7 @@ class Seal:
     :param reason: why, in words.
     :param made_by: the run or user that set it.
     :param since: when, in UTC; ``None`` where the sentence cannot be read in full.
-    :param attempt: number of the attempt that carries the plan out; ``None`` without a change under way.
+    :param attempt: number of the attempt that applies the plan; ``None`` without a change under way.
     """
 
     batch_id: int

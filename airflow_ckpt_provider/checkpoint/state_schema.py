@@ -104,7 +104,7 @@ def _unreadable(path: str, reason: Exception) -> UnreadableLogError:
 def has_one_partition(key_schema: dict[str, Any]) -> bool:
     """Whether all rows of the operator go to partition 0: a global limit, or an aggregation without grouping keys.
 
-    The operator's metadata does not tell: it names the number of shuffle partitions all the same.
+    The operator's metadata does not show: it names the number of shuffle partitions all the same.
     """
     fields = [(field["name"], field["type"]) for field in key_schema["fields"]]
     return fields in ([], [("key", "void")]) or [name for name, _ in fields] == ["sessionStartTime"]

@@ -56,7 +56,7 @@ class Tempo:
 
 
 def tempo_of(tree: Tree, progress: Progress) -> Tempo | None:
-    """Measure the newest batches, at most 20 and the one after them; ``None`` where the files do not tell."""
+    """Measure the newest batches, at most 20 and the one after them; ``None`` where the files do not show."""
     committed = set(progress.committed)
     batches = [batch for batch in progress.logged if batch in committed][-_LOOKED_AT:]
     begun: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Where the bytes of a checkpoint are, and the keys of its state as far as its files tell."""
+"""Where the bytes of a checkpoint are, and the keys of its state as far as its files show."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Waiting for a stream: one function judges each poll, whoever waits (a poke, a rescheduled task, a trigger).
 
-A poll costs two listings and at most one small read. What is read is what the answer needs most: the newest offset log
+A poll takes two listings and at most one small read. What is read is what the answer needs most: the newest offset log
 entry where it may be a seal or where the wait is over, else ``metadata``, whose query id shows another query in the same
 place. ``state/`` is listed only where the stream may be stuck. Where the driver's logs are given, they are read first:
 after a crash at the start no batch comes.

@@ -119,7 +119,7 @@ class DatabricksClient:
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def start_update(self, pipeline_id: str, body: Mapping[str, Any]) -> str:
-        """Start an update; the request is sent once, whatever happens."""
+        """Start an update; the request is sent at most once."""
         subject = f"pipeline {pipeline_id}"
         try:
             answer = self._send("POST", _endpoint(pipeline_id, "updates"), {}, dict(body), subject)

@@ -250,7 +250,7 @@ SINK = (
 
 ACCEPT = Option(
     ("--accept",),
-    "accept a risk by its word, as the plan prints it, such as sink_duplicates; repeatable",
+    "accept a risk by its name, as the plan prints it, such as sink_duplicates; repeatable",
     {"type": risk, "action": Accept, "default": [], "metavar": "WORD"},
 )
 #: How the query is known to be stopped, for every verb that changes a checkpoint.
@@ -273,7 +273,7 @@ STOPPED = (
     ),
     Option(
         ("--quiet-for",),
-        "how long nobody may write, to confirm your word or that of a probe (default: %(default)s)",
+        "how long nobody may write, to confirm your statement or that of a probe (default: %(default)s)",
         {"type": length_of_time, "default": 5.0, "metavar": "SECONDS"},
     ),
     Option(
@@ -288,7 +288,7 @@ CONTINUE_NUMBERS = Option(
     FLAG,
 )
 REASON = Option(("--reason",), "why, for the audit record", {"default": "", "metavar": "TEXT"})
-APPLY = Option(("--apply",), "carry the plan out", FLAG)
+APPLY = Option(("--apply",), "apply the plan", FLAG)
 STOP_RUNNING = Option(
     ("--stop-running",), "stop a query that still runs: it is sealed, and ends at its batch boundary", FLAG
 )

@@ -22,7 +22,7 @@ class Verb:
     :param help: one line about it.
     :param options: its own arguments; those of every verb are added to them.
     :param places: arguments that name a place in a store, by which Airflow has a connection for each.
-    :param module: the module below ``cli/verbs`` that carries it out, in a function of the verb's name, with ``_`` for ``-``.
+    :param module: the module below ``cli/verbs`` that runs it, in a function of the verb's name, with ``_`` for ``-``.
     :param deprecated: arguments of version 0.1 that work for one more release.
     """
 

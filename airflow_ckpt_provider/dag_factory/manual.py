@@ -187,7 +187,7 @@ class ManualDags(DagsOfStreams):
         )
 
     def undo(self, streams: Sequence[Stream]) -> DAG:
-        """Take the last change back."""
+        """Undo the last change."""
         params = {
             "stream": self.choice(streams),
             "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: a change that is half-way, else the newest"),
@@ -286,7 +286,7 @@ class ManualDags(DagsOfStreams):
         start: Param = _START,
         options: str | None = None,
     ) -> DAG:
-        """A DAG that plans, asks, stops the stream, carries the plan out, and starts the stream.
+        """A DAG that plans, asks, stops the stream, applies the plan, and starts the stream.
 
         :param operator: plans and applies.
         :param asked: its arguments as the form has them.

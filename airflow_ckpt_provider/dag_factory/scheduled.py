@@ -113,7 +113,7 @@ class ScheduledDags(DagsOfStreams):
         return self.dag("retention", make, streams=streams, schedule=self.retention_schedule)
 
     def report(self) -> DAG:
-        """Every hour: how all streams stand, and what is beyond their limits."""
+        """Every hour: the status of all streams, and what is beyond their limits."""
 
         def make() -> None:
             stores: dict[tuple[str | None, str | None], list[str]] = {}

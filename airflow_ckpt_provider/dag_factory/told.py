@@ -41,7 +41,7 @@ class TellOfFailure:
 
 
 def tell(stream: Stream, context: Context) -> None:
-    """Call the notifiers that a stream declares; one that fails keeps no other from being called.
+    """Call the notifiers that a stream declares; one that fails does not prevent the others.
 
     :param stream: the stream.
     :param context: of the task that they report.

@@ -1,1 +1,1 @@
-"""Many streams at once: which checkpoints there are, and how each of them stands."""
+"""Many streams at once: which checkpoints there are, and the status of each."""

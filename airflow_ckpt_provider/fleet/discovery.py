@@ -214,7 +214,7 @@ def _key(place: Location) -> str:
 
 
 def inspect_target(place: Location, *, versions: tuple[int, ...] = ()) -> Found:
-    """Say how one checkpoint stands: two listings and at most three small reads.
+    """Return the status of one checkpoint: two listings and at most three small reads.
 
     :param place: the checkpoint.
     :param versions: of a pipeline's flow, the numbers of all its checkpoints.

@@ -124,7 +124,7 @@ def inspect_fleet(
     workers: int = WORKERS,
     on_progress: OnCount | None = None,
 ) -> Fleet:
-    """Say how each stream stands against a repository.
+    """Return the status of each stream, compared with a repository.
 
     Beside what :class:`~airflow_ckpt_provider.fleet.backups.BackupsOfFleet` states, a stream costs a listing and a read
     where a backup of it was ever run on, one read more where it is sealed, and what the guards ask.

@@ -1,4 +1,4 @@
-"""How one stream of a fleet stands, and whether that is within the limits that were given."""
+"""The status of one stream of a fleet, and whether that is within the limits that were given."""
 
 from __future__ import annotations
 

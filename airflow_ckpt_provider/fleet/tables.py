@@ -16,7 +16,7 @@ UNKNOWN = "UNKNOWN"
 
 
 def status(stream: Stream) -> str:
-    """One word or two on how its checkpoint stands."""
+    """The status of its checkpoint, in a word or two."""
     if stream.found.state is not State.WHOLE:
         return stream.found.state.value
     if stream.situation is None:

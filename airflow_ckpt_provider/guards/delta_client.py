@@ -199,7 +199,7 @@ def restore(
     except (client.exceptions.DeltaError, OSError) as e:
         raise StorageError(
             f"{table} could not be restored to version {version}: {e}",
-            hint="nothing was changed; if data files are gone (VACUUM), this version cannot be had any more",
+            hint="nothing was changed; if data files are gone (VACUUM), this version cannot be restored any more",
         ) from e
 
 

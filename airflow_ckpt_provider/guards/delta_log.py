@@ -1,7 +1,7 @@
 """What is left of a Delta table's log, and what its commits did. Read as JSON, without a client (Delta's PROTOCOL.md).
 
 A stream that reads a table needs the commits themselves, ``_delta_log/<version>.json``: a checkpoint of the log does not
-stand in for them. Only for its first snapshot does it need a state of the table, which checkpoints help to build.
+replace them. Only for its first snapshot does it need a state of the table, which checkpoints help to build.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def commit_time(info: Mapping[str, Any]) -> datetime | None:
 
 
 def rows_of(stats: Any) -> int | None:
-    """Number of rows of a data file by the statistics of its ``add``; ``None`` where they do not tell."""
+    """Number of rows of a data file by the statistics of its ``add``; ``None`` where they do not show."""
     try:
         rows = load_json(stats)["numRecords"] if isinstance(stats, str) else None
     except (ValueError, KeyError, TypeError):

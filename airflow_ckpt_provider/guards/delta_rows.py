@@ -12,7 +12,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 
 def rows_before(table: Location) -> Callable[[DeltaOffset], int | None]:
-    """Return what counts the rows of the files up to an offset; ``None`` where the table does not tell any more.
+    """Return what counts the rows of the files up to an offset; ``None`` where the table does not show any more.
 
     :param table: the table's directory.
     """

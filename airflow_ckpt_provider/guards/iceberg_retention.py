@@ -22,7 +22,7 @@ _AGE, _KEPT, _REF_AGE = (
 _FIVE_DAYS_MS = 5 * 24 * 60 * 60 * 1000
 #: What a report says of every bound.
 NOBODY_KNOWS = (
-    "snapshots expire only when somebody runs expire_snapshots, which the table does not tell; one with its own older_than does "
+    "snapshots expire only when somebody runs expire_snapshots, which the table does not show; one with its own older_than does "
     "not keep to the table's settings"
 )
 

@@ -311,7 +311,7 @@ def _least(values: Iterable[float | None]) -> float | None:
 def observe_kafka(cluster: KafkaClient) -> Callable[[Iterable[SourceOffset]], dict[str, Any]]:
     """Return what a backup calls to record the identity of the topics that its checkpoint reads.
 
-    The answer goes into the manifest, under ``facts.sources``: for each Kafka source the topics' ids, both ends of each
+    The answer is kept in the manifest, under ``facts.sources``: for each Kafka source the topics' ids, both ends of each
     partition, and offset and timestamp of the last record that was read.
     """
 

@@ -399,7 +399,7 @@ class KafkaClient:
 
 
 class _Listening(logging.Handler):
-    """Keeps what librdkafka says by itself; what matters of it goes into our errors, and nothing to anybody's log."""
+    """Keeps what librdkafka says by itself; what matters of it becomes part of our errors, and nothing to anybody's log."""
 
     def __init__(self, said: list[str]) -> None:
         super().__init__(logging.INFO)

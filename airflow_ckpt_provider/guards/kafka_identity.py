@@ -1,6 +1,6 @@
 """Is a topic still the one that a checkpoint was reading? What a backup records of it, and how that is compared.
 
-A topic that was deleted and made again under its name has new records under old offsets. Once it has grown past the checkpoint's
+A topic that was deleted and recreated under its name has new records under old offsets. Once it has grown past the checkpoint's
 offsets Spark cannot tell. Its id (KIP-516) shows it, and where brokers have none, the timestamps of records already read.
 """
 
@@ -86,7 +86,7 @@ class KnownTopics:
         return found
 
     def recreated(self, topic: Topic, read: Mapping[Partition, Record]) -> str | None:
-        """Say why a topic is not the one that was recorded; ``None`` where nothing speaks against it.
+        """Say why a topic is not the one that was recorded; ``None`` if nothing shows that it is not.
 
         :param topic: the topic now.
         :param read: the records that :meth:`to_compare` asked for.

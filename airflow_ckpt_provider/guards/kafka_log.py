@@ -15,7 +15,7 @@ class Topic:
     """A topic as it is now.
 
     :param name: its name.
-    :param topic_id: its identity (KIP-516), which a topic made again under the same name does not have; ``None`` from
+    :param topic_id: its identity (KIP-516), which a topic recreated under the same name does not have; ``None`` from
         brokers that have none.
     :param partitions: numbers of its partitions.
     """

@@ -2,7 +2,7 @@
 
 Kafka deletes whole segments, oldest first, once the newest record of a segment is older than ``retention.ms``, whenever a timer
 looks. So no record goes before its own timestamp + ``retention.ms``: the lower bound. The rest of its segment and the timer
-come on top: the estimate. Limits by size depend on what producers will send, so they give an estimate only.
+are added: the estimate. Limits by size depend on what producers will send, so they give an estimate only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The verdict on each partition, from what was seen of the broker: what Spark's Kafka source will do at its next start.
 
 The rules are those of Spark's ``KafkaMicroBatchStream`` and ``KafkaOffsetReader``: whatever it would report as data loss ends the
-query with ``failOnDataLoss=true`` and is passed over with a warning otherwise. What it cannot see, a topic that was made
-again and has grown past the checkpoint's offsets, loses records in either case.
+query with ``failOnDataLoss=true`` and is passed over with a warning otherwise. What it cannot see, a topic that was
+recreated and has grown past the checkpoint's offsets, loses records in either case.
 """
 
 from __future__ import annotations
@@ -203,13 +203,13 @@ def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if
             return f"topic {topic}: partition {partitions} did not answer, it may have no leader"
         case "topic recreated" if group[0].verdict is Verdict.WILL_LOSE:
             return (
-                f"topic {topic} was deleted and made again: {seen.made_again[topic]}. Spark cannot see it, takes the old offsets "
+                f"topic {topic} was deleted and recreated: {seen.made_again[topic]}. Spark cannot see it, takes the old offsets "
                 f"for the new log and skips its first {about}{lost:,} records (by partition {each}), besides all that was unread "
                 "in the old one"
             )
         case "topic recreated":
             return (
-                f"topic {topic} was deleted and made again: {seen.made_again[topic]}. The offsets of partition {partitions} "
+                f"topic {topic} was deleted and recreated: {seen.made_again[topic]}. The offsets of partition {partitions} "
                 f"are not in the new log; what was unread in the old one is lost; {spark}"
             )
         case "ahead of the log":
@@ -217,7 +217,7 @@ def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if
             end = first.ends.latest if first.ends else 0
             return (
                 f"topic {topic}: the checkpoint is ahead of the log in partition {partitions} (at {first.offset:,}, the log of "
-                f"{first.partition[1]} ends at {end:,}): it was made again, or cut by an unclean election; {spark}"
+                f"{first.partition[1]} ends at {end:,}): it was recreated, or cut by an unclean election; {spark}"
             )
         case "plan ahead of the log":
             return (

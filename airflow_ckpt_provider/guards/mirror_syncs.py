@@ -155,8 +155,8 @@ def trails(syncs: Iterable[OffsetSync]) -> dict[Partition, SyncTrail]:
     """Keep of each partition what still holds.
 
     An upstream offset that decreases makes the earlier syncs invalid, as in ``OffsetSyncStore.updateSyncArray``. So does the
-    same upstream offset with another downstream one: its record was copied twice, or the old topic was made again. So does
-    a downstream offset that does not rise: the new topic was made again.
+    same upstream offset with another downstream one: its record was copied twice, or the old topic was recreated. So does
+    a downstream offset that does not rise: the new topic was recreated.
 
     :param syncs: in the order of the topic.
     """

@@ -36,7 +36,7 @@ class GuardSettings:
     :param fail_on_data_loss: the ``failOnDataLoss`` of the query's sources, which no checkpoint records: whether Spark
         stops where data is gone (its default) or continues silently.
     :param max_downtime: seconds that the stream is planned to be down from now on; ``None``: do not judge it.
-    :param buffer: seconds to have in hand after that.
+    :param buffer: margin after that, in seconds.
     :param options: of each kind of source, what its guard needs: for ``kafka`` see
         :class:`~airflow_ckpt_provider.guards.kafka.KafkaGuard`; the others likewise, each under its kind.
     """

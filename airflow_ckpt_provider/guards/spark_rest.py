@@ -90,7 +90,7 @@ class SparkApplicationEnded:
             with _OPENER.open(request, timeout=self.timeout) as answer:
                 return json.loads(answer.read(_MOST))
         except (OSError, HTTPException, ValueError) as e:  # urllib's errors are OSErrors
-            log.warning("%s does not tell whether the application has ended: %s", address, e)
+            log.warning("%s does not show whether the application has ended: %s", address, e)
             return None
 
 

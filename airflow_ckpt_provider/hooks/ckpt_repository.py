@@ -18,6 +18,10 @@ class CkptRepositoryHook(BaseHook):
     store), ``ckpt_repository_id``, ``ckpt_repository_secret_key``, ``ckpt_signing_secret_key``, ``ckpt_trusted_keys``.
     Operators take its id as ``repository_conn_id``, and need no ``repository`` then.
 
+    .. code-block:: python
+
+        hook = CkptRepositoryHook("ckpt_backups")
+
     .. seealso:: :doc:`/howto/declare-streams`
 
     :param repository_conn_id: id of the connection.

@@ -47,6 +47,10 @@ class DatabricksPipelinesHook(DatabricksHook):
     One of :class:`~airflow_ckpt_provider.lakeflow.workspace.Workspace`; the methods that begin with ``a_`` do the same
     in an event loop, inside ``async with``. Errors are those of this package.
 
+    .. code-block:: python
+
+        hook = DatabricksPipelinesHook("databricks_default", caller="my_dag")
+
     :param databricks_conn_id: id of the connection.
     :param timeout_seconds: seconds for one request.
     :param retry_limit: how often a read is sent.
@@ -169,7 +173,7 @@ class DatabricksPipelinesHook(DatabricksHook):
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def start_update(self, pipeline_id: str, body: Mapping[str, Any]) -> str:
-        """Start an update; the request is sent once, whatever happens.
+        """Start an update; the request is sent at most once.
 
         :raises ActiveUpdateError: another update is active.
         :raises UnknownStartError: no answer that says whether it was started.

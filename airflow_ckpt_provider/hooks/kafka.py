@@ -17,6 +17,10 @@ class KafkaLogHook(KafkaBaseHook):
 
     It goes through Airflow's own hook, so that its logins (MSK IAM, Google) and its list of allowed callbacks hold here too.
 
+    .. code-block:: python
+
+        hook = KafkaLogHook("kafka_orders", timeout=10.0)
+
     :param kafka_config_id: id of the connection.
     :param timeout: seconds for all questions of one poll.
     """

@@ -6,7 +6,7 @@
 The backup is restored below the scratch place, the code is started on it for a bounded number of batches with a sink that drops
 the rows, or keeps them at the scratch place for the comparison with what the old code gives for the same offsets. The report says
 whether it starts, else Spark's error and what to do; batches, rows, times, state. With ``--drill`` the code is the one in
-production, and what is proven is the backup: a record of it goes into the repository. With ``--follow`` the new code continues
+production, and what is proven is the backup: a record of it is kept in the repository. With ``--follow`` the new code continues
 beside production, over each batch that production commits, until it has caught up and the rows are the same.
 
 Needs pyspark, this package, fsspec and cramjam on the driver, not Airflow.

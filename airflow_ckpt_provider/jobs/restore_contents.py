@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", help="name of the stream (default: the only one)")
     add("--batch", type=int, metavar="N", help="one of the backup's restorable batches (default: its newest)")
     add("--replace", action="store_true", help="replace the checkpoint that is there; it is set aside first")
-    add("--apply", action="store_true", help="carry the plan out; without it the plan is shown")
+    add("--apply", action="store_true", help="apply the plan; without it the plan is shown")
     add("--accept", action="append", default=[], metavar="WORD", help="a risk that the plan names; repeatable")
     add("--fingerprint", metavar="TEXT", help="of the plan that was approved; another one is refused")
     add("--query-is-stopped", action="store_true", help="the query is stopped: without it silence is waited for")

@@ -52,7 +52,7 @@ TASKS_PER_CORE = 4
 #: Requests of a task under way at once. Contents that pass through it are in memory meanwhile.
 WORKERS = 16
 
-#: What comes back of a file: object, SHA-256, checksum, copied, unproven; or why it could not be had.
+#: What comes back of a file: object, SHA-256, checksum, copied, unproven; or why it could not be read.
 _Outcome = tuple[str, str | None, str | None, bool, bool] | FileNotFoundError
 
 
@@ -176,7 +176,7 @@ class SparkEngine:
     def _groups(self, objects: Objects, files: list[StoredFile]) -> list[tuple[StoredFile, ...]]:
         """Files of like sizes together, for they share what has to be known of objects; the biggest first.
 
-        Those that go into packs are spread over no more tasks than they fill packs for: a task writes packs of its own.
+        Those that are packed are spread over no more tasks than they fill packs for: a task writes packs of its own.
         """
         cores = self._context.defaultParallelism
         whole: list[StoredFile] = []

@@ -126,7 +126,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
     add("--signing-key-file", metavar="FILE", help="private key that signs what is noted, on the driver")
     add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
-    add("--report-id", metavar="ID", help="the report goes into the repository too, for the task that waits for it")
+    add(
+        "--report-id",
+        metavar="ID",
+        help="the report is written into the repository too, for the task that waits for it",
+    )
     add("--output", metavar="URI", help="where the report goes, as JSON (default: stdout)")
     return parser
 

@@ -3,7 +3,7 @@
 Two ways, in this order. *By progress*: the end of the newest batch that was reported, exact where the table's newest commit is
 of that batch. *By time*: a triggered update refreshes a table "based on the data available when the update starts"
 ("Triggered vs. continuous pipeline mode"), so all that was there when the newest completed one was started is in the table; a
-margin goes before it, for clocks that differ and for what turns up late. Where neither holds, the position is ``UNKNOWN``.
+margin goes before it, for clocks that differ and for what arrives late. Where neither holds, the position is ``UNKNOWN``.
 
 A position is never later than what is known to be in the table. What lies between is read again: counted, and judged by what
 the target does with rows that come twice.
@@ -38,7 +38,7 @@ def find_positions(flow: FlowEvidence, terms: Terms) -> list[FoundPosition]:
 
 
 def _others_reported(flow: FlowEvidence, sources: Sequence[SourceEvidence]) -> str:
-    """Why the sources are not those of the newest batch; empty where nothing speaks against it."""
+    """Why the sources are not those of the newest batch; empty if nothing shows that they are not."""
     reported = flow.progress.sources if flow.progress else ()
     if not reported:
         return ""

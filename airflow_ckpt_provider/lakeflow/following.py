@@ -34,7 +34,7 @@ _PAGES = 8
 
 
 class Progress(StrEnum):
-    """How a wait stands."""
+    """The status of a wait."""
 
     WAITING = "waiting"
     DONE = "done"
@@ -133,7 +133,7 @@ class Memory:
 class Answer:
     """What one poll found.
 
-    :param progress: how the wait stands.
+    :param progress: the status of the wait.
     :param message: in words, with the id and the state.
     :param memory: for the next poll.
     :param state: the newest state, of the update or of the pipeline.

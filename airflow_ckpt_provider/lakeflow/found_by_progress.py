@@ -133,7 +133,7 @@ def _kafka_end(
 
 
 def _made_again(end: KafkaOffset, kafka: KafkaState, time: datetime) -> list[Judgement]:
-    """A topic that was dropped and made again has other records at the offsets that were read, and newer ones."""
+    """A topic that was dropped and recreated has other records at the offsets that were read, and newer ones."""
     then = kafka.at(time)
     return [
         Judgement(

@@ -34,7 +34,7 @@ def by_files(flow: FlowEvidence, source: SourceEvidence, terms: Terms) -> FoundP
     state = source.files
     if state is None or not state.read or state.newest is None:
         return None
-    # A file that is not listed yet is newer than this: it turns up within the margin.
+    # A file that is not listed yet is newer than this: it appears within the margin.
     listed = state.newest - terms.before
     known = min(filter(None, (state.oldest_unread, listed)))
     # modifiedAfter takes files after it, not at it.
@@ -48,7 +48,7 @@ def by_files(flow: FlowEvidence, source: SourceEvidence, terms: Terms) -> FoundP
             Verdict.SAFE, f"{source.name}: {state.read} files are read, {state.unread} are not; the time is {which}"
         )
     ]
-    judgements += late(source, terms, "a file that turns up", "its modification time")
+    judgements += late(source, terms, "a file that appears", "its modification time")
     # A full refresh begins a new file state, so only what came after the newest write matters.
     wrote = flow.history.newest_write if flow.history else None
     judgements += of_target(replace(flow, emptied=None), wrote.time if wrote else None, terms) + of_state(flow, terms)
@@ -79,7 +79,7 @@ def by_time(flow: FlowEvidence, source: SourceEvidence, terms: Terms) -> FoundPo
         options, again, more = _kafka_at(source, since, terms)
     else:
         options, again = {"modifiedAfter": iso(since)}, None
-        more = late(source, terms, "a file that turns up", "its modification time")
+        more = late(source, terms, "a file that appears", "its modification time")
     judgements += more
     if options:
         judgements.append(repeats(flow, again, terms))

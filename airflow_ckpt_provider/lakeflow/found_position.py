@@ -212,7 +212,7 @@ def repeats(flow: FlowEvidence, again: Mapping[str, int] | None, terms: Terms) -
 
 
 def late(source: SourceEvidence, terms: Terms, who: str, when: str) -> list[Judgement]:
-    """Say what a time leaves out that turns up after it, and whether somebody has said that nothing does."""
+    """Say what a time leaves out that arrives after it, and whether somebody has said that nothing does."""
     what = f"{source.name}: {who} more than {words(terms.before)} after {when} is not read"
     if terms.margin is not None:
         return [Judgement(Verdict.SAFE, f"{what}; you say that there is none (margin)")]

@@ -115,7 +115,7 @@ def gather(
 
 
 def kind_of(name: str) -> str:
-    """Return what a source is by its name: a path or URI has files, ``a.b.c`` is a table; empty where it does not tell."""
+    """Return what a source is by its name: a path or URI has files, ``a.b.c`` is a table; empty where it does not show."""
     if "/" in name:
         return FILES
     return DELTA if name.count(".") in (1, 2) else ""

@@ -65,7 +65,7 @@ class TableHistory:
     """A table's history.
 
     :param commits: newest first.
-    :param table_id: the table's own id, which a table that was made again does not have; empty: not known.
+    :param table_id: the table's own id, which a table that was recreated does not have; empty: not known.
     :param complete: whether all that the table's log still has is among them.
     """
 
@@ -113,7 +113,7 @@ def history_of(rows: Sequence[Mapping[str, Any]], detail: Sequence[Mapping[str, 
 
 
 def written_rows(commits: Iterable[Commit]) -> int | None:
-    """Rows that commits wrote; ``None`` where one does not tell."""
+    """Rows that commits wrote; ``None`` where one does not show."""
     rows = [commit.rows for commit in commits]
     return sum(each for each in rows if each is not None) if None not in rows else None
 

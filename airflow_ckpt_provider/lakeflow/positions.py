@@ -1,7 +1,7 @@
 """Where a reset flow begins to read: given positions, and whether the deployed code has them.
 
 A reset throws a flow's offsets away. Where it begins again is decided by the options of its reader alone
-(``modifiedAfter``, ``startingOffsets``, ``startingVersion`` …), which stand in the pipeline's code; code that is to be
+(``modifiedAfter``, ``startingOffsets``, ``startingVersion`` …), which are in the pipeline's code; code that is to be
 steered reads them from what the update hands it, and there they can be compared. The pipeline's configuration reaches Python
 (``spark.conf.get``) and SQL (``${key}``); parameters reach SQL only (``:key``).
 """
@@ -312,13 +312,13 @@ def _carried(position: Position, option: str, key: str, handed: _Handed) -> Iter
 def _compare(position: Position, option: str, key: str, there: str, where: str, read: str) -> Judgement:
     """Compare what an option has to be with what stands somewhere.
 
-    :param there: what stands there.
+    :param there: what is there.
     :param where: in words.
     :param read: how code reads it, in words.
     """
     wanted = position.options[option]
     if _same(wanted, there):
-        return Judgement(Verdict.SAFE, f"{position.label}: {option}={wanted} stands in {where} as {key}, {read}")
+        return Judgement(Verdict.SAFE, f"{position.label}: {option}={wanted} is in {where} as {key}, {read}")
     order = _order(wanted, there)
     verdict, effect = {
         None: (Verdict.UNKNOWN, "which cannot be compared with it"),

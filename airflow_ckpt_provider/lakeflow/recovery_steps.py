@@ -47,7 +47,7 @@ class AboutFlow:
     :param sources: what it reads -> ``kafka``, ``delta``, ``files``, or empty; ``None``: as the event log reports.
     :param carried_by: option -> key from which its code reads it; empty: not known.
     :param carried_in: ``configuration`` or ``parameters``; empty: parameters for SQL, and the configuration for all else.
-    :param language: ``python`` or ``sql``; empty: as the pipeline's source files tell.
+    :param language: ``python`` or ``sql``; empty: as the pipeline's source files show.
     :param target: what the target does with rows that come twice.
     :param keys: columns that tell the rows of the table apart, for the counts.
     :param stateful: whether the deployed code still has stateful operators.

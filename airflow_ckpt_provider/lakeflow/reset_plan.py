@@ -71,7 +71,7 @@ def plan_pipeline_reset(
     :param examined: the pipeline, as it was found.
     :param request: the start that would be sent.
     :param starting_positions: flow -> where it begins to read.
-    :param sources: flow -> all that it reads, where the event log does not tell.
+    :param sources: flow -> all that it reads, where the event log does not show.
     :param guard_report: what a guard found of the sources.
     :param on_active_update: what is done about an update that is active.
     :param wait_for: the state that is waited for.

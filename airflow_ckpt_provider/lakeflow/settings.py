@@ -34,7 +34,7 @@ _LANGUAGES = {".py": "python", ".sql": "sql"}
 def language_of(spec: Mapping[str, Any]) -> str:
     """Return ``python`` or ``sql`` if all source code of a pipeline is in that language; empty where it cannot be seen.
 
-    Files tell it by their extension; a notebook's path does not, nor does a folder.
+    Files show it by their extension; a notebook's path does not, nor does a folder.
     """
     found = set()
     for library in spec.get("libraries") or ():
@@ -161,7 +161,7 @@ def put_back_configuration(
         outcome = PutBack(done, since) if _send(workspace, pipeline_id, pipeline, configuration) else PutBack()
     raise WorkspaceError(
         f"pipeline {pipeline_id}: its configuration could not be put back in {_TRIES} requests",
-        hint=f"the former values stand in its configuration under {MARK}: put them back by hand, or by "
+        hint=f"the former values are in its configuration under {MARK}: put them back by hand, or by "
         "PipelineConfigurationPutBackOperator",
     )
 
@@ -180,7 +180,7 @@ def _send(
     body = {key: value for key, value in spec_of(pipeline).items() if key != "id"}
     body["configuration"] = dict(configuration)
     if parameters := parameters_of(pipeline):
-        body["parameters"] = dict(parameters)  # stands beside the specification, and is gone where it is left out
+        body["parameters"] = dict(parameters)  # is beside the specification, and is gone where it is left out
     if pipeline.get("last_modified"):
         body["expected_last_modified"] = pipeline["last_modified"]
     try:

@@ -1,4 +1,4 @@
-"""Starting an update once, whatever happens to the request, its answer, or the one who sent it.
+"""Starting an update at most once, also if the request, its answer or the sender is lost.
 
 A second reset would read the same input again, a second full refresh would empty the table again. So a note is kept before
 the request is sent: the newest update that the workspace then knew. Where an answer was lost (time-out, cut connection,

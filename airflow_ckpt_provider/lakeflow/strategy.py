@@ -143,7 +143,7 @@ class Strategies:
 def recovery_strategy(facts: StrategyFacts) -> Strategies:
     """Rank the three ways.
 
-    Possible ways come first; then those that do what is not acceptable to nobody's knowledge or for certain come last;
+    Possible ways come first; then those that do what is not acceptable possibly or certainly come last;
     then what is cheaper, then what is simpler.
 
     :param facts: what is known.
@@ -211,7 +211,7 @@ def _allowed(facts: StrategyFacts) -> list[str]:
 
 def _refresh(facts: StrategyFacts) -> Choice:
     loss, why = _loss_of_history(facts)
-    reasons = ["the table is emptied and made again from the source; nothing is written twice", why, *_allowed(facts)]
+    reasons = ["the table is emptied and filled again from the source; nothing is written twice", why, *_allowed(facts)]
     return Choice(
         Way.REFRESH,
         "low",

@@ -22,7 +22,7 @@ class TableCheck:
     """What is counted in a table.
 
     :param table: its full name.
-    :param keys: columns that tell its rows apart; without them only rows are counted.
+    :param keys: columns that identify its rows; without them only rows are counted.
     :param expected: a query that gives the keys of all rows that the table has to have; empty: nobody knows.
     """
 

@@ -40,7 +40,7 @@ class TableRecovery:
 
     :param table: its full name.
     :param backup: full name of the copy; empty if there is none kept.
-    :param keys: columns that tell its rows apart; none where rows are compared as a whole.
+    :param keys: columns that identify its rows; none where rows are compared as a whole.
     :param where: SQL predicate for the rows of the copy that are brought back; empty: all.
     :param backfill: ``append_once``, ``insert``, ``merge``, or empty.
     :param by: ``deep_clone`` or ``ctas``.
@@ -56,7 +56,7 @@ class TableRecovery:
     def __post_init__(self) -> None:
         if self.backfill == MERGE and not self.keys:
             raise RefusedError(
-                f"table {self.table}: a backfill by MERGE needs the columns that tell rows apart",
+                f"table {self.table}: a backfill by MERGE needs the columns that identify rows",
                 hint="give keys={table: […]}",
             )
         if self.backfill == INSERT and self.keys:

@@ -111,7 +111,7 @@ def configuration_of(pipeline: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def parameters_of(pipeline: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the default parameters of a pipeline, which stand beside its specification; only SQL code reads them."""
+    """Return the default parameters of a pipeline, which are beside its specification; only SQL code reads them."""
     found = pipeline.get("parameters")
     return found if isinstance(found, Mapping) else {}
 

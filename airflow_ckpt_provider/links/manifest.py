@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 
 class BackupManifestLink(LinkOfTask):
-    """Opens the manifest where a browser can; there is no link where it cannot."""
+    """Opens the manifest where a browser can; there is no link where it cannot.
+
+    .. code-block:: python
+
+        class MyBackupOperator(CheckpointBackupOperator):
+            operator_extra_links = (BackupManifestLink(),)
+    """
 
     name = "Backup manifest"
     XCOM_KEY = "backup_manifest_url"

@@ -15,7 +15,13 @@ log = logging.getLogger(__name__)
 
 
 class PipelineUpdateLink(BaseOperatorLink):
-    """Opens the update's page."""
+    """Opens the update's page.
+
+    .. code-block:: python
+
+        class MyPipelineOperator(PipelineStopOperator):
+            operator_extra_links = (PipelineUpdateLink(),)
+    """
 
     name = "Pipeline update"
 

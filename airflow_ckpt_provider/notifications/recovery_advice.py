@@ -33,12 +33,19 @@ class RecoveryAdviceNotifier(BaseNotifier):
 
     The error is the task's exception with all its causes. ``SparkSubmitOperator`` puts the end of Spark's own output into
     its exception; where an operator does not, ``log_file`` names the driver's log. Reads no checkpoint and no network, and
-    never fails: a callback that fails would hide the error it is about. ::
+    never fails: a callback that fails would hide the error it is about.
 
-        SparkSubmitOperator(
-            task_id="stream", …,
+    .. code-block:: python
+
+        from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+        from airflow.providers.standard.operators.bash import BashOperator
+
+        BashOperator(
+            task_id="stream",
+            bash_command="./start.sh orders",
             on_failure_callback=RecoveryAdviceNotifier(
-                SlackNotifier(channel="#oncall", text="{{ recovery_advice.text }}")
+                SmtpNotifier(to="oncall@example.com", html_content="{{ recovery_advice.html }}"),
+                log_file="driver.log",
             ),
         )
 
@@ -84,7 +91,16 @@ class RecoveryAdviceNotifier(BaseNotifier):
 
 
 def recovery_advice(context: Context) -> None:
-    """Log the advice, as a plain callback: ``on_failure_callback=recovery_advice``."""
+    """Log the advice for a task's error, as a plain callback.
+
+    .. code-block:: python
+
+        from airflow.providers.standard.operators.bash import BashOperator
+
+        BashOperator(task_id="stream", bash_command="./start.sh orders", on_failure_callback=recovery_advice)
+
+    :param context: of the task that failed.
+    """
     RecoveryAdviceNotifier().notify(context)
 
 

@@ -49,13 +49,24 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
     Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.StreamOperator`; of
     Spark, whose executors can copy: :class:`~.executors.ExecutorsOperator`.
 
+    .. code-block:: python
+
+        CheckpointBackupOperator(
+            task_id="backup",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            checkpoint_conn_id="aws_lake",
+            repository_conn_id="aws_backups",
+            skip_if_unchanged=True,
+        )
+
     .. seealso:: :doc:`/howto/backup`, :doc:`/howto/stream-names`, :doc:`/howto/huge-checkpoints`
 
     :param tags: words kept in the manifest, for people and for retention. (templated)
     :param reason: why this backup was taken, kept in the manifest. (templated)
     :param restorable_batches: how many of the newest batches can be restored from this backup. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``, where the stream reads from Kafka: the identity of its
-        topics is then recorded, by which a guard notices a topic that was made again. (templated)
+        topics is then recorded, by which a guard notices a topic that was recreated. (templated)
     :param current: a backup that an attempt before took counts only while its batch is still the newest committed one. For a
         task that is cleared after the stream has continued. (templated)
     :param skip_if_unchanged: take no backup where nothing was committed since the newest one: the result is that one, with

@@ -172,6 +172,14 @@ class ChainBackupOperator(ChainOperator):
 
     Parameters of streams: see :class:`~.chain.ChainOperator`. Sinks are not needed.
 
+    .. code-block:: python
+
+        ChainBackupOperator(
+            task_id="backup",
+            application="shop",
+            reason="before the release",
+        )
+
     .. seealso:: :doc:`/howto/application`
 
     :param tags: words kept in the manifests. (templated)
@@ -218,7 +226,7 @@ class ChainBackupOperator(ChainOperator):
 
 
 class JointOperator(ChangeOperator, ChainOperator):
-    """Base of the operators that plan a change of several streams and carry it out.
+    """Base of the operators that plan a change of several streams and apply it.
 
     Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.ChangeOperator`.
 
@@ -270,6 +278,17 @@ class ChainRestoreOperator(JointOperator):
     Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.chain.JointOperator`. Sinks are asked, and
     stay as they are; :class:`~.chain.ChainRewindOperator` rolls the sinks back too.
 
+    .. code-block:: python
+
+        ChainRestoreOperator(
+            task_id="restore",
+            streams=["orders=s3://lake/checkpoints/orders", "returns=s3://lake/checkpoints/returns"],
+            repository="s3://backups/streams",
+            replace=True,
+            stop_running=True,
+            mode="apply",
+        )
+
     .. seealso:: :doc:`/howto/application`
 
     :param set_id: id of the set, or ``"latest"``: the newest one of these streams that is whole. Where a plan is applied later,
@@ -316,6 +335,18 @@ class ChainRewindOperator(JointOperator):
     resumes where the attempt before was stopped.
 
     Parameters of streams and change: see :class:`~.chain.ChainOperator` and :class:`~.chain.JointOperator`.
+
+    .. code-block:: python
+
+        ChainRewindOperator(
+            task_id="rewind",
+            streams=[
+                "bronze=s3://lake/checkpoints/bronze,sink=s3://lake/bronze",
+                "silver=s3://lake/checkpoints/silver,sink=s3://lake/silver",
+            ],
+            to="to_datetime",
+            value="2026-11-21T14:05:00Z",
+        )
 
     .. seealso:: :doc:`/howto/rewind-chain`
 
@@ -377,7 +408,7 @@ class ChainRewindOperator(JointOperator):
             shown: dict[str, Any] = {}
             plan, outcome_of = apply_chain(streams, partial(self._plan, streams), **self._together(context, shown))
         for part, rewind in plan.rewinds:
-            self.log.info("%s stands at batch %d", part.name, rewind.batch_id)
+            self.log.info("%s is at batch %d", part.name, rewind.batch_id)
         return self._carried_out({**shown, "outcome": outcome_of.to_json()}, context)
 
     def _plan(self, streams: tuple[ChainStream, ...], chain_id: str | None) -> ChainPlan:
@@ -397,9 +428,18 @@ class ChainRewindOperator(JointOperator):
 
 
 class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
-    """Take a rewind or a restore of several streams back, as long as none of them was started since. A retry resumes.
+    """Undo a rewind or a restore of several streams, as long as none of them was started since. A retry resumes.
 
     Parameters of streams and proof: see :class:`~.chain.ChainOperator` and :class:`~.change_operator.StoppedQueryOperator`.
+
+    .. code-block:: python
+
+        ChainUndoOperator(
+            task_id="undo",
+            application="shop",
+            plan_id="{{ ti.xcom_pull(task_ids='rewind')['plan']['plan_id'] }}",
+            query_is_stopped=True,
+        )
 
     .. seealso:: :doc:`/howto/rewind-chain`
 

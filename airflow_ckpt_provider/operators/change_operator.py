@@ -24,7 +24,7 @@ PLAN, APPLY = "plan", "apply"
 
 
 class ShownPlan(Protocol):
-    """A plan of whatever verb, as far as a task shows it."""
+    """What a task needs of a plan to show it: the plans of all verbs have it."""
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""
@@ -39,7 +39,7 @@ class PlannedOperator(BaseOperator):
     The plan is shown in the log and is the task's result: ``plan`` (JSON), ``markdown`` (for an approval form), ``outcome``
     (``None`` when only planned), as a dictionary and key by key.
 
-    :param mode: ``"plan"`` changes nothing, ``"apply"`` carries the plan out. (templated)
+    :param mode: ``"plan"`` changes nothing, ``"apply"`` applies the plan. (templated)
     :param fingerprint: fingerprint of the plan that was shown and approved (``plan.output["plan"]["fingerprint"]``): apply is
         refused if the plan is another one now. ``None``: not compared. (templated)
     :param reason: why, for the audit record. (templated)
@@ -72,15 +72,15 @@ class PlannedOperator(BaseOperator):
         self.log.info("\n%s", markdown)
         mode = self._mode()
         if mode == PLAN:
-            self.log.info("Nothing was changed: this is a plan. Run with mode=apply to carry it out.")
+            self.log.info("Nothing was changed: this is a plan. Run with mode=apply to apply it.")
         return {"mode": mode, "plan": plan.to_json(), "markdown": markdown, "outcome": None}
 
 
 class StoppedQueryOperator(MaskingOperator):
     """Base of the operators that change a checkpoint: the proof that its query is stopped.
 
-    One of these is needed: a probe that reports the end of the query, your word, or silence that is longer than any pause of the
-    query. If a probe reports that the query runs, the change is refused.
+    One of these is needed: a probe that reports the end of the query, your statement, or silence that is longer than any
+    pause of the query. If a probe reports that the query runs, the change is refused.
 
     A change that was carried out is an event of the asset :func:`~airflow_ckpt_provider.assets.checkpoint_asset`, through the
     alias :data:`~airflow_ckpt_provider.assets.CHANGES`; give ``outlets`` to have your own assets announced instead.
@@ -92,7 +92,7 @@ class StoppedQueryOperator(MaskingOperator):
     :param spark_api_url: address of the query's application in Spark's REST interface, such as
         ``http://history:18080/api/v1/applications/app-20261121140500-0001``: a probe that reports the end of the query.
         (templated)
-    :param quiet_for: seconds without a change to the checkpoint that confirm a probe's or a person's word.
+    :param quiet_for: seconds without a change to the checkpoint that confirm the statement of a probe or a person.
     :param wait_at_most: seconds to wait for silence, or for a query that is being stopped.
     """
 
@@ -156,7 +156,7 @@ class StoppedQueryOperator(MaskingOperator):
 
 
 class ChangeOperator(PlannedOperator, StoppedQueryOperator):
-    """Base of the operators that plan a change of a checkpoint and carry it out, with what somebody has to accept.
+    """Base of the operators that plan a change of a checkpoint and apply it, with what somebody has to accept.
 
     While a change is under way the checkpoint is sealed, so that no Spark starts half-way. A retry resumes where the attempt
     before was stopped; one that had finished changes nothing. :class:`~.undo.CheckpointUndoOperator` takes a change back, as

@@ -29,6 +29,15 @@ class CompatibilityOperator(CheckpointOperator):
 
     Parameters of the checkpoint: see :class:`~.place_operators.CheckpointOperator`.
 
+    .. code-block:: python
+
+        CompatibilityOperator(
+            task_id="compatible",
+            checkpoint="s3://lake/checkpoints/orders",
+            description="s3://lake/descriptions/orders-v2.json",
+            old_description="s3://lake/descriptions/orders-v1.json",
+        )
+
     .. seealso:: :doc:`/howto/rehearse`
 
     :param description: URI of the description of the new code. (templated)

@@ -15,6 +15,13 @@ log = logging.getLogger(__name__)
 class DatabricksRunEnded:
     """Whether a run has ended, by its life cycle. A job that runs continuously has another run after it: give the newest.
 
+    .. code-block:: python
+
+        from airflow_ckpt_provider.change.rest import RestRule
+
+        run = DatabricksRunEnded(run_id=8471)
+        rule = RestRule(probes=(run,))
+
     :param run_id: the run.
     :param databricks_conn_id: id of a connection of type ``databricks``.
     """

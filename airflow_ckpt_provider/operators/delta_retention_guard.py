@@ -26,6 +26,15 @@ class DeltaRetentionGuardOperator(GuardOperator):
 
     Parameters of the query: see :class:`~.guard_operator.GuardOperator`.
 
+    .. code-block:: python
+
+        DeltaRetentionGuardOperator(
+            task_id="guard",
+            checkpoint="s3://lake/checkpoints/orders",
+            tables="s3://lake/tables/raw_orders",
+            max_downtime="24h",
+        )
+
     .. seealso:: :doc:`/howto/delta-and-file-guards`
 
     :param tables: URI of the table, or source -> URI where the query reads several: a checkpoint does not hold it. (templated)

@@ -50,9 +50,18 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
     removed; ``None``: nothing is fetched, and it is kept in ``<checkpoint>.repairs``) and
     :class:`~.change_operator.StoppingOperator`.
 
+    .. code-block:: python
+
+        CheckpointDoctorOperator(
+            task_id="doctor",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            repair=True,  # plans a repair; mode="apply" applies it
+        )
+
     .. seealso:: :doc:`/howto/doctor`, :doc:`/howto/repair`
 
-    :param repair: plan a repair too, and carry it out with ``mode="apply"``. (templated)
+    :param repair: plan a repair too, and apply it with ``mode="apply"``. (templated)
     :param query_id: id of the query, where the file ``metadata`` is lost. (templated)
     :param fail_on: the least severity of a finding for which the task fails: ``"silent"`` (rows would be lost, doubled or wrong),
         ``"error"`` (or Spark would not start), ``"warning"`` (anything); ``None``: never. (templated)

@@ -24,8 +24,8 @@ class ExecutorsOperator(MaskingOperator):
     :param spark_settings: what else ``SparkSubmitHook`` is given, such as ``conf`` and ``num_executors``. (templated)
     :param spark_arguments: further arguments of the application, such as ``["--key-file", "/run/secrets/ckpt"]`` for an
         encrypted repository. (templated)
-    :param spark_from_files: with ``auto``: so many files are much. (templated)
-    :param spark_from_bytes: with ``auto``: so many bytes are much. (templated)
+    :param spark_from_files: with ``auto``: from this number of files on. (templated)
+    :param spark_from_bytes: with ``auto``: from this number of bytes on. (templated)
     """
 
     template_fields: Sequence[str] = (

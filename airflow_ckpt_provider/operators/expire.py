@@ -34,6 +34,16 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
     Parameters of repository and plan: see :class:`~.place_operators.StreamOperator` (``name``: only this stream) and
     :class:`~.change_operator.PlannedOperator`.
 
+    .. code-block:: python
+
+        CheckpointExpireOperator(
+            task_id="expire",
+            repository="s3://backups/streams",
+            keep={"last": 3, "daily": 7, "weekly": 4},
+            prune=True,
+            mode="apply",
+        )
+
     .. seealso:: :doc:`/howto/retention`
 
     :param keep: the rules by the names of restic's options, without ``keep-``: ``last``, ``hourly``, ``daily``, ``weekly``,
@@ -42,7 +52,7 @@ class CheckpointExpireOperator(PlannedOperator, StreamOperator):
         would read. (templated)
     :param prune: delete the objects that no backup lists any more. (templated)
     :param max_unused: what may stay though no backup lists it: ``"200M"``, ``"5%"`` or ``"unlimited"``. (templated)
-    :param abandoned_after: a backup or restore that began so long ago and has not ended is given up by the prune, such as
+    :param abandoned_after: a backup or restore that began that long ago and has not ended is dead to the prune, such as
         ``"24h"``. (templated)
     :param kafka_config_id: connection of type ``kafka``: asked which backups can still be replayed; ``None``: that counts as
         not known. (templated)

@@ -27,6 +27,14 @@ class FileSourceGuardOperator(CheckpointOperator):
 
     Parameters of the checkpoint: see :class:`~.place_operators.CheckpointOperator`.
 
+    .. code-block:: python
+
+        FileSourceGuardOperator(
+            task_id="guard",
+            checkpoint="s3://lake/checkpoints/orders",
+            input_conn_id="aws_landing",
+        )
+
     .. seealso:: :doc:`/howto/delta-and-file-guards`
 
     :param input_conn_id: Airflow connection to reach the input directories, which the checkpoint names. (templated)

@@ -1,4 +1,4 @@
-"""Many streams at once: find their checkpoints for mapped tasks, and report how all of them stand."""
+"""Many streams at once: find their checkpoints for mapped tasks, and report the status of all."""
 
 from __future__ import annotations
 
@@ -39,9 +39,17 @@ _SHOWN = 10
 class DiscoverCheckpointsOperator(MaskingOperator):
     """Find the checkpoints below some places, for mapped tasks: one backup for each.
 
-    The result is a list of ``{"checkpoint": …, "name": …}``, for ``expand_kwargs``; with these names all go into one repository.
+    The result is a list of ``{"checkpoint": …, "name": …}``, for ``expand_kwargs``; with these names all fit into one repository.
     Streams without a committed batch are left out, for there is nothing to back up; torn ones are not: their backup fails,
     and says why. A directory that cannot be listed is logged, and is a problem of the fleet's report.
+
+    .. code-block:: python
+
+        found = DiscoverCheckpointsOperator(
+            task_id="discover",
+            directories=["s3://lake/checkpoints"],
+        )
+        CheckpointBackupOperator.partial(task_id="backup", repository="s3://backups/streams").expand_kwargs(found.output)
 
     .. seealso:: :doc:`/howto/fleet`
 
@@ -92,7 +100,7 @@ class DiscoverCheckpointsOperator(MaskingOperator):
 
 
 class FleetReportOperator(RepositoryOperator):
-    """Say how many streams stand: last good backup, gap, time to loss, size, last drill, half-done rewinds.
+    """Report the status of many streams: last good backup, gap, time to loss, size, last drill, half-done rewinds.
 
     The result is the report, as a dictionary and key by key: ``streams``, ``problems``, ``unread``, ``markdown``. A limit that is
     broken, or that cannot be judged because something is not known, is a problem. Before the task fails, without retries, the
@@ -102,6 +110,16 @@ class FleetReportOperator(RepositoryOperator):
     ``ckpt.stream.<stream>.<number>`` for StatsD without tags. The report is kept in the repository too, for the page in Airflow.
 
     Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`.
+
+    .. code-block:: python
+
+        FleetReportOperator(
+            task_id="report",
+            repository="s3://backups/streams",
+            directories=["s3://lake/checkpoints"],
+            max_age="26h",
+            max_gap=10,
+        )
 
     .. seealso:: :doc:`/howto/fleet`, :doc:`/howto/page`
 

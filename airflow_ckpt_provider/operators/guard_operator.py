@@ -24,7 +24,7 @@ class GuardOperator(CheckpointOperator, StreamOperator):
 
     :param backup_id: which backup; ``None``: the newest. (templated)
     :param max_downtime: how long the stream will be down from now on, such as ``"24h"``. (templated)
-    :param buffer: time to have in hand after that. (templated)
+    :param buffer: margin after that. (templated)
     :param fail_on_data_loss: ``failOnDataLoss`` of the query's sources, which no checkpoint records. (templated)
     :param on_finding: ``"fail"`` the task on a verdict other than ``SAFE``, or ``"warn"``. (templated)
     """

@@ -30,7 +30,7 @@ WHERE_ABSENT = ("fail", "skip")
 def skip_if_absent(if_absent: Any) -> Iterator[None]:
     """Skip the task where the query is known to have no source of the guard's kind, if that is what ``if_absent`` says.
 
-    A source whose kind the checkpoint does not tell, and a query that has not run a batch yet, are no reason to skip.
+    A source whose kind the checkpoint does not show, and a query that has not run a batch yet, are no reason to skip.
     """
     skips = one_of(if_absent, "if_absent", WHERE_ABSENT) == "skip"
     try:

@@ -41,6 +41,15 @@ class KafkaRetentionGuardOperator(GuardOperator):
 
     Parameters of the query: see :class:`~.guard_operator.GuardOperator`.
 
+    .. code-block:: python
+
+        KafkaRetentionGuardOperator(
+            task_id="guard",
+            checkpoint="s3://lake/checkpoints/orders",
+            kafka_config_id="kafka_orders",
+            max_downtime="24h",
+        )
+
     .. seealso:: :doc:`/howto/kafka-guard`
 
     :param kafka_config_id: Airflow connection of type ``kafka``. (templated)
@@ -175,8 +184,20 @@ class KafkaRetentionGuardOperator(GuardOperator):
 class KafkaRetentionRestoreOperator(MaskingOperator):
     """Put ``retention.ms`` back as it was before :class:`KafkaRetentionGuardOperator` raised it.
 
-    A setting that was the broker's default becomes that again. What somebody has changed since is left, and said. Running it
-    again changes nothing. The result says for each topic what was done: ``restored``, ``changed since``, ``topic is gone``.
+    A setting that was the broker's default becomes that again. What somebody has changed since is left as it is, and
+    reported. Running it again changes nothing. The result says for each topic what was done:
+    ``restored``, ``changed since``, ``topic is gone``.
+
+    .. code-block:: python
+
+        guard = KafkaRetentionGuardOperator(
+            task_id="guard",
+            checkpoint="s3://lake/checkpoints/orders",
+            max_downtime="30h",
+            raise_retention=True,
+            raise_retention_to_at_most="7d",
+        )
+        KafkaRetentionRestoreOperator(task_id="restore", raised=guard.output["raised"]).as_teardown(setups=guard)
 
     .. seealso:: :doc:`/howto/kafka-guard`
 

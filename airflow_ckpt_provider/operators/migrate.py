@@ -32,9 +32,17 @@ class CheckpointRepositoryMigrateOperator(PlannedOperator, StreamOperator):
     Parameters of repository and plan: see :class:`~.place_operators.StreamOperator` (``name``: only this stream) and
     :class:`~.change_operator.PlannedOperator`.
 
+    .. code-block:: python
+
+        CheckpointRepositoryMigrateOperator(
+            task_id="migrate",
+            repository="s3://backups/streams",
+            mode="apply",
+        )
+
     .. seealso:: :doc:`/howto/packs`
 
-    :param abandoned_after: a backup or restore that began so long ago and has not ended is given up: ``"24h"``. (templated)
+    :param abandoned_after: a backup or restore that began that long ago and has not ended is dead: ``"24h"``. (templated)
     :param workers: files read and deleted at the same time.
     """
 

@@ -21,7 +21,7 @@ class PipelineConfigurationPutBackOperator(PipelineOperator):
     """Give keys of a pipeline's configuration the values that they had before a reset; without such keys it changes nothing.
 
     For a task after the reset (``trigger_rule="one_failed"``, or a teardown): ``ResetCheckpointOperator`` puts them back itself,
-    unless its worker was killed and it has no retry left. The former values stand in the configuration. Only keys of this run of
+    unless its worker was killed and it has no retry left. The former values are in the configuration. Only keys of this run of
     the DAG are put back; those of another run may still be needed, and are named in the result. A key that somebody has changed
     since stays as it is. Waits until no update of a triggered pipeline is active, for that update may still need what was merged.
 
@@ -29,6 +29,15 @@ class PipelineConfigurationPutBackOperator(PipelineOperator):
     -> the value of somebody else, which stands), ``left_to`` (whose keys were left, or ``None``).
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
+
+    .. code-block:: python
+
+        PipelineConfigurationPutBackOperator(
+            task_id="put_back",
+            pipeline_name="customers",
+            trigger_rule="one_failed",
+            retries=5,
+        )
 
     .. seealso:: :doc:`/howto/lakeflow-reset`
 

@@ -33,6 +33,15 @@ class PipelinePositionsOperator(PipelineOperator):
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
 
+    .. code-block:: python
+
+        PipelinePositionsOperator(
+            task_id="positions",
+            pipeline_name="customers",
+            flows=["orders_flow"],
+            warehouse_id="8f2d",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-positions`
 
     :param flows: names of the flows; by default those that failed in the newest update that failed. (templated)
@@ -41,7 +50,7 @@ class PipelinePositionsOperator(PipelineOperator):
         ``apply_changes``, ``apply_changes_scd2``, ``dedup``), ``keys``, ``stateful``; a name without catalog and schema will do.
         (templated)
     :param margin: seconds, or a timedelta, by which a position found by times lies before them; by default an hour. Giving it
-        says that no file or record turns up later than that after its own time. (templated)
+        says that no file or record arrives later than that after its own time. (templated)
     :param warehouse_id: SQL warehouse for the histories; ``None``: they are not read. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: Kafka is not asked. (templated)
     """

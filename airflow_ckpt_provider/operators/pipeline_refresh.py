@@ -46,6 +46,18 @@ class PipelineRefreshOperator(PipelineChangeOperator):
 
     Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
 
+    .. code-block:: python
+
+        PipelineRefreshOperator(
+            task_id="refresh",
+            pipeline_name="customers",
+            full_refresh_selection=["customers"],
+            backup="deep_clone",
+            backfill="merge",
+            keys={"customers": ["id"]},
+            warehouse_id="8f2d",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-refresh`
 
     :param full_refresh_selection: tables to empty. (templated)
@@ -56,7 +68,7 @@ class PipelineRefreshOperator(PipelineChangeOperator):
     :param tables: full names of tables that are selected by shorter ones, or by path; ``None``: what is selected is in the
         pipeline's catalog and schema. What is selected or emptied besides is in the plan all the same. (templated)
     :param warehouse_id: SQL warehouse for copies and counts. (templated)
-    :param keys: table -> columns that tell its rows apart. (templated)
+    :param keys: table -> columns that identify its rows. (templated)
     :param backfill: ``"merge"``: by ``keys``, also for AUTO CDC; ``"insert"``: whole rows that the table lacks;
         ``"append_once"``: shows the flow that does it in the pipeline; ``None``: nothing is brought back. (templated)
     :param backfill_where: table -> SQL predicate for the rows of the copy that are brought back. (templated)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PipelineRewindOperator(PipelineChangeOperator):
-    """Take tables and checkpoints of a pipeline back to a time together: tried first, then done, then read again.
+    """Rewind tables and checkpoints of a pipeline to a time together: a dry run, the rewind, then a replay.
 
     Three updates, each started once: the dry run, the rewind, and the replay, for a rewind does not read anything. Plans only,
     unless ``mode="apply"``: the dry run is an update too, so a plan does without. A Beta of the vendor.
@@ -33,6 +33,15 @@ class PipelineRewindOperator(PipelineChangeOperator):
     ``replay``.
 
     Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
+
+    .. code-block:: python
+
+        PipelineRewindOperator(
+            task_id="rewind",
+            pipeline_name="customers",
+            to="2026-11-21T12:00:00",
+            timezone="Europe/Berlin",
+        )
 
     .. seealso:: :doc:`/howto/lakeflow-rewind`
 

@@ -20,6 +20,13 @@ class PipelineStopOperator(PipelineOperator):
 
     Parameters: see :class:`~.pipeline_waiting.PipelineOperator`.
 
+    .. code-block:: python
+
+        PipelineStopOperator(
+            task_id="stop",
+            pipeline_name="customers",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-reset`
     """
 

@@ -22,6 +22,14 @@ class RecoveryPreflightOperator(GuardOperator):
 
     Parameters of the query: see :class:`~.guard_operator.GuardOperator`.
 
+    .. code-block:: python
+
+        RecoveryPreflightOperator(
+            task_id="preflight",
+            checkpoint="s3://lake/checkpoints/orders",
+            kafka_config_id="kafka_orders",
+        )
+
     .. seealso:: :doc:`/howto/preflight`
 
     :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: Kafka sources are ``UNKNOWN``. (templated)

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 class ProgressLog:
     """Called with each step of a copy; logs every tenth of the way, and every ten seconds where that takes longer.
 
+    .. code-block:: python
+
+        import structlog
+
+        from airflow_ckpt_provider.backup.transfer import CopyProgress
+
+        show = ProgressLog(structlog.get_logger(), "Copied")
+        show(CopyProgress(files_done=1, files_total=10, bytes_done=4096, bytes_total=40960))
+
     :param log: the task's log.
     :param verb: what is done to files, in the past tense: ``"Copied"``.
     :param percent: a line each time this much more is done.

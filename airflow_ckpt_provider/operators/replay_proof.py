@@ -24,6 +24,15 @@ class ReplayProofOperator(CheckpointOperator, StreamOperator, SinkOperator):
     :class:`~.place_operators.StreamOperator` (the repository knows the older ids of the query; ``None``:
     ``<checkpoint>.rewinds``) and :class:`~.sink_operator.SinkOperator`.
 
+    .. code-block:: python
+
+        ReplayProofOperator(
+            task_id="prove",
+            checkpoint="s3://lake/checkpoints/orders",
+            sink="s3://lake/tables/orders",
+            batch_id=41,  # the batch that was rewound to
+        )
+
     .. seealso:: :doc:`/howto/rewind`
 
     :param batch_id: the batch that was rewound to. (templated)

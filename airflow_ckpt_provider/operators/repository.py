@@ -41,6 +41,13 @@ class CheckpointRepositoryCheckOperator(StreamOperator):
 
     Parameters: see :class:`~.place_operators.StreamOperator` (``name``: only this stream).
 
+    .. code-block:: python
+
+        CheckpointRepositoryCheckOperator(
+            task_id="check",
+            repository="s3://backups/streams",
+        )
+
     .. seealso:: :doc:`/howto/prune`, and :doc:`/howto/signing` for ``trust`` and ``pin``
 
     :param trust: also report what is signed, and gaps in the audit records and in the numbers of backups. (templated)
@@ -111,6 +118,15 @@ class CheckpointCopyOperator(StreamOperator):
     What the target has already is not copied again, so a retry resumes where the previous attempt was stopped.
 
     Parameters of the repository that has them: see :class:`~.place_operators.StreamOperator`.
+
+    .. code-block:: python
+
+        CheckpointCopyOperator(
+            task_id="copy",
+            repository="s3://backups/streams",
+            target="s3://elsewhere/backups",
+            backup_id="all",
+        )
 
     .. seealso:: :doc:`/howto/copy`, and :doc:`/howto/permissions` for the rights it needs
 

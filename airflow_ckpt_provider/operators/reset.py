@@ -35,9 +35,20 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
     :class:`~.place_operators.StreamOperator` (the repository keeps the old checkpoint; ``None``: ``<checkpoint>.rewinds``),
     :class:`~.sink_operator.SinkOperator` and :class:`~.change_operator.StoppingOperator`.
 
+    .. code-block:: python
+
+        NewCheckpointOperator(
+            task_id="reset",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            way="keep-position",
+            kafka_config_id="kafka_orders",
+            stop_running=True,
+        )
+
     .. seealso:: :doc:`/howto/reset`
 
-    :param way: ``"keep-position"``: the new checkpoint reads on where the old one stood; ``"from-scratch"``: where the
+    :param way: ``"keep-position"``: the new checkpoint continues at the position of the old one; ``"from-scratch"``: where the
         sources' own options say; ``"new-query-id"``: the checkpoint stays, under a new query id. (templated)
     :param batch: with ``keep-position``: after this committed batch; ``None``: the newest one. (templated)
     :param new_txn_app_id: ``txnAppId`` that the new query will write with. (templated)

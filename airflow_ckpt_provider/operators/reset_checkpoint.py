@@ -33,6 +33,15 @@ class ResetCheckpointOperator(PipelineChangeOperator):
 
     Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
 
+    .. code-block:: python
+
+        ResetCheckpointOperator(
+            task_id="reset",
+            pipeline_name="customers",
+            flows=["lake.sales.orders_flow"],
+            starting_positions="{{ ti.xcom_pull(task_ids='positions', key='starting_positions') }}",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-reset`
 
     :param flows: names of the flows, as ``origin.flow_name`` of the event log has them; passed on as they are. (templated)
@@ -47,10 +56,10 @@ class ResetCheckpointOperator(PipelineChangeOperator):
     :param starting_positions: flow -> where it begins: ``{"source", "options", "carried_by": {option: key of configuration or
         parameters}, "language": "python" or "sql"}`` or with ``"deployed": True``; or the XCom of ``StartingPositionsOperator``.
         (templated)
-    :param sources: flow -> all that it joins or unions, where the event log does not tell. (templated)
+    :param sources: flow -> all that it joins or unions, where the event log does not show. (templated)
     :param guard_report: the XCom of a source guard, or several by name. (templated)
     :param job_id: the job that runs the pipeline: the reset goes through it. (templated)
-    :param run_parameter: name of a pipeline parameter that gets this task's id, so that its update is known for certain where the
+    :param run_parameter: name of a pipeline parameter that gets this task's id, so that its update is certain where the
         workspace repeats parameters. (templated)
     :param flows_run_for: seconds that the flows of a continuous pipeline have to run without a failure.
     """

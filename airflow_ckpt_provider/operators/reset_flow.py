@@ -36,6 +36,16 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
     keeps the audit record of a reset; ``None``: ``<storage>.rewinds``), :class:`~.sink_operator.SinkOperator` and
     :class:`~.change_operator.ChangeOperator`.
 
+    .. code-block:: python
+
+        FlowNextVersionOperator(
+            task_id="next_version",
+            storage="s3://lake/pipelines/sales",
+            flow="ingest",
+            way="keep-position",
+            query_is_stopped=True,
+        )
+
     .. seealso:: :doc:`/howto/flows`
 
     :param storage: ``storage`` of the pipeline's specification. (templated)

@@ -1,4 +1,4 @@
-"""Restore a backup: plan it, or carry it out."""
+"""Restore a backup: plan it, or apply the plan."""
 
 from __future__ import annotations
 
@@ -35,9 +35,20 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
     """Restore a backup into an empty place, or in place of what is there. Plans only, unless ``mode="apply"``.
 
     Parameters of repository, sink and change: see :class:`~.place_operators.StreamOperator` (the repository holds the backup and
-    keeps what is replaced), :class:`~.sink_operator.SinkOperator` (its verdict goes into the plan) and
+    keeps what is replaced), :class:`~.sink_operator.SinkOperator` (its verdict is part of the plan) and
     :class:`~.change_operator.StoppingOperator`; of Spark, whose executors can write the files:
     :class:`~.executors.ExecutorsOperator`. This task plans in any case.
+
+    .. code-block:: python
+
+        plan = CheckpointRestoreOperator(
+            task_id="plan",
+            repository="s3://backups/streams",
+            target="s3://lake/checkpoints/orders",
+            name="orders",
+            replace=True,
+            sink="s3://lake/tables/orders",
+        )
 
     .. seealso:: :doc:`/howto/restore`, :doc:`/howto/huge-checkpoints`
 
@@ -159,7 +170,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
     def _restore_on_spark(
         self, repository: Repository, plan: RestorePlan, how: Mapping[str, Any], context: Context
     ) -> dict[str, Any]:
-        """Have Spark plan the same and carry it out; its audit record has what came of it."""
+        """Have Spark plan the same and apply it; its audit record has what came of it."""
         shown = self._shown(plan)
         accepted, by = self._accepted(), made_by(context)
         plan.check_fingerprint(how["fingerprint"])

@@ -34,6 +34,19 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
     :class:`~.place_operators.StreamOperator` (the repository keeps what is removed, and its backups can be rewound to; ``None``:
     ``<checkpoint>.rewinds``), :class:`~.sink_operator.RollBackOperator` and :class:`~.change_operator.StoppingOperator`.
 
+    .. code-block:: python
+
+        CheckpointRewindOperator(
+            task_id="rewind",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            sink="s3://lake/tables/orders",
+            sink_policy="rollback",
+            to="to_datetime",
+            value="2026-11-21T14:05:00Z",
+            stop_running=True,
+        )
+
     .. seealso:: :doc:`/howto/rewind`
 
     :param to: where to: ``to_batch``, ``to_datetime``, ``by_duration``, ``shift_by``, ``to_earliest``, ``to_latest``,
@@ -122,7 +135,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 accept=self._accepted(),
                 **self._how(checkpoint.location, context),
             )
-        self.log.info("%s stands at batch %d; the stream continues with the next", outcome.checkpoint, outcome.batch_id)
+        self.log.info("%s is at batch %d; the stream continues with the next", outcome.checkpoint, outcome.batch_id)
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _plan(self, checkpoint: Checkpoint, place: Location, seal_id: str | None) -> RewindPlan:

@@ -20,13 +20,21 @@ class RewindReportOperator(CheckpointOperator, RepositoryOperator):
     """Say how a rewind ended. Runs whatever happened before (``trigger_rule="all_done"``).
 
     Fails where a task has failed; where the checkpoint is sealed half-way; and where it was rewound, a task was skipped, and the
-    stream has not run since: nobody may have started it. The report says where the checkpoint stands now (untouched, half-way
+    stream has not run since: nobody may have started it. The report has the status of the checkpoint now (untouched, half-way
     and sealed, rewound, running again), and the commands that continue from there. The result is ``kind``, ``message``,
     ``commands``, ``plan_id``, ``failed`` and ``skipped`` (ids of tasks) and ``markdown``; it is there as the XCom ``report``
     when the task fails.
 
     Parameters: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.RepositoryOperator` (the one that
     the rewind was carried out with; ``None``: ``<checkpoint>.rewinds``).
+
+    .. code-block:: python
+
+        RewindReportOperator(
+            task_id="report",
+            checkpoint="s3://lake/checkpoints/orders",
+            trigger_rule="all_done",
+        )
 
     .. seealso:: :doc:`/howto/rewind`
     """

@@ -34,7 +34,7 @@ def since_start(context: Context) -> Clocks:
 def has_been_tried(context: Context) -> bool:
     """Whether an attempt before this one may have left something.
 
-    The first attempt of a run cannot find work of its own, so it need not search; and a run that was deleted and made
-    again under the same id must not take its namesake's work for its own.
+    The first attempt of a run cannot find work of its own, so it need not search; and a run that was deleted and
+    recreated under the same id must not take its namesake's work for its own.
     """
     return "ti" in context and context["ti"].try_number > 1

@@ -35,6 +35,14 @@ class CheckpointSealOperator(CheckpointOperator):
 
     Parameters of the checkpoint: see :class:`~.place_operators.CheckpointOperator`.
 
+    .. code-block:: python
+
+        CheckpointSealOperator(
+            task_id="seal",
+            checkpoint="s3://lake/checkpoints/orders",
+            reason="maintenance of the bucket until 18:00 UTC",
+        )
+
     .. seealso:: :doc:`/howto/seal`
 
     :param reason: why, in words; Spark shows them to whoever tries to start the stream. (templated)
@@ -69,6 +77,14 @@ class CheckpointUnsealOperator(CheckpointOperator, RepositoryOperator):
 
     Parameters of places: see :class:`~.place_operators.CheckpointOperator` and :class:`~.place_operators.RepositoryOperator`
     (with ``for_start``: where the change keeps its plan; ``None``: beside the checkpoint).
+
+    .. code-block:: python
+
+        CheckpointUnsealOperator(
+            task_id="unseal",
+            checkpoint="s3://lake/checkpoints/orders",
+            plan_id="{{ ti.xcom_pull(task_ids='seal', key='plan_id') }}",
+        )
 
     .. seealso:: :doc:`/howto/seal`
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class StartingPositionsOperator(CheckpointOperator, StreamOperator):
-    """Work out reader options with which a new checkpoint starts where an old one stands, for every source of the query.
+    """Work out reader options with which a new checkpoint starts at the position of an old one, for every source of the query.
 
     The old one may be whole, broken (whatever of its logs can still be read counts), or a backup. The result has, as one
     dictionary and key by key, ``options`` (source -> options for ``spark.readStream.….options(**…)``), ``conf``,
@@ -33,12 +33,20 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
     Parameters of places: see :class:`~.place_operators.CheckpointOperator`, or :class:`~.place_operators.StreamOperator` for a
     backup; give one of ``checkpoint`` and ``repository``.
 
+    .. code-block:: python
+
+        StartingPositionsOperator(
+            task_id="positions",
+            checkpoint="s3://lake/checkpoints/orders",
+            kafka_partitions={"orders": 12},
+        )
+
     .. seealso:: :doc:`/howto/starting-positions`, :doc:`/howto/move-kafka`
 
     :param backup_id: id of the backup, or ``"latest"``. (templated)
     :param batch: committed batch to start after; by default the newest. (templated)
     :param to_datetime: instead, after the newest batch planned at or before a time: ISO 8601 with a zone. (templated)
-    :param by_duration: the same for a time so long ago, such as ``PT2H``. (templated)
+    :param by_duration: the same for a time that long ago, such as ``PT2H``. (templated)
     :param kafka_partitions: topic -> how many partitions it has now, so that added ones are read too. (templated)
     :param delta_tables: source -> URI of the Delta table that it reads, to learn whether it still has the position, and to count
         what is read again. A table that is not named leaves its position ``UNKNOWN``. (templated)

@@ -32,7 +32,12 @@ ACTIONS = ("stop", "start", "deploy", "roll_back")
 
 
 class StreamActionFailedError(AirflowException):
-    """A stream was not stopped, started or deployed; a retry does the same again."""
+    """A stream was not stopped, started or deployed; a retry does the same again.
+
+    .. code-block:: python
+
+        raise StreamActionFailedError("orders: ./stop.sh ended with exit code 1")
+    """
 
 
 class StreamActionOperator(DeclaredOperator):
@@ -42,6 +47,14 @@ class StreamActionOperator(DeclaredOperator):
     ``VERSION`` and ``CKPT_OPTIONS`` in its environment. It is ended when the task is.
     A DAG is triggered and waited for. An operator is made and executed. A job of Databricks is run or cancelled, an application
     of the Spark operator for Kubernetes created or deleted.
+
+    .. code-block:: python
+
+        StreamActionOperator(
+            task_id="stop",
+            stream="orders",  # as declared in streams.yaml
+            action="stop",
+        )
 
     .. seealso:: :doc:`/howto/declare-streams`, :doc:`/howto/declared-dags`
 

@@ -30,6 +30,14 @@ class TableCheckOperator(BaseOperator):
     Reads only. Before a recovery it gives the counts to compare with (``before``); after it, it shows whether rows were lost
     or doubled. The result: ``tables`` (table -> counts), ``verdict``, ``reasons``, ``markdown``.
 
+    .. code-block:: python
+
+        TableCheckOperator(
+            task_id="count",
+            tables={"lake.sales.orders": {"keys": ["id"]}},
+            warehouse_id="8f2d",
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-choose`, :doc:`/howto/lakeflow-dags`
 
     :param tables: table -> ``{"keys": [columns], "expected": "SELECT <the keys> FROM <the source>"}``; both may be left out,

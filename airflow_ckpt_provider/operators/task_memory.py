@@ -21,6 +21,14 @@ _CLOCKS_DIFFER = 60.0
 class TaskMemory:
     """One dictionary for all attempts of a task; another one after it was cleared.
 
+    .. code-block:: python
+
+        def execute(context):
+            memory = TaskMemory(context, "copy", retries=2)
+            memory.step("send")["id"] = 7
+            memory.keep()
+            return memory
+
     :param context: of the task.
     :param key: under which it is kept.
     :param retries: the task's own.
@@ -71,6 +79,13 @@ class TaskMemory:
 
 class StepNotes:
     """One of :class:`~airflow_ckpt_provider.lakeflow.starting.Notes`.
+
+    .. code-block:: python
+
+        def execute(context):
+            notes = TaskMemory(context, "copy", retries=2).notes("send")
+            notes.save({"after": 7})
+            return notes
 
     :param memory: where they are kept.
     :param name: of the step.

@@ -1,4 +1,4 @@
-"""Take a change of a checkpoint back."""
+"""Undo a change of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, RepositoryOperator, RollBackOperator):
-    """Take a rewind, a reset, a repair, a restore or the reset of a flow back, as long as nothing was written since.
+    """Undo a rewind, a reset, a repair, a restore or the reset of a flow, as long as nothing was written since.
 
     The checkpoint becomes, file by file, what it was before. A retry resumes where the attempt before was stopped.
 
@@ -25,6 +25,15 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
     the version that the change made), :class:`~.place_operators.RepositoryOperator` (the one that the change was carried out
     with; ``None``: the one beside the checkpoint), :class:`~.sink_operator.RollBackOperator` (as for the rewind) and
     :class:`~.change_operator.StoppedQueryOperator`.
+
+    .. code-block:: python
+
+        CheckpointUndoOperator(
+            task_id="undo",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            query_is_stopped=True,
+        )
 
     .. seealso:: :doc:`/howto/rewind`
 

@@ -34,6 +34,17 @@ class UpgradeBeginOperator(UpgradeSinkOperator):
     :func:`~airflow_ckpt_provider.sensors.stream_health.stream_baseline` measures), ``upgrade_id``, ``name``, ``way_back`` (the
     dry run, and as ``markdown``), ``accepted``.
 
+    .. code-block:: python
+
+        UpgradeBeginOperator(
+            task_id="begin",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            sink="s3://lake/tables/orders",
+            mode="savepoint",
+            version="2.7",
+        )
+
     :param mode: how, for the record. (templated)
     :param version: what is deployed, in words, for the record and the plan. (templated)
     :param skipped: parts of the upgrade that are left out, as ``what: why it matters``.
@@ -102,6 +113,15 @@ class UpgradeGoOperator(UpgradeSinkOperator):
 
     What the record of the upgrade has as accepted counts, and only for the obstacles that the plan showed. Fails, without
     retries, where there is another one. The result: ``way_back`` (the dry run).
+
+    .. code-block:: python
+
+        UpgradeGoOperator(
+            task_id="go",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            sink="s3://lake/tables/orders",
+        )
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -127,6 +147,15 @@ class UpgradePlanOperator(UpgradeOperator):
 
     The result: ``markdown``, ``verdict`` and ``rehearsal`` (its report, or ``None``). Fails, without retries, where the
     rehearsal's report says anything else than ``SAFE``, unless that is accepted.
+
+    .. code-block:: python
+
+        UpgradePlanOperator(
+            task_id="plan",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            steps=["stop the stream", "deploy 2.7", "start it"],
+        )
 
     :param rehearsal_report: URI of the report that ``jobs/rehearse.py`` wrote; of several streams a dictionary with their names;
         ``None``: there is none. (templated)
@@ -218,10 +247,18 @@ class UpgradePlanOperator(UpgradeOperator):
 
 
 class UpgradeKeepOperator(UpgradeOperator):
-    """The new code is well: the upgrade cannot be rolled back by this run any more.
+    """The new code is healthy: the upgrade cannot be rolled back by this run any more.
 
     The result: ``downtime`` (seconds from the last commit of the old code to the first of the new), ``backup_id`` (of the drained
     checkpoint).
+
+    .. code-block:: python
+
+        UpgradeKeepOperator(
+            task_id="keep",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+        )
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -247,10 +284,19 @@ class UpgradeKeepOperator(UpgradeOperator):
 class UpgradeReportOperator(UpgradeOperator):
     """Say how the upgrade ended, and leave the stream to the next one. Runs whatever happened before.
 
-    Fails where the upgrade was rolled back, stands half-way, or a task has failed before anything was changed: the run is then
+    Fails where the upgrade was rolled back, is unfinished, or a task has failed before anything was changed: the run is then
     a failed one. A half-way upgrade keeps the stream, so that the run can be cleared and continued with. The result: ``kind``,
     ``message``, ``commands``, ``downtime``, ``failed`` (ids of tasks), ``markdown``; it is there as the XCom ``report`` when the
     task fails.
+
+    .. code-block:: python
+
+        UpgradeReportOperator(
+            task_id="report",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            trigger_rule="all_done",
+        )
 
     :param reason: why the stream was upgraded, for the audit record. (templated)
     """

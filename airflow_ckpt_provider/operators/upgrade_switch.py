@@ -24,6 +24,14 @@ class UpgradeSealOperator(UpgradeOperator):
     The seal stays until the new code may start, or the old code may again; a retry, and the second seal of an upgrade that is
     rolled back, find the first one. The result: ``plan_id`` (of the seal), ``batch_id``, ``path``.
 
+    .. code-block:: python
+
+        UpgradeSealOperator(
+            task_id="seal",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+        )
+
     :param after: id of a task of the group that has to be successful; else this one is skipped. With
         ``trigger_rule="all_done"`` the seal is put whatever a stop in between did: failed, was skipped, timed out. ``None``:
         there is none.
@@ -55,6 +63,15 @@ class UpgradeReleaseOperator(UpgradeOperator):
     """Let the new code start: from here on a failure puts back the backup of the drained checkpoint.
 
     The result: ``baseline`` for the health gate, ``batch_id`` and ``backup_id``.
+
+    .. code-block:: python
+
+        UpgradeReleaseOperator(
+            task_id="release",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            backup_id="{{ ti.xcom_pull(task_ids='backup', key='backup_id') }}",
+        )
 
     :param backup_id: id of the backup of the drained checkpoint; of several streams a dictionary with their names. (templated)
     :param lift: lift the seal; ``False`` where a new checkpoint is put in place under it first.
@@ -99,6 +116,15 @@ class UpgradeGateOperator(UpgradeOperator):
     """Decide, whatever happened before, whether there is anything to put back; skips what follows where there is nothing.
 
     The record of the upgrade decides, not the states of tasks: a task may have failed, been skipped or been marked.
+
+    .. code-block:: python
+
+        UpgradeGateOperator(
+            task_id="gate",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            trigger_rule="all_done",
+        )
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -123,6 +149,16 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
     A retry resumes where the previous attempt was stopped. If it is refused, nothing was changed, and the checkpoint stays
     sealed. What was accepted when the upgrade began counts here too. The result: ``restored``, ``batch_id``, ``plan`` (of the
     rewind, or ``None``), ``baseline`` for the health gate.
+
+    .. code-block:: python
+
+        UpgradeRestoreOperator(
+            task_id="restore",
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            sink="s3://lake/tables/orders",
+            stopped_by="stop_new",
+        )
 
     :param stopped_by: id of the task of the group that stops the new code. Where it was successful, or was marked so by a person,
         the query counts as stopped; else the checkpoint has to be silent for long enough. ``None``: there is none.

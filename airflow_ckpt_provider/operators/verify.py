@@ -42,6 +42,15 @@ class CheckpointVerifyOperator(ExecutorsOperator, StreamOperator):
     Parameters of the repository: see :class:`~.place_operators.StreamOperator`; of Spark, whose executors can read the contents:
     :class:`~.executors.ExecutorsOperator`. They find, note and report the same.
 
+    .. code-block:: python
+
+        CheckpointVerifyOperator(
+            task_id="verify",
+            repository="s3://backups/streams",
+            name="orders",
+            read_data="10%",
+        )
+
     .. seealso:: :doc:`/howto/verify`, :doc:`/howto/huge-checkpoints`
 
     :param backup_id: id of the backup; ``"latest"`` for the newest; or ``"all"`` for all backups of the stream, or of the

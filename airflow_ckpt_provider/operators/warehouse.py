@@ -24,6 +24,19 @@ class Waiting(Protocol):
 class Warehouse:
     """A SQL warehouse, as one task uses it; one of :class:`~airflow_ckpt_provider.lakeflow.table_copies.Sql`.
 
+    .. code-block:: python
+
+        import time
+
+
+        def wait(statement_id: str) -> None:
+            time.sleep(2)
+
+
+        def execute(context):  # then: .run("count", "SELECT count(*) FROM lake.sales.orders")
+            memory = TaskMemory(context, "count", retries=2)
+            return Warehouse(DatabricksPipelinesHook("databricks_default"), "8f2d", memory, wait)
+
     :param workspace: the workspace.
     :param warehouse_id: the warehouse.
     :param memory: of the task: statements that were sent, and what came of them.

@@ -1,1 +1,1 @@
-"""How the streams stand, as HTML: made of a repository and the reports in it, never of a checkpoint; nothing is changed."""
+"""The status of the streams, as HTML: made of a repository and the reports in it, never of a checkpoint; nothing is changed."""

@@ -22,7 +22,7 @@ class Standing(StrEnum):
 
     #: All contents were read.
     WHOLE = "whole"
-    #: Nobody has read all its contents; nothing speaks against it.
+    #: Nobody has read all its contents; no damage is known.
     NOT_READ = "not read"
     DAMAGED = "damaged"
     #: An expire is about to remove it.
@@ -49,7 +49,7 @@ class BackupPoint:
 
     @property
     def can_be_restored(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether no damage is known."""
         return self.standing is not Standing.DAMAGED and self.manifest is not None
 
 

@@ -1,4 +1,4 @@
-"""Where a change of a checkpoint stands, for whoever finds it stopped half-way: in words, with the command that resumes it."""
+"""The status of a change of a checkpoint that was stopped half-way, with the command that resumes it."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def undo(
     of_chain: str | None = None,
     moved: Callable[[UndoPlan], Mapping[str, str]] | None = None,
 ) -> UndoOutcome:
-    """Take a change back, or resume an undo that was stopped.
+    """Undo a change, or resume an undo that was stopped.
 
     :param checkpoint: the checkpoint; of a flow, the version that the change made, or the one that was live before.
     :param repository: the one that the change was carried out with.
@@ -129,7 +129,7 @@ def undoing(
     if chain and chain["plan_id"] != of_chain:
         raise RefusedError(
             f"{document['kind']} {document['plan_id']} of {checkpoint} is a part of chain {chain['plan_id']}: undone alone, "
-            "the streams that were changed together would stand at different rows",
+            "the streams that were changed together would be at different rows",
             hint=f"undo all: `airflow-ckpt chain undo {chain['arguments']} --plan {chain['plan_id']}`",
         )
     former = document.get("observed")

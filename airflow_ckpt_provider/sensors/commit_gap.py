@@ -37,6 +37,16 @@ class CommitGapSensor(StreamSensor):
 
     Parameters of the checkpoint and of waiting: see :class:`~.waiting.StreamSensor`.
 
+    .. code-block:: python
+
+        CommitGapSensor(
+            task_id="drained",
+            checkpoint="s3://lake/checkpoints/orders",
+            condition="drained",
+            quiet_for=120,
+            deferrable=True,
+        )
+
     .. seealso:: :doc:`/howto/sensor`
 
     :param condition: ``"drained"``, ``"progressed_by"``, ``"committed_batch"`` or ``"max_gap"``. (templated)

@@ -36,6 +36,16 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     could not tell how much time is left, because the broker does not answer or by a verdict ``UNKNOWN``, it fails, with
     ``soft_fail=True`` too.
 
+    .. code-block:: python
+
+        KafkaTimeToLossSensor(
+            task_id="watch",
+            checkpoint="s3://lake/checkpoints/orders",
+            kafka_config_id="kafka_orders",
+            threshold="6h",
+            deferrable=True,
+        )
+
     .. seealso:: :doc:`/howto/kafka-retention`
 
     :param checkpoint: URI of the checkpoint. (templated)

@@ -50,6 +50,15 @@ class PipelineUpdateSensor(BaseSensorOperator):
     Fails, without retries, when the update has failed permanently, with the text of the event log and what to do about it, or was
     canceled. The result: ``pipeline_id``, ``update_id``, ``update_ids``, ``state``, ``states`` (with times), ``url``.
 
+    .. code-block:: python
+
+        PipelineUpdateSensor(
+            task_id="updated",
+            pipeline_name="customers",
+            wait_for="COMPLETED",
+            deferrable=True,
+        )
+
     .. seealso:: :doc:`/howto/lakeflow-reset`
 
     :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)

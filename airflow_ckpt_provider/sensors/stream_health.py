@@ -103,6 +103,16 @@ class StreamHealthSensor(StreamSensor):
 
     Parameters of the checkpoint and of waiting: see :class:`~.waiting.StreamSensor`.
 
+    .. code-block:: python
+
+        StreamHealthSensor(
+            task_id="healthy",
+            checkpoint="s3://lake/checkpoints/orders",
+            baseline="{{ ti.xcom_pull(task_ids='baseline') }}",
+            new_batches=10,
+            catching_up=True,
+        )
+
     .. seealso:: :doc:`/howto/health-gate`
 
     :param baseline: what :func:`stream_baseline` returned before the deployment, as a dictionary or as JSON. (templated)

@@ -215,7 +215,7 @@ class StreamSensor(MaskingOperator, BaseSensorOperator):
         if "memory" in kept.data:
             return Memory.from_json(kept.data["memory"])
         if self.reschedule and not kept.lasts and "ti" in context:
-            # Before Airflow 3.3 nothing of an earlier look is left; the times of the files tell what was there then.
+            # Before Airflow 3.3 nothing of an earlier look is left; the times of the files show what was there then.
             return Memory(started=context["ti"].get_first_reschedule_date(context))
         return Memory()
 

@@ -423,7 +423,7 @@ def _same_as_newest(history: TableHistory) -> int:
     return max(same, default=history.newest - 1)
 
 
-#: Why the version of a batch cannot be had.
+#: Why the version of a batch is not available.
 _NOT_FOUND = {
     "delta": "the version of that batch cannot be found any more",
     "iceberg": "the snapshot of that batch cannot be found any more",

@@ -392,7 +392,7 @@ def plan_in(words: Any) -> str | None:
 def _restored(parameters: Mapping[str, Any], same: int | None) -> int:
     """The version that a RESTORE restored; ``NO_VERSION`` where it cannot be determined.
 
-    ``RESTORE … TO TIMESTAMP`` writes the local time of its driver, without a zone. The files tell the version then.
+    ``RESTORE … TO TIMESTAMP`` writes the local time of its driver, without a zone. The files show the version then.
 
     :param same: the newest version before it with the same files.
     """

@@ -1,6 +1,6 @@
 """Rolling a Delta table back: one atomic commit that restores a version *and* what the table remembers of the query.
 
-``RESTORE`` alone leaves the ``txn`` of the newest batch standing, and every replayed batch is skipped silently. So the
+``RESTORE`` alone keeps the ``txn`` of the newest batch, and every replayed batch is skipped silently. So the
 commit carries ``txn(app id, target batch)`` as well. The table is never without one half: there is only one commit.
 
 A table with features that ``deltalake`` cannot restore is rolled back by Spark's own ``RESTORE``. That commit carries
@@ -54,7 +54,7 @@ RestoreBySpark = Callable[[TableTarget, int], None]
 
 
 def roll_back_table(target: TableTarget, *, expected: int, by_spark: RestoreBySpark | None = None) -> int:
-    """Carry it out; the second time it does nothing.
+    """Perform it; the second time it does nothing.
 
     :param target: where the table is to go.
     :param expected: the version the table has to have before.

@@ -256,7 +256,7 @@ def _expect_same_table(change: SinkChange, history: TableHistory) -> None:
     if change.table_id and history.table_id not in (None, change.table_id):
         raise RefusedError(
             f"{history.uri} is another table now (id {history.table_id}; the plan was made for {change.table_id}): it was "
-            "dropped and made again, or it is not the sink of the plan; it was not changed",
+            "dropped and recreated, or it is not the sink of the plan; it was not changed",
             hint=f"name the sink of the plan ({change.report.uri}); if it was created again, make a new plan",
         )
 

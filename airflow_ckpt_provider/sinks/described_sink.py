@@ -5,7 +5,7 @@
 * Before, the table has to have the id and the rows that the plan saw.
 * After, the version before the ``RESTORE`` has to have those rows too. Where somebody wrote in between, their commit is put
   back by a ``RESTORE`` of its version, and the roll-back is refused with its name.
-* ``RESTORE`` leaves what the table remembers of the query standing, so the query gets a new id, as after a roll-back by Spark.
+* ``RESTORE`` keeps what the table remembers of the query, so the query gets a new id, as after a roll-back by Spark.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class DescribedTable(SinkContent):
         if not own or not later:
             return None
         return (
-            f"DESCRIBE HISTORY does not tell whether {later[-1].describe()} is of a foreachBatch of the query, whose batches "
+            f"DESCRIBE HISTORY does not show whether {later[-1].describe()} is of a foreachBatch of the query, whose batches "
             "the table would hold and remember"
         )
 
@@ -168,7 +168,7 @@ class DescribedSink(SinkKind):
         if history.table_id != planned:
             raise RefusedError(
                 f"{change.report.uri} is another table now (id {history.table_id}; the plan was made for {planned}): it was "
-                "renamed, or dropped and made again; it was not changed",
+                "renamed, or dropped and recreated; it was not changed",
                 hint="see where the table of the plan is now (its history, UNDROP), and give it its name again",
             )
         return history

@@ -47,9 +47,9 @@ def inspect_other_table(place: Location, kind: str, batch_id: int, newest: int) 
 
 
 def doubt_of(kind: str) -> str:
-    """Why it is not known what a table does with batches that come again."""
+    """Why it is not known what a table does with batches that are run again."""
     name, memory = _KNOWN[kind]
     return (
-        f"the sink is {name}: {memory}; whether the batches that come again are skipped or written twice is not known from here: "
+        f"the sink is {name}: {memory}; it is not known whether batches that are run again are skipped or written twice: "
         "compare the table's own commits with the batches"
     )

@@ -20,10 +20,10 @@ class SinkRollback:
     :param batches: how many batches of the stream leave it.
     :param foreign: what others wrote meanwhile and would leave too, in words.
     :param paths: files that are set aside, relative to the sink (file sink only).
-    :param feature: the table feature because of which Spark has to carry it out, or ``None``.
+    :param feature: the table feature because of which Spark has to perform it, or ``None``.
     :param reverts: what others set on the table since and a rollback removes: properties, columns, protocol.
     :param how: what the rollback does, in words, where it is of a kind of another package.
-    :param facts: what that kind needs to carry it out, as plain JSON.
+    :param facts: what that kind needs to perform it, as plain JSON.
     """
 
     to_version: int | None = None

@@ -57,7 +57,7 @@ def request_stop(stop_uri: str, *, reason: str = "", made_by: str = "") -> StopR
 
 
 def clear_stop(stop_uri: str) -> None:
-    """Take a marker away, before the stream is started again; none is fine.
+    """Remove a marker before the stream is started again, if there is one.
 
     :raises StorageError: it could not be deleted.
     """

@@ -38,7 +38,7 @@ _PIECE = 1024**2
 
 
 def new_encryption(key: bytes) -> dict[str, Any]:
-    """Make what stands in ``repository.json`` of a new encrypted repository.
+    """Make what is in ``repository.json`` of a new encrypted repository.
 
     :param key: the owner's key.
     :raises MissingExtraError: the ``cryptography`` package is not installed.

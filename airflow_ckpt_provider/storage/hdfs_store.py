@@ -294,7 +294,7 @@ def open_hdfs(uri: str, options: Mapping[str, Any]) -> Location:
     """Open a place in HDFS.
 
     :param uri: ``hdfs://…`` or ``webhdfs://…``. The port is that of WebHDFS in ``webhdfs://`` only; in ``hdfs://`` it is that
-        of the NameNode's RPC, as Spark has it. Several NameNodes may stand there, separated by commas.
+        of the NameNode's RPC, as Spark has it. Several NameNodes may be given, separated by commas.
     :param options: arguments of fsspec's ``WebHDFS``. ``host`` may be several NameNodes, separated by commas, each with its
         port or without, and goes before what the address says; ``port`` is that of WebHDFS, by default 9870, or 9871 with
         ``use_https``. Without ``user``, ``token`` and ``kerberos`` it is asked as Hadoop's own clients ask: as

@@ -1,6 +1,6 @@
 """The wrapped keys of an encrypted repository, as they lie in it.
 
-The first one stands in ``repository.json`` (``encryption.wrapped_key``). Once keys are added or removed, ``keys/<nnnnnn>.json``
+The first one is in ``repository.json`` (``encryption.wrapped_key``). Once keys are added or removed, ``keys/<nnnnnn>.json``
 holds all of them. The highest number is valid. Each number is written once and only if it is absent, so two changes at the same
 moment cannot take each other's keys away. A repository is opened by any key that is there.
 """

@@ -23,7 +23,7 @@ class MemoryStore(FsspecStore):
             super().create(path, data)
 
     def _identity(self, entry: dict[str, Any]) -> str | None:
-        """Hash the content: it is at hand, and the filesystem's clock is too coarse to tell two versions apart."""
+        """Hash the content: it is at hand, and the filesystem's clock is too coarse to distinguish two versions."""
         return self._checksum(entry)
 
     def _checksum(self, entry: dict[str, Any]) -> str | None:

@@ -28,7 +28,7 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def file_system_of(path: str) -> str | None:
-    """Type of the file system that a local path is on, such as ``ext4``; ``None`` where this system does not tell."""
+    """Type of the file system that a local path is on, such as ``ext4``; ``None`` where this system does not show."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Requests to HDFS by WebHDFS, sent to whichever NameNode is active; its refusals in words.
 
 fsspec's ``webhdfs`` brings the session with all that logs in (user, password, delegation token, Kerberos, TLS, proxies). Its
-own requests are not used: they have no time limit, do not tell which of HDFS's exceptions was the answer, and take a
+own requests are not used: they have no time limit, do not show which of HDFS's exceptions was the answer, and take a
 DataNode's failure for the content of a file.
 
 .. seealso:: `WebHDFS <https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html>`_

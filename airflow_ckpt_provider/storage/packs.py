@@ -248,7 +248,7 @@ def moved_document(moved: Mapping[str, str]) -> dict[str, object]:
 
 
 def record_sha256(document: Mapping[str, object]) -> str:
-    """Hash of what a record says, in one form; it stands in the record itself.
+    """Hash of what a record says, in one form; it is in the record itself.
 
     :param document: the record, with it or without.
     """

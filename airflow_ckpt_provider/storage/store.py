@@ -169,7 +169,7 @@ class Store(ABC):
         """Write a file over the one that was listed, whole or not at all.
 
         :param file: as this store listed it.
-        :returns: the new file; ``None`` where the store does not tell at once.
+        :returns: the new file; ``None`` where the store does not show at once.
         :raises FileChangedError: something else is there now, or nothing; it stays so. Where ``data`` is there already, it may be
             taken for the result of an earlier try.
         """

@@ -218,7 +218,7 @@ class _Yaml:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if name is None or key.tag == f"{_TAG}merge":
                 self._wrong(
-                    key, path, "this key cannot be read", "give a name; what streams share goes into `defaults`"
+                    key, path, "this key cannot be read", "give a name; write what streams share into `defaults`"
                 )
                 continue
             inner = (*path, name)

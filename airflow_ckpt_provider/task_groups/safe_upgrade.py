@@ -114,11 +114,20 @@ def safe_upgrade(
     """Make the tasks of an upgrade. Call it inside a DAG.
 
     Your own tasks stop, deploy, start and roll back the code: any operator. Each is given as a function that makes it, because a
-    stop and a start are needed twice::
+    stop and a start are needed twice.
+
+    .. code-block:: python
+
+        from airflow.providers.standard.operators.bash import BashOperator
 
         safe_upgrade(
-            checkpoint="s3://lake/checkpoints/orders", repository="s3://lake/backups", sink="s3://lake/tables/orders",
-            stop=lambda task_id: BashOperator(task_id=task_id, bash_command="…"), …
+            checkpoint="s3://lake/checkpoints/orders",
+            repository="s3://backups/streams",
+            sink="s3://lake/tables/orders",
+            stop=lambda task_id: BashOperator(task_id=task_id, bash_command="./stop.sh orders"),
+            deploy=lambda task_id: BashOperator(task_id=task_id, bash_command="./deploy.sh orders 2.7"),
+            start=lambda task_id: BashOperator(task_id=task_id, bash_command="./start.sh orders"),
+            roll_back_code=lambda task_id: BashOperator(task_id=task_id, bash_command="./deploy.sh orders 2.6"),
         )
 
     Until the task ``stop`` nothing is changed; before it, the way back is judged by a dry run. From it to ``start`` the
@@ -163,7 +172,7 @@ def safe_upgrade(
     :param sink_policy: on the way back: ``"rollback"`` takes the rows of the new code out of the sink, ``"keep"`` leaves
         them; of several sinks one for all, or a list with one for each; of several streams also a dictionary with the names of
         streams. Where the way back would fail ``begin`` fails, and names
-        the reason and the word that accepts it. (templated)
+        the reason and the name by which it is accepted. (templated)
     :param sink_settings: more for the way back: ``txn_app_id``, ``sink_options``, ``spark_conn_id``, ``spark_settings``,
         ``databricks_conn_id``, ``warehouse_id``.
     :param accept: words that accept an obstacle on the way back, as ``begin`` prints them: ``"no_way_back"``, ``"foreign_loss"``,

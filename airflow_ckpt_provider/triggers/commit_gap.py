@@ -30,6 +30,18 @@ class CommitGapTrigger(BaseTrigger):
     Fires once, with ``status`` (``done``, ``stuck``, ``went_back``, ``crashed``, ``timeout``, ``error``, ``refused``),
     ``message``, ``hint``, ``progress``, and ``memory`` and ``end_time`` for a wait that continues.
 
+    .. code-block:: python
+
+        import time
+
+        from airflow_ckpt_provider.checkpoint.conditions import Condition, Wait
+
+        trigger = CommitGapTrigger(
+            checkpoint="s3://lake/checkpoints/orders",
+            wait=Wait(Condition("drained")).to_json(),
+            end_time=time.time() + 3600,
+        )
+
     :param checkpoint: URI of the checkpoint.
     :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.checkpoint.waiting.Wait.to_json` writes it.
     :param end_time: the deadline, in seconds since the epoch. Its own: not every way of running tasks keeps that of a deferral.

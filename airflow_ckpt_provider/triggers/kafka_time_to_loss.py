@@ -59,6 +59,20 @@ class KafkaTimeToLossTrigger(BaseTrigger):
     A broker that does not answer is asked again at the next poll, until the time is over. If the last poll did not show how
     much time is left, the event says why.
 
+    .. code-block:: python
+
+        import time
+
+        trigger = KafkaTimeToLossTrigger(
+            checkpoint="s3://lake/checkpoints/orders",
+            checkpoint_conn_id=None,
+            kafka_config_id="kafka_orders",
+            source=None,
+            threshold=6 * 3600.0,
+            poll_interval=60.0,
+            end_time=time.time() + 3600,
+        )
+
     :param checkpoint: URI of the checkpoint.
     :param checkpoint_conn_id: Airflow connection to reach it.
     :param kafka_config_id: Airflow connection of type ``kafka``.

@@ -22,6 +22,19 @@ class PipelineUpdateTrigger(BaseTrigger):
     ``hint``, ``state``, and ``memory`` and ``end_time`` for a wait that continues. A workspace that is out of order for
     a while does not end the wait.
 
+    .. code-block:: python
+
+        import time
+
+        from airflow_ckpt_provider.lakeflow.following import Wait
+
+        trigger = PipelineUpdateTrigger(
+            pipeline_id="4c1f",
+            databricks_conn_id="databricks_default",
+            wait=Wait(update_id="9a7e").to_json(),
+            end_time=time.time() + 3600,
+        )
+
     :param pipeline_id: the pipeline.
     :param databricks_conn_id: id of the connection.
     :param wait: what is waited for, as :meth:`~airflow_ckpt_provider.lakeflow.following.Wait.to_json` writes it.

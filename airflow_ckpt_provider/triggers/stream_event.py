@@ -31,6 +31,13 @@ class StreamEventTrigger(BaseEventTrigger):
       ask for it only where there is always something to read);
     * ``history_rewritten``: smaller batch ids, commits written again, or another query id.
 
+    .. code-block:: python
+
+        from airflow.sdk import Asset, AssetWatcher
+
+        trigger = StreamEventTrigger(checkpoint="s3://lake/checkpoints/orders", stuck_after=1800.0)
+        incidents = Asset("orders_incidents", watchers=[AssetWatcher(name="orders_incidents", trigger=trigger)])
+
     .. seealso:: :doc:`/howto/stream-events`
 
     :param checkpoint: URI of the checkpoint.

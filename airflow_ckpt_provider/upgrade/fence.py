@@ -29,7 +29,7 @@ def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id:
     :param checkpoint: the checkpoint, which nobody has sealed.
     :param repository: keeps the upgrade's record.
     :param name: name of the stream in the repository.
-    :param upgrade_id: the run that carries it out.
+    :param upgrade_id: the run that performs it.
     :param facts: what is known at its beginning.
     :raises SealedError: somebody has sealed the checkpoint, and is at work there.
     :raises RefusedError: another run upgrades the stream, or its query runs in continuous mode, which no seal stops.
@@ -134,7 +134,7 @@ def _check_release(release: Release) -> Seal | None:
     newest = checkpoint.progress().latest_committed
     if manifest.batch_id != newest and not upgrade.has(Event.RELEASED):
         raise RefusedError(
-            f"backup {release.backup_id} is of batch {manifest.batch_id}, and {checkpoint.location} stands at {newest}",
+            f"backup {release.backup_id} is of batch {manifest.batch_id}, and {checkpoint.location} is at {newest}",
             hint="clear the run from its task `final_backup` on",
         )
     return mark

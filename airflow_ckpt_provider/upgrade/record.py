@@ -48,7 +48,7 @@ class Upgrade:
     """One upgrade, as far as it has come.
 
     :param name: name of the stream in the repository.
-    :param upgrade_id: the run that carries it out.
+    :param upgrade_id: the run that performs it.
     :param number: of its newest event, counted over all upgrades of the stream.
     :param events: event -> what was noted of it, with ``at``.
     """
@@ -111,7 +111,7 @@ def begin_upgrade(repository: Repository, name: str, upgrade_id: str, **facts: A
     """Begin an upgrade, or find the one that this run has begun.
 
     :param name: name of the stream in the repository.
-    :param upgrade_id: the run that carries it out.
+    :param upgrade_id: the run that performs it.
     :param facts: what is known at its beginning.
     :raises RefusedError: another run upgrades the stream.
     """

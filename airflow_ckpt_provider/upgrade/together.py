@@ -113,7 +113,7 @@ def has_to_go_back(members: Sequence[Member], upgrade_id: str) -> list[Upgrade]:
 def end_all(
     members: Sequence[Member], upgrades: Sequence[Upgrade], *, reason: str, facts: Mapping[str, Any]
 ) -> Outcome:
-    """Say how an upgrade has ended, and leave the streams to the next one; where it stands half-way they stay taken.
+    """Say how an upgrade has ended, and leave the streams to the next one; where it is unfinished they stay taken.
 
     :param reason: why the application was upgraded, for the audit records.
     :param facts: what else these keep.

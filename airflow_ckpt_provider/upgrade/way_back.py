@@ -34,7 +34,7 @@ from airflow_ckpt_provider.verdict import Verdict
 NO_WAY_BACK = "no_way_back"
 #: Rows that others write into the sink while the new code runs leave it too.
 FOREIGN_LOSS = "foreign_loss"
-#: What the sink does with batches that come again is not known.
+#: What the sink does with batches that are run again is not known.
 SINK_UNKNOWN = "sink_unknown"
 ACCEPTABLE = (NO_WAY_BACK, FOREIGN_LOSS, SINK_UNKNOWN)
 
@@ -244,7 +244,7 @@ def _of_sink(sink: Sink, progress: Progress, tree: Tree, policy: SinkPolicy) -> 
                 Obstacle("sink_not_named", reason, "name it (sink=…), or leave its rows in it (sink_policy='keep')")
             ]
         reason = (
-            "no sink is named: a Delta table, an Iceberg table or a file sink skips the batches that come again; a sink "
+            "no sink is named: a Delta table, an Iceberg table or a file sink skips the batches that are run again; a sink "
             "without memory gets their rows twice"
         )
         return [Obstacle("sink_unknown", reason, "name it: sink=…", SINK_UNKNOWN)]
@@ -378,7 +378,7 @@ def _how(sink: Sink, policy: SinkPolicy) -> str:
             "the checkpoint is rewound to the drained batch, the rows of the new code stay, and the sink silently skips the "
             "batches of the old code that have their numbers"
         )
-    twice = "the rows of the new code stay, and come again from the old code"
+    twice = "the rows of the new code stay, and the old code writes them again"
     return f"the checkpoint is rewound to the drained batch; {twice if sink.kind != 'unknown' else 'the sink is not touched'}"
 
 

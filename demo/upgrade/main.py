@@ -37,9 +37,9 @@ from demo.upgrade.place import Place
 from demo.upgrade.versions import BAD
 
 _CHECKOUT = Path(__file__).parents[2]
-_FIRST_BATCHES = 8
+_FIRST_BATCHES = 5
 #: More orders than the demo takes time for: the rest arrives at once at its end.
-_FILES = 1500
+_FILES = 300
 
 
 @dataclass
@@ -77,8 +77,8 @@ class UpgradeDemo:
         os.environ["TMPDIR"] = str(self.temporary)
         Repository.open_or_create(open_location(str(self.repository)))
         try:
-            airflow = self._start_airflow()
-            self._stream_runs(airflow)
+            self._stream_runs()
+            airflow = self._airflow_starts()
             self._upgrade_well(airflow)
             self._upgrade_badly(airflow)
             return self._compare()
@@ -115,23 +115,31 @@ class UpgradeDemo:
             CKPT_DURATION_WITHIN="1000",
         )
 
-    def _stream_runs(self, airflow: Airflow) -> None:
+    def _stream_runs(self) -> None:
         self.timeline.step("Version 1 runs: orders arrive as files, Spark puts each of them once into a Delta table")
         self.arrivals.start()
         commands.deploy(self.place, "1")
         commands.start(self.place)
-        with self.timeline.waiting("Spark and Airflow start"):
-            wait_until(lambda: self._newest() >= _FIRST_BATCHES, at_most=180, what=f"batch {_FIRST_BATCHES}")
-            airflow.wait_until_ready()
-        self.timeline.say(f"batch {self._newest()} is committed, {self.arrivals.written} files have arrived")
-        self._describe("2", f"3-{self.bad}")
+        with self.timeline.waiting("Spark starts"):
+            wait_until(lambda: self._newest() >= 0, at_most=180, what="batch 0")
+        self._tell_progress()
 
-    def _describe(self, *versions: str) -> None:
-        """What is known of code before it runs; versions that cannot be described are not compared."""
-        with self.timeline.waiting("the new versions are described"):
-            process = self.processes.start("describe", "demo.upgrade.describe", self.place.root, *versions)
-            if process.wait(at_most=180):
-                raise ProcessFailedError(f"the versions were not described; see {process.log}")
+    def _airflow_starts(self) -> Airflow:
+        self.timeline.step("Airflow starts, and Spark describes versions 2 and 3 before they run")
+        # After the stream: all want all cores while they start.
+        airflow = self._start_airflow()
+        describing = self.processes.start("describe", "demo.upgrade.describe", self.place.root, "2", f"3-{self.bad}")
+        with self.timeline.waiting("Airflow starts, the new versions are described"):
+            # Versions that cannot be described are not compared.
+            if describing.wait(at_most=180):
+                raise ProcessFailedError(f"the versions were not described; see {describing.log}")
+            airflow.wait_until_ready()
+            wait_until(lambda: self._newest() >= _FIRST_BATCHES, at_most=180, what=f"batch {_FIRST_BATCHES}")
+        self._tell_progress()
+        return airflow
+
+    def _tell_progress(self) -> None:
+        self.timeline.say(f"batch {self._newest()} is committed, {self.arrivals.written} files have arrived")
 
     def _upgrade_well(self, airflow: Airflow) -> None:
         self.timeline.step("Version 2, a good one: Airflow runs the DAG safe_upgrade")
@@ -157,11 +165,12 @@ class UpgradeDemo:
         self.arrivals.hurry()
         with self.timeline.waiting("the stream catches up"):
             self.arrivals.join(120)
-            wait_until(self._is_level, at_most=300, what="the end of the input")
-            commands.stop(self.place)
+            # Its Spark starts while the stream reads the rest.
             process = self.processes.start(
                 "reference", "demo.upgrade.reference", self.place.orders, self.reference.root
             )
+            wait_until(self._is_level, at_most=300, what="the end of the input")
+            commands.stop(self.place)
             if process.wait(at_most=300):
                 raise ProcessFailedError(f"the run that never failed has failed: {reason(process.log.read_text())}")
         found = check_rows(self.place.table, self.reference.table)
@@ -180,7 +189,7 @@ class UpgradeDemo:
                 checkpoint=str(self.place.checkpoint),
                 repository=str(self.repository),
                 sink=str(self.place.table),
-                new_batches=3,
+                new_batches=2,
                 reason="the demo",
             )
 

@@ -1,4 +1,4 @@
-"""The stream that is upgraded, in one of its versions: orders arrive as files, each of them once goes into a Delta table.
+"""The stream that is upgraded, in one of its versions: orders arrive as files, each of them is written once into a Delta table.
 
     python -m demo.upgrade.stream DIRECTORY VERSION
 

@@ -245,7 +245,7 @@ def test_a_mirror_that_copied_twice_and_one_whose_syncs_are_gone(tmp_path: Path)
         unread = read_from(old, "orders", {0: 30})
         got = read_from(new, "old.orders", starts(source))
         assert not unread - got
-        # Records that came twice look like a topic that was made again, as soon as a sync of the second life is there.
+        # Records that came twice look like a topic that was recreated, as soon as a sync of the second life is there.
         assert source["verdict"] in ("UNKNOWN", "WILL_DUPLICATE")
         assert (got - unread).total() <= source["repeats"]["records"]
         # Where the syncs are gone, time shows: the old broker's timestamps rise, and are copied.

@@ -27,7 +27,7 @@ _MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 class Masks:
     """Replaces what names somebody, the same by the same.
 
-    :param words: what else is replaced: host, warehouse -> what stands in their place.
+    :param words: what else is replaced: host, warehouse -> what is in their place.
     """
 
     def __init__(self, words: Mapping[str, str]) -> None:

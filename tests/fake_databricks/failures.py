@@ -2,7 +2,7 @@
 
 A flow has read twelve rows in three batches. Then it fails, with three more rows to read:
 
-* ``source recreated``: a Delta table was made again, with its twelve rows; a topic was made again, without them; the
+* ``source recreated``: a Delta table was recreated, with its twelve rows; a topic was recreated, without them; the
   files of a directory were uploaded again under their old names, while a batch was about to read some.
 * ``new operator``: code with a stateful operator more was deployed.
 * ``checkpoint lost``: a part of the checkpoint is gone.

@@ -85,7 +85,7 @@ class Flow:
     :param kind: ``once`` is an append-once flow, which runs once after each reset.
     :param operators: its stateful operators.
     :param deduplicate_by: column that ``dropDuplicates`` compares.
-    :param start_in_code: options of the reader that stand in the code itself.
+    :param start_in_code: options of the reader that are in the code itself.
     :param language: of the source code. Parameters reach SQL only (vendor's page "Use parameters with pipelines"); configuration
         reaches both, by ``spark.conf.get`` and ``${key}``.
     :param reads_configuration: whether the code takes its options from what the pipeline hands it.

@@ -81,7 +81,7 @@ class Source:
     first: int = 0
     #: Its rows are those of a table of the workspace.
     of_table: bool = False
-    #: Delta: the table's own id. One that was dropped and made again has another.
+    #: Delta: the table's own id. One that was dropped and recreated has another.
     table_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     #: Kafka: the broker gives the timestamps.
     append_time: bool = True

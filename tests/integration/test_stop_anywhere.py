@@ -60,7 +60,7 @@ class Stream:
 
 
 def _copy_at_rest(checkpoint: Path, to: Path) -> None:
-    """Spark tidies up the state of a query for a while after it has ended: a copy that this disturbs is made again."""
+    """Spark tidies up the state of a query for a while after it has ended: a copy that this disturbs is recreated."""
     deadline = time.monotonic() + 60
     while True:
         try:

@@ -96,7 +96,7 @@ def to_the_row(case: Broken) -> None:
 
 
 def can_be_found(failure: str, kind: Kind) -> bool:
-    """Of a table or topic that was made again, no position of before means anything."""
+    """Of a table or topic that was recreated, no position of before means anything."""
     return failure != RECREATED or kind == "files"
 
 

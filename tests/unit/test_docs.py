@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from airflow_ckpt_provider.cli.main import build_parser
+from dev.diagrams import DIAGRAMS
 from tests.support.command_line import run
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +48,40 @@ def named(cell: str) -> str | None:
 
 
 def test_enough_situations() -> None:
-    assert len(ROWS) >= 40
+    assert len(ROWS) >= 80
     assert len({row.situation for row in ROWS}) == len(ROWS)
+
+
+#: What tutorials on the recovery of checkpoints write about.
+IN_TUTORIALS = (
+    "driver was lost",
+    "executor was lost",
+    "corrupted",
+    "state file is missing",
+    "schema of the source changed",
+    "stateful operator was added",
+    "retention is exceeded",
+    "topic was deleted and recreated",
+    "table was dropped and created again",
+    "sink duplicates",
+    "checkpoint moves",
+    "another bucket or cloud",
+    "Spark was upgraded",
+    "state is slow",
+    "checkpoint grows",
+    "repository grows",
+    "`startingOffsets` is ignored",
+    "`dbutils.fs.cp`",
+    "`history()`",
+    "reset the checkpoint of one flow",
+    "full refresh of a pipeline",
+    "rewind a pipeline",
+)
+
+
+@pytest.mark.parametrize("situation", IN_TUTORIALS)
+def test_each_situation_of_the_tutorials_is_there(situation: str) -> None:
+    assert [row for row in ROWS if situation in row.situation]
 
 
 @pytest.mark.filterwarnings("error")
@@ -144,3 +177,12 @@ def test_the_tutorial(page: str, count: int, left: list[str], tmp_path: Path, mo
             ).stdout
         assert shows(printed, shown), f"{command}\n{printed}"
     assert [path.name for path in tmp_path.iterdir()] == left
+
+
+def test_diagrams_are_what_their_source_draws() -> None:
+    """``python -m dev.diagrams`` writes them."""
+    assert {path.name for path in (DOCS / "images").glob("concept-*.svg")} == set(DIAGRAMS)
+    for name, draw in DIAGRAMS.items():
+        assert (DOCS / "images" / name).read_text() == draw(), name
+    shown = "".join(page.read_text() for page in (DOCS / "concepts").glob("*.md"))
+    assert set(re.findall(r"images/(concept-[\w-]+\.svg)", shown)) == set(DIAGRAMS)

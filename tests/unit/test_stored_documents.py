@@ -308,7 +308,7 @@ UNDOABLE = [name for name in CHANGES if name.startswith(("rewind", "reset"))]
 
 def continued(name: str, left: HalfDone) -> Finished:
     argv = REQUESTS[name.partition("-")[0]](left)
-    # The query is known to have ended; older programs wait for a while instead and look whether files change.
+    # The query is known to have ended; older programs wait for a while instead and check whether files change.
     return run(*argv, "--apply", "--query-is-stopped", "--quiet-for", 0, "--json")
 
 

@@ -87,7 +87,7 @@ class Examination:
     def base(self) -> int | None:
         """The batch whose state the next start reads: the one before the batch that Spark will run.
 
-        ``None`` where that is the first batch, or where the logs do not tell.
+        ``None`` where that is the first batch, or where the logs do not show.
         """
         newest = max(self.offsets, default=None)
         if newest is None or self.is_continuous:

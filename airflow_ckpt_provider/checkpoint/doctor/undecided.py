@@ -1,4 +1,4 @@
-"""What the files of a checkpoint do not tell: whether entries that are missing in ``offsets/`` are damage.
+"""What the files of a checkpoint do not show: whether entries that are missing in ``offsets/`` are damage.
 
 Asynchronous progress tracking (``AsyncProgressTrackingMicroBatchExecution``) logs only some of the batches, and continues from
 the newest entry before. Any other query reads the entry right before the newest, and fails without it. Nothing in the checkpoint
@@ -27,7 +27,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Something that is damage or not, and that the checkpoint does not tell.
+    """Something that is damage or not, and that the checkpoint does not show.
 
     :param path: the first file that it is about, relative to the checkpoint.
     :param message: what was found, and what it means in either case.

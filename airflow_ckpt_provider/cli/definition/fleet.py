@@ -51,14 +51,14 @@ VERBS = (
     ),
     Verb(
         "discover",
-        "Find the checkpoints below a place, and say how each stands",
+        "Find the checkpoints below a place, with the status of each",
         (Option(("ROOT",), "where to look: paths or URIs", {"type": filled, "nargs": "+"}), *_LOOKING),
         ("root",),
         "discover",
     ),
     Verb(
         "fleet",
-        "How all streams stand against a repository: last backup, gap, time to loss, size, last drill, RPO, RTO",
+        "Status of all streams, compared with a repository: last backup, gap, time to loss, size, last drill, RPO, RTO",
         (
             REPOSITORY,
             Option(
@@ -111,7 +111,7 @@ VERBS = (
     ),
     Verb(
         "report",
-        "The pages about all streams as files: standing, timeline, backups, changes",
+        "The pages about all streams as files: status, timeline, backups, changes",
         (
             REPOSITORY,
             Option(

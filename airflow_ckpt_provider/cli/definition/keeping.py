@@ -19,7 +19,7 @@ from airflow_ckpt_provider.cli.verb import Verb
 
 _ABANDONED_AFTER = Option(
     ("--abandoned-after",),
-    "a backup or restore that began so long ago and has not ended is given up (default: %(default)s)",
+    "a backup or restore that began that long ago and has not ended is treated as dead (default: %(default)s)",
     {"type": length_of_time, "default": "24h", "metavar": "TIME"},
 )
 _PRUNING = (
@@ -63,7 +63,7 @@ _KEEP = (
 VERBS = (
     Verb(
         "expire",
-        "Remove the backups that no rule keeps: shows the plan, and carries it out with --apply",
+        "Remove the backups that no rule keeps: prints the plan, and applies it with --apply",
         (
             REPOSITORY,
             NAME,
@@ -80,14 +80,14 @@ VERBS = (
     ),
     Verb(
         "prune",
-        "Delete the objects that no backup lists: shows the plan, and carries it out with --apply",
+        "Delete the objects that no backup lists: prints the plan, and applies it with --apply",
         (REPOSITORY, NAME, *_PRUNING, WORKERS, APPLY),
         ("repository",),
         "expire",
     ),
     Verb(
         "migrate",
-        "Put the small files of all backups together into packs: shows the plan, and carries it out with --apply",
+        "Put the small files of all backups together into packs: prints the plan, and applies it with --apply",
         (REPOSITORY, NAME, _ABANDONED_AFTER, WORKERS, APPLY),
         ("repository",),
         "migrate",
@@ -95,7 +95,7 @@ VERBS = (
     Verb("hold", "Keep a backup whatever the policy says", (REPOSITORY, _BACKUP, NAME, _WHY), ("repository",), "hold"),
     Verb(
         "release",
-        "Remove a hold: the policy counts again",
+        "Release a hold: the policy applies again",
         (
             REPOSITORY,
             _BACKUP,
@@ -132,7 +132,7 @@ VERBS = (
     ),
     Verb(
         "repair",
-        "Rebuild missing and damaged objects of a repository: shows the plan, and carries it out with --apply",
+        "Rebuild missing and damaged objects of a repository: prints the plan, and applies it with --apply",
         (
             REPOSITORY,
             CHECKPOINT,

@@ -64,7 +64,7 @@ VERBS = (
             ),
             Option(
                 ("--margin",),
-                "positions: how much before a known time reading begins, such as 15min; nothing turns up later than that",
+                "positions: how much before a known time reading begins, such as 15min; nothing arrives later than that",
                 {"type": length_of_time, "metavar": "TIME"},
             ),
             Option(

@@ -127,7 +127,7 @@ VERBS = (
             ),
             Option(
                 ("--buffer",),
-                "time to have in hand after that (default: %(default)s)",
+                "margin after that (default: %(default)s)",
                 {"type": length_of_time, "default": "1h", "metavar": "TIME"},
             ),
             Option(
@@ -158,7 +158,7 @@ VERBS = (
     ),
     Verb(
         "positions",
-        "Reader options with which a new checkpoint starts where this one stands",
+        "Reader options with which a new checkpoint starts at the position of this one",
         (
             Option(
                 ("CHECKPOINT",),
@@ -177,7 +177,7 @@ VERBS = (
             ),
             Option(
                 ("--by-duration",),
-                "the same for a time so long ago, such as PT2H",
+                "the same for a time that long ago, such as PT2H",
                 {"type": filled, "metavar": "DURATION"},
             ),
             Option(

@@ -81,7 +81,7 @@ def _old_flag(flag: str, words: tuple[str, ...]) -> Option:
 VERBS = (
     Verb(
         "rewind",
-        "Rewind to a batch or a time, with state and sink: shows the plan, and carries it out with --apply",
+        "Rewind to a batch or a time, with state and sink: prints the plan, and applies it with --apply",
         (
             CHECKPOINT,
             *WHERE_TO,
@@ -139,7 +139,7 @@ VERBS = (
     ),
     Verb(
         "undo",
-        "Undo a rewind, reset, repair or restore, or the reset of a flow, as long as nothing was written since",
+        "Undo a rewind, reset, repair, restore or reset of a flow, as long as nothing was written since",
         (
             CHECKPOINT,
             Option(
@@ -255,7 +255,7 @@ VERBS = (
     ),
     Verb(
         "status",
-        "Where a change of a checkpoint stands, and the command that continues from there",
+        "Status of a change of a checkpoint, and the command that resumes it",
         (
             CHECKPOINT,
             Option(
@@ -286,12 +286,12 @@ VERBS = (
     ),
     Verb(
         "reset",
-        "A new checkpoint in the place of the old one: shows the plan, and carries it out with --apply",
+        "A new checkpoint in the place of the old one: prints the plan, and applies it with --apply",
         (
             CHECKPOINT,
             Option(
                 ("--keep-position",),
-                "the new one reads on where the old one stood: gives reader options for every source",
+                "the new one continues at the position of the old one: gives reader options for every source",
                 FLAG,
             ),
             Option(("--from-scratch",), "the new one starts where the sources' own options say", FLAG),
@@ -356,7 +356,7 @@ VERBS = (
             ),
             Option(
                 ("--keep-position",),
-                "with --reset: the new checkpoint reads on where the live one stands (default: from the start)",
+                "with --reset: the new checkpoint continues at the position of the live one (default: from the start)",
                 FLAG,
             ),
             CONTINUE_NUMBERS,

@@ -117,7 +117,7 @@ VERBS = (
     ),
     Verb(
         "restore",
-        "Restore a backup: shows the plan, and carries it out with --apply",
+        "Restore a backup: prints the plan, and applies it with --apply",
         (
             REPOSITORY,
             Option(("BACKUP",), "id of the backup, or latest", {"type": filled}),

@@ -120,7 +120,7 @@ def _restore(call: Call, streams: Sequence[ChainStream], repository: Repository)
     made, outcome = restore_set(streams, repository, **asked, **_how(call))
     if call.screen and not outcome.already_done:
         call.screen.print(terminal.title(f"Set {made.set_id} is restored"))
-        rows = [(part.name, f"stands at batch {part.batch_id}; start it") for part in made.parts]
+        rows = [(part.name, f"is at batch {part.batch_id}; start it") for part in made.parts]
         rows.append(("undo it", f"{made.undo_command}, until one of them has run"))
         call.screen.print(terminal.facts(rows))
     return Answer(outcome.to_json())
@@ -165,8 +165,8 @@ def _rewind(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
         return Answer(made.to_json())
     made, outcome = apply_chain(streams, plan, **_how(call))
     if call.screen and not outcome.already_done:
-        call.screen.print(terminal.title(f"Chain {made.plan_id}: the streams stand at one boundary"))
-        rows = [(part.name, f"stands at batch {rewind.batch_id}; start it") for part, rewind in made.rewinds]
+        call.screen.print(terminal.title(f"Chain {made.plan_id}: the streams are at one boundary"))
+        rows = [(part.name, f"is at batch {rewind.batch_id}; start it") for part, rewind in made.rewinds]
         rows.append(("undo it", f"{made.undo_command}, until one of them has run"))
         call.screen.print(terminal.facts(rows))
     return Answer(outcome.to_json())

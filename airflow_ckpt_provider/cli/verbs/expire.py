@@ -18,7 +18,7 @@ from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.verdict import Usefulness
 
-_PLANNED = "Nothing was removed: this is a plan. [bold]--apply[/bold] carries it out."
+_PLANNED = "Nothing was removed: this is a plan. Add [bold]--apply[/bold] to apply it."
 
 
 def expire(call: Call) -> Answer:

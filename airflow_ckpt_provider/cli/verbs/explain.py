@@ -14,7 +14,7 @@ from airflow_ckpt_provider.advisor.advice import RecoveryAdvice, recovery_advice
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 
-#: Of a longer log the end is read: the last failure stands there.
+#: Of a longer log the end is read: the last failure is there.
 _MOST_BYTES = 32 * 1024 * 1024
 _STANDARD_INPUT = "-"
 

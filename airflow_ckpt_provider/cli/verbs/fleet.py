@@ -1,4 +1,4 @@
-"""``fleet``: how all streams stand."""
+"""``fleet``: the status of all streams."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def inspect(call: Call) -> Answer:
 
 
 def _behind(location: Location, kafka_config: str) -> dict[str, int | None]:
-    """How many records of each Kafka source the next start has before it; ``None`` where a partition does not tell."""
+    """How many records of each Kafka source the next start has before it; ``None`` where a partition does not show."""
     from airflow_ckpt_provider.cli.kafka_config import configuration
     from airflow_ckpt_provider.guards.kafka import KafkaGuard
     from airflow_ckpt_provider.guards.query import from_checkpoint

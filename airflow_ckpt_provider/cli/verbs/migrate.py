@@ -20,7 +20,7 @@ def migrate(call: Call) -> Answer:
     findings = bool(plan.findings)
     if not args.apply:
         if call.screen and plan.steps:
-            call.screen.print("Nothing was changed: this is a plan. [bold]--apply[/bold] carries it out.")
+            call.screen.print("Nothing was changed: this is a plan. Add [bold]--apply[/bold] to apply it.")
         return Answer({"plan": plan.to_json(), "outcome": None}, findings=findings)
     with terminal.progress_bar("Packing") as on_progress:
         outcome = apply_migrate(

@@ -169,7 +169,7 @@ def _table(targets: list[RewindTarget], versions: dict[str, dict[int, int]]) -> 
 def _show(call: Call, outcome: RewindOutcome) -> None:
     if not call.screen or outcome.already_done:
         return
-    call.screen.print(terminal.title(f"{outcome.checkpoint} stands at batch {outcome.batch_id}"))
+    call.screen.print(terminal.title(f"{outcome.checkpoint} is at batch {outcome.batch_id}"))
     rows = [("deleted", terminal.count(outcome.deleted, "file"))]
     if outcome.written:
         rows.append(("written", terminal.count(outcome.written, "file")))

@@ -1,4 +1,4 @@
-"""``status``: where a change of a checkpoint stands, and the command that continues from there."""
+"""``status``: status of a change of a checkpoint, and the command that resumes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_ckpt_provider.recovery.status import SEALED_BY_ANOTHER, UNDER_WAY, 
 
 
 def status(call: Call) -> Answer:
-    """Say where the newest change stands. One that is half-way, or somebody's seal, is a finding."""
+    """Report the status of the newest change. One that is half-way, or somebody's seal, is a finding."""
     checkpoint = Checkpoint.at(call.places(call.args.checkpoint, role="checkpoint"))
     found = status_of(checkpoint, _repository(call, checkpoint))
     if call.screen:

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
 
 
 def undo(call: Call) -> Answer:
-    """Take a change back."""
+    """Undo a change."""
     args = call.args
     checkpoint = call.places(args.checkpoint, role="checkpoint")
     outcome = core.undo(

@@ -23,7 +23,7 @@ MakePlan = Callable[[str | None], ChainPlan]
 
 
 def apply_chain(streams: Sequence[ChainStream], plan: MakePlan, **how: Any) -> tuple[ChainPlan, ChainOutcome]:
-    """Plan a rewind of several streams and carry it out, or resume one that was begun.
+    """Plan a rewind of several streams and apply it, or resume one that was begun.
 
     :param streams: the streams, as the plan names them.
     :param plan: makes the plan.
@@ -82,7 +82,7 @@ class _Rewind(Verb[ChainPlan]):
             back = sink.report.rollback if sink.rolls_back and sink.report.kind == "delta" else None
             if back and back.from_version is not None and version != back.from_version + 1:
                 raise StorageError(
-                    f"{sink.report.uri} was rolled back in version {version}, and the streams that read it stand behind version "
+                    f"{sink.report.uri} was rolled back in version {version}, and the streams that read it are behind version "
                     f"{back.from_version + 1}",
                     hint=f"undo the chain, and plan it again: `{made.undo_command}`",
                 )

@@ -1,4 +1,4 @@
-"""The newest batches at which all streams of a chain stand at one boundary.
+"""The newest batches at which all streams of a chain are at one boundary.
 
 A stream that is rewound takes its table back to a version. Each reader of that table must then stand where it had read exactly
 what the table has, so that its state and its own table are made of these rows and no others:
@@ -205,7 +205,7 @@ def _has_read(reader: ReadStream, history: TableHistory, batch_id: int, edge: Ed
     """Why a reader has rows of commits that left the table before; ``None`` where no log entry that is left says so.
 
     With ``skipChangeCommits`` it passes a rollback and keeps what it has read. A position that a chain has moved behind a
-    rollback has not read what lies before: it stands in two entries, and the rollback is by a plan of ours.
+    rollback has not read what lies before: it is in two entries, and the rollback is by a plan of ours.
     """
     found = {batch: reader.position(batch, edge.source) for batch in sorted(reader.entries) if batch <= batch_id}
     ends = {batch: s.offset for batch, s in found.items() if s and isinstance(s.offset, DeltaOffset)}

@@ -119,7 +119,7 @@ class Together(Generic[Joint]):
     on_plan: Callable[[Joint], None] | None = None
 
     def apply(self) -> tuple[Joint, ChainOutcome]:
-        """Carry the plan out, or resume one that was begun.
+        """Apply the plan, or resume one that was begun.
 
         :raises RefusedError: a part cannot be carried out, or a query is not known to be stopped: nothing was changed. Or, once
             it was begun, one refuses: all that are changed stay sealed, and the message names what leads out.

@@ -47,7 +47,7 @@ def undo_chain(
     workers: int = WORKERS,
     on_plan: Callable[[JointPlan], None] | None = None,
 ) -> ChainOutcome:
-    """Take a rewind of a chain, or a restore of a set, back, from wherever it was stopped; or resume that.
+    """Undo a rewind of a chain or a restore of a set, wherever it was stopped; or resume the undo.
 
     :param streams: the streams, as for the rewind or the restore.
     :param plan_id: the chain; by default the one that is half-way, else the newest.

@@ -230,7 +230,7 @@ def plan_flow_reset(
     """Plan the reset of a flow; reads only.
 
     :param flow: the flow.
-    :param keep_position: the new checkpoint reads on where the live one stands; otherwise where the sources' own options say.
+    :param keep_position: the new checkpoint continues at the position of the live one; else where the sources' own options say.
     :param sink: the table or directory that the flow writes to; unknown by default.
     :param continue_numbers: the new checkpoint continues with the old batch numbers, which a file sink's log wants (tables of
         Parquet and the like); for flows without state.

@@ -156,7 +156,7 @@ def apply_flow_restore(
     made_by: str = "",
     reason: str = "",
 ) -> RestoreOutcome:
-    """Carry it out, or resume it.
+    """Apply it, or resume it.
 
     :param plan: from :func:`plan_flow_restore`.
     :param accept: words of the risks that somebody accepts, as the plan names them.

@@ -21,7 +21,7 @@ class Question:
 
     :param batch: a committed batch.
     :param to_datetime: the newest batch at or before a time, ISO 8601 with a zone.
-    :param by_duration: the same for a time so long ago, ISO 8601 such as ``PT2H``.
+    :param by_duration: the same for a time that long ago, ISO 8601 such as ``PT2H``.
     """
 
     batch: int | None = None

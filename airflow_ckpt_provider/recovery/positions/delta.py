@@ -65,7 +65,7 @@ def _at(source: str, offset: DeltaOffset, table: Location | None) -> SourcePosit
         f"table has not "
         "got it yet"
     )
-    if offset.index < 0:  # -20 and -19 stand at a change of the schema, before the files of the version too
+    if offset.index < 0:  # -20 and -19 are at a change of the schema, before the files of the version too
         return SourcePosition(source, DeltaOffset.kind, options, Verdict.SAFE, (next_version,), conf=conf)
     files = offset.index + 1
     rows = rows_before(table)(offset) if table else None

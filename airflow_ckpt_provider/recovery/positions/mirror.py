@@ -253,7 +253,7 @@ def _other_copies(facts: Mapping[Partition, MirroredPartition], mirror: Mirror) 
         if record.timestamp_ms != copy.timestamp_ms:
             found[p] = (
                 f"record {sync.upstream} of the old log and record {sync.downstream} of the new one have different "
-                "timestamps: the sync is of another mirror, or the old topic was made again"
+                "timestamps: the sync is of another mirror, or the old topic was recreated"
             )
     return found
 

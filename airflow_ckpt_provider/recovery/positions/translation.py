@@ -8,7 +8,7 @@ topics and MirrorMaker copies the rest: records come twice, and none is lost.
 A position is ``SAFE`` only where it is exact and nothing was written twice behind it: from its sync on, both offsets advance
 alike, up to the ends of both logs, while nobody writes to the old one.
 
-Offsets tell nothing of a topic that was deleted and made again under its name. So no position is better than ``UNKNOWN`` where
+Offsets tell nothing of a topic that was deleted and recreated under its name. So no position is better than ``UNKNOWN`` where
 no backup shows that the old topic is the one that was read, or where the syncs decreased. Nor is it where unread records were
 deleted on the old cluster, and the syncs do not show that all of them had been copied.
 """
@@ -111,7 +111,7 @@ def translate(at: MirroredPartition) -> Translation:
     doubts = [at.doubt] if at.doubt else []
     if at.same is None and at.offset > 0:
         doubts.append(
-            "no backup shows that the old topic is the one that was read: if it was made again since, this is the offset of "
+            "no backup shows that the old topic is the one that was read: if it was recreated since, this is the offset of "
             "another record"
         )
     if doubts and found.verdict in (Verdict.SAFE, Verdict.WILL_DUPLICATE):
@@ -122,11 +122,11 @@ def translate(at: MirroredPartition) -> Translation:
 def _located(at: MirroredPartition) -> Translation:
     """Find the start, as if the old cluster still had all that is unread."""
     if at.same is False and at.offset > 0:
-        return _whole(at, "the old topic was made again since the backup: no sync is of the topic that was read")
+        return _whole(at, "the old topic was recreated since the backup: no sync is of the topic that was read")
     if at.old_ends and at.offset > at.old_ends.latest:
         return _whole(
             at,
-            f"the old log ends at {at.old_ends.latest}, before offset {at.offset}: the old topic was made again, and no "
+            f"the old log ends at {at.old_ends.latest}, before offset {at.offset}: the old topic was recreated, and no "
             "sync is of the topic that was read",
         )
     if at.offset == 0 or at.new_ends.latest == 0:
@@ -141,7 +141,7 @@ def _located(at: MirroredPartition) -> Translation:
     if at.trail and not trail:
         missing = (
             f"its newest sync names offset {at.trail.syncs[-1].downstream}, and the new log ends at {at.new_ends.latest}: "
-            "the new topic was made again"
+            "the new topic was recreated"
         )
     return _whole(at, f"{missing}, and the old cluster has no record whose time could tell")
 
@@ -167,7 +167,7 @@ def _by_sync(at: MirroredPartition, trail: SyncTrail, below: OffsetSync) -> Tran
             Verdict.UNKNOWN,
             between + excess,
             f"{how}; {seen}: MirrorMaker was started again and copied records twice, and then no record is lost; or the old "
-            "topic was made again, and then this may be the offset of another record",
+            "topic was recreated, and then this may be the offset of another record",
         )
     if between:
         twice = f"; MirrorMaker seems to have written {excess:,} more twice" if excess else ""

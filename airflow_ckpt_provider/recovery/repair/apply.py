@@ -108,7 +108,7 @@ def stop_plan_and_repair(
     stop_running: bool = False,
     **how: Any,
 ) -> tuple[RepairPlan, RepairOutcome]:
-    """Plan a repair and carry it out, as :func:`~airflow_ckpt_provider.change.stopping.stop_plan_and_apply` does.
+    """Plan a repair and apply it, as :func:`~airflow_ckpt_provider.change.stopping.stop_plan_and_apply` does.
 
     :param plan: makes the plan, given the id of the seal that stopped the query, or ``None``.
     :param repository: the one that the plan is made with. Without one a repository is made beside the checkpoint: before the

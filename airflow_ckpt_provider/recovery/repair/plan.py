@@ -106,7 +106,7 @@ class RepairPlan(Plan):
         return [entry.path for entry, _ in self.fetches if entry.path.startswith("offsets/")]
 
     def edits(self, there: Target, repository: Repository) -> Edits:
-        """Remove what stands in the way; write what comes from backups, and what is newly made."""
+        """Remove what is in the way; write what comes from backups, and what is newly made."""
         moved = MovedContents(repository)
 
         def writes() -> Iterator[Write]:

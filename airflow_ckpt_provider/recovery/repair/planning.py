@@ -1,4 +1,4 @@
-"""Planning a repair: from what the doctor found to the minimal cut, as data. Reads only; ``repair_apply`` carries it out.
+"""Planning a repair: from what the doctor found to the minimal cut, as data. Reads only; ``recovery/repair/apply.py`` applies it.
 
 What a cut cannot fix is said to be so: files of two writers, logs that are gone, a format that is not known.
 """

@@ -97,7 +97,7 @@ def plan_reset(
     if way is None:
         raise RefusedError(
             f"what is to take the place of {checkpoint} was not said",
-            hint="read on where it stands (--keep-position), let the sources' own options decide (--from-scratch), or keep it "
+            hint="continue at its position (--keep-position), let the sources' own options decide (--from-scratch), or keep it "
             "under a new query id (--new-query-id)",
         )
     if batch_id is not None and way is not ResetWay.KEEP_POSITION:

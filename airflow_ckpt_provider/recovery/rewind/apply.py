@@ -24,7 +24,7 @@ class RewindOutcome(RecoveryOutcome):
 
     :param plan_id: the plan; ``undo`` undoes it by this id.
     :param checkpoint: URI of the checkpoint.
-    :param batch_id: the batch it stands at; the next to run is one more.
+    :param batch_id: the batch it is at; the next to run is one more.
     :param deleted: files of the checkpoint that were removed.
     :param written: files of the checkpoint that came from a backup.
     :param table_version: the commit that rolled the table back; ``None`` without one, and with several sinks.

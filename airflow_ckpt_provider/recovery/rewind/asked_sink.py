@@ -128,7 +128,7 @@ def target_of_sink(
         there = sink.report(becomes, target.batch_id, newest)
     if report.batch_id is None or (there.verdict in (Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE) and target):
         raise RefusedError(
-            f"{report.uri} does not tell to which batch the checkpoint would have to go forward "
+            f"{report.uri} does not show to which batch the checkpoint would have to go forward "
             f"(it holds {report.batch_id}, remembers {there.remembered})",
             hint="roll the sink back (sink_policy / --sink-policy rollback), or keep it and accept what will happen",
         )

@@ -394,7 +394,7 @@ class RewindPlan(Plan):
             *([("undo", self._undo_in_words(self.undo))] if self.undo else []),
         ]
         steps = self.steps
-        nothing = "Nothing to do: the checkpoint stands at this batch." if self.already_done else ""
+        nothing = "Nothing to do: the checkpoint is at this batch." if self.already_done else ""
         parts = (sinks_table(self.sinks), accept_block(self.risks), nothing)
         return plan_page("Rewind", self.plan_id, rows, self.reasons, *parts, steps=steps)
 

@@ -86,7 +86,7 @@ def prove_replay(
     repository: Location | None = None,
     name: str | None = None,
 ) -> ReplayProof:
-    """Look whether all batches after ``batch_id`` were run once, over offsets without a gap.
+    """Check whether all batches after ``batch_id`` were run once, over offsets without a gap.
 
     Spark starts each batch where the one before ended, so offsets are contiguous without an entry missing.
 

@@ -19,7 +19,7 @@ def undo_preview(plan: RewindPlan, sinks: tuple[Sink, ...]) -> dict[str, Any]:
 
     :param plan: the rewind.
     :param sinks: the sinks that were given.
-    :return: plain JSON: ``possible``, and ``reasons``: what the undo needs, or why it cannot be had.
+    :return: plain JSON: ``possible``, and ``reasons``: what the undo needs, or why it is not possible.
     """
     if not plan.changes_checkpoint and not plan.rolls_sink_back:
         return {"possible": True, "reasons": ["there is nothing to undo"]}

@@ -12,7 +12,7 @@ _NOT_MATCH = "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
 _NEW_CHECKPOINT = (
     "give the new code a new checkpoint at the kept position (`airflow-ckpt reset`), or leave the change out"
 )
-_REHEARSE = "compare the rows of old and new in a rehearsal (`--old-build`) before it goes into production"
+_REHEARSE = "compare the rows of old and new in a rehearsal (`--old-build`) before it is deployed to production"
 
 OPERATORS_ADDED = ChangeKind(
     "OPERATORS-ADDED",
@@ -46,7 +46,7 @@ OPERATORS_ALL_REMOVED = ChangeKind(
 OPERATORS_CHANGED = ChangeKind(
     "OPERATORS-CHANGED",
     Effect.FORBIDDEN,
-    "A stateful operator is of another type, or stands at another place of the plan: state goes by the operator's number.",
+    "A stateful operator is of another type, or is at another place of the plan: state goes by the operator's number.",
     f"{_NOT_MATCH}; Spark 3.5 and older do not look and take one operator's state for another's",
     _NEW_CHECKPOINT,
 )
@@ -137,7 +137,7 @@ SOURCES_COUNT = ChangeKind(
 SOURCES_ORDER = ChangeKind(
     "SOURCES-ORDER",
     Effect.UNNOTICED,
-    "The same sources stand in another order: positions go by the place in the plan.",
+    "The same sources are in another order: positions go by the place in the plan.",
     "gives each source the position of another: file sources fail (Wrong basePath), others skip or repeat rows",
     "put the sources back into the order of the checkpoint",
 )

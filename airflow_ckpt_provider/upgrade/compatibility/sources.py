@@ -1,4 +1,4 @@
-"""Changes of sources: count, order, kind, and what they read as far as offsets tell."""
+"""Changes of sources: count, order, kind, and what they read as far as offsets show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Spark can read a checkpoint, as far as its files tell.
+"""Which Spark can read a checkpoint, as far as its files show.
 
 A checkpoint does not name the Spark that wrote it. Its files have forms that came with a version, and the offset log pins
 settings that came with one. Which is which was seen in checkpoints of Spark 3.5.9, 4.0.0, 4.1.4, 4.2.1 and 4.3.0.

@@ -22,7 +22,7 @@ _EXAMPLES = 20
 class TrialBatch:
     """One batch that was run on the scratch copy.
 
-    :param input_rows: rows read; ``None`` where an application did not tell.
+    :param input_rows: rows read; ``None`` where an application did not show.
     :param output_rows: rows given to the sink.
     """
 

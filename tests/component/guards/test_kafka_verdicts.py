@@ -99,7 +99,7 @@ def test_recreated_longer(kafka_broker: KafkaBroker, ask: Ask, by: str) -> None:
     for ignore in (False, True):
         report = ask(topic, {0: 80}, known=known, fail_on_data_loss=not ignore)
         assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, 80)
-        assert f"topic {topic} was deleted and made again: " in report.reasons[0]
+        assert f"topic {topic} was deleted and recreated: " in report.reasons[0]
         assert ("its id is" if by == "id" else "the record at offset 79 of partition 0") in report.reasons[0]
 
 

@@ -104,7 +104,7 @@ def test_an_approved_plan_is_the_one_that_is_carried_out(workspace: FakeWorkspac
         ("2026-08-20T03:00:00Z", "WILL_DUPLICATE", "which is earlier: what lies between is written again"),
         ("2026-08-20T09:00:00+00:00", "WILL_LOSE", "which is later: what lies between is never read"),
         ("yesterday", "UNKNOWN", "which cannot be compared with it"),
-        ("2026-08-20T07:00:00+02:00", "SAFE", "stands in the pipeline's configuration as modifiedAfter"),
+        ("2026-08-20T07:00:00+02:00", "SAFE", "is in the pipeline's configuration as modifiedAfter"),
     ],
 )
 def test_the_deployed_code_has_to_carry_the_position(

@@ -251,7 +251,7 @@ def test_no_warehouse(story: Story) -> None:
     assert "--warehouse" in finished.err
 
 
-# What a history does not tell
+# What a history does not show
 
 
 def verdict(story: Story, *more: object, batch: int = NEWEST) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def test_backups_know_their_topics(
     assert guard().execute(context())["verdict"] == "SAFE", "without the backup nobody can know"
     with pytest.raises(AirflowFailException) as e:
         guard(repository=str(place)).execute(context())
-    assert str(e.value).startswith(f"WILL_LOSE: {checkpoint}: topic {topic} was deleted and made again: its id is ")
+    assert str(e.value).startswith(f"WILL_LOSE: {checkpoint}: topic {topic} was deleted and recreated: its id is ")
     found = run_command("guard", checkpoint, "--kafka-config", config, "--repository", place, "--json")
     assert (found.code, json.loads(found.out)["verdict"]) == (1, "WILL_LOSE")
 

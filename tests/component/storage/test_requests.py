@@ -20,7 +20,7 @@ from tests.support.s3_server import S3Server
 from tests.support.stopped import STOPPED
 
 #: Of a run with nothing new, whatever the files: GET repository.json, metadata, the newest offsets; the lease twice; the last
-#: manifest; five small files of the closure; three for the look whether history is the same.
+#: manifest; five small files of the closure; three for the check whether history is the same.
 _GETS = 14
 #: commits twice, offsets, names, marks of prunes, manifests, what is known to be damaged and, as there is no record of it, what
 #: verifies of earlier versions noted; the two sweeps come on top, a request for each thousand files.

@@ -169,7 +169,7 @@ CHANGES: dict[str, tuple[Written, ...]] = {
             differs=False,
             by_plan=True,
             batches=3,
-            note="batches that are run again have the watermark of the old code's plan; descriptions tell",
+            note="batches that are run again have the watermark of the old code's plan; descriptions show",
         ),
         Written(
             "another output mode",
@@ -230,7 +230,7 @@ CHANGES: dict[str, tuple[Written, ...]] = {
             ("STATE-VALUES",),
             "STATE-SCHEMA-CHANGED",
             by_plan=True,
-            note="here other columns may be null; where the schema stays, only the descriptions tell",
+            note="here other columns may be null; where the schema stays, only the descriptions show",
         ),
         Written(
             "another time condition",
@@ -238,7 +238,7 @@ CHANGES: dict[str, tuple[Written, ...]] = {
             "joined_nearer",
             differs=False,
             by_plan=True,
-            note="the rows at hand are the same under both; the descriptions tell",
+            note="the rows at hand are the same under both; the descriptions show",
         ),
         Written("a column more of one side", "joined", "joined_wider", ("STATE-VALUES",), "STATE-SCHEMA-CHANGED"),
     ),

@@ -29,7 +29,7 @@ from airflow_ckpt_provider.checkpoint.findings import FindingKind
         ("name it: --sink s3://lake/orders", 'name it: sink="s3://lake/orders"'),
         ("--accept a_b --accept c_d (accept=['a_b', 'c_d'])", "accept=['a_b', 'c_d']"),
         ("name it: --sink TABLE", "name it: sink=TABLE"),
-        ("plans it, --apply carries it out", 'plans it, mode="apply" carries it out'),
+        ("plans it, --apply applies it", 'plans it, mode="apply" applies it'),
         ("use --to-batch", 'use to="to_batch"'),
         ("`airflow-ckpt undo /ck --plan 12` undoes it", "`airflow-ckpt undo /ck --plan 12` undoes it"),
         (

@@ -98,7 +98,7 @@ def test_progressed_by_since_a_batch() -> None:
 
 
 def test_progressed_by_since_a_time_when_nothing_else_is_left() -> None:
-    """Reschedule mode before Airflow 3.3: the times of the files tell what was committed when the wait began."""
+    """Reschedule mode before Airflow 3.3: the times of the files show what was committed when the wait began."""
     stream = Stream().start().ran(range(10))
     began = Memory(started=at(6.5))
     for value, state in ((3, State.DONE), (4, State.WAITING)):
@@ -133,7 +133,7 @@ def test_drained_only_when_quiet() -> None:
     stream = Stream().start().ran(range(3))  # the newest commit is of 2 min 10 s
     wait = wait_for(quiet_for=timedelta(minutes=5))
     assert Watch(stream, wait).states(7, 7.2) == ["waiting", "done"]
-    assert one_look(stream, wait, at(7.2)).state is State.DONE, "the times of the files tell, no second look is needed"
+    assert one_look(stream, wait, at(7.2)).state is State.DONE, "the times of the files show, no second look is needed"
 
 
 def test_a_new_batch_begins_the_quiet_anew() -> None:

@@ -69,7 +69,7 @@ def test_a_plan_changes_nothing_and_says_so(checkpoint: Path) -> None:
     finished = run("doctor", checkpoint, "--repair")
     assert finished.code == 1
     assert "Repair, plan " in finished.out
-    assert "--apply carries it out" in finished.out
+    assert "Add --apply to apply it" in finished.out
     assert {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()} == before
 
 

@@ -58,7 +58,7 @@ def test_inspect(checkpoint: Path):
     ]
     assert [row.split()[0] for row in usage] == [".", "commits", "offsets", "sources/0", "state/0"]
     assert usage[1].endswith(f"0 to {NEWEST}")
-    # Changelogs without a snapshot do not tell how many keys there are.
+    # Changelogs without a snapshot do not show how many keys there are.
     assert re.fullmatch(r"0 default  [\d.]+ KiB     \?  +\d+ B, \d+ B, \d+ B  bytes   1\.\d", partitions)
 
 
@@ -176,7 +176,7 @@ def test_restore(repository: Path, tmp_path: Path):
     assert f"  batch       {NEWEST}; the query continues with {NEWEST + 1}" in shown
     assert f"  target      {target} (empty)" in shown
     assert " 1 read and check every object of the backup" in shown
-    assert shown[-1] == "Nothing was changed: this is a plan. --apply carries it out."
+    assert shown[-1] == "Nothing was changed: this is a plan. Add --apply to apply it."
     assert not target.exists()
 
     applied = lines(run("restore", repository, "latest", target, "--apply").out)

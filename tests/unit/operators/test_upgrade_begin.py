@@ -93,7 +93,7 @@ class TestNothingInTheWay:
     def test_rows_that_stay(self, upgrades: Upgrades) -> None:
         begun = upgrades.begin(sink="foreachBatch", sink_policy="keep")
         assert begun["way_back"]["obstacles"] == []
-        assert "come again from the old code" in begun["way_back"]["how"]
+        assert "the old code writes them again" in begun["way_back"]["how"]
 
     def test_a_table_that_is_a_batch_ahead(self, upgrades: Upgrades, table: Path, query_id: str) -> None:
         """Spark has written the batch and not committed it yet."""

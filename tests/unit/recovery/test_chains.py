@@ -159,7 +159,7 @@ class TestThePlan:
         assert not plan.parts[2].undo_needs
 
     def test_a_table_whose_log_was_cleaned(self, chained: Chained) -> None:
-        """The id of the table stands in its log checkpoint only."""
+        """The id of the table is in its log checkpoint only."""
         DeltaTable(str(chained.table("bronze")), version=2).create_checkpoint()
         for version in range(2):
             (chained.table("bronze") / "_delta_log" / f"{version:020d}.json").unlink()
@@ -369,7 +369,7 @@ class TestSources:
 
 class TestTogether:
     def test_there_and_back(self, chained: Chained) -> None:
-        """Everything is as before, but for the positions: the tables have two commits more, and the readers stand behind them."""
+        """Everything is as before, but for the positions: the tables have two commits more, and the readers are behind them."""
         before = chained.content()
         plan, outcome = carry_out(chained.streams())
         assert [stream["name"] for stream in outcome.streams] == ["gold", "silver", "bronze"]

@@ -63,10 +63,10 @@ def mirror(old: Log, target: str | None = "west", new: Log | None = None) -> Mir
     [
         (Log("orders"), BACKUP, "SAFE", "which is exact"),
         (Log("orders"), None, "UNKNOWN", "no backup shows that the old topic is the one that was read"),
-        (Log("orders", "b"), BACKUP, "UNKNOWN", "the old topic was made again since the backup"),
+        (Log("orders", "b"), BACKUP, "UNKNOWN", "the old topic was recreated since the backup"),
         # Brokers without ids: the record at the offset that the backup saw shows.
         (Log("orders", None), replace(BACKUP, ids={}), "SAFE", "which is exact"),
-        (Log("orders", None, 1_800_000_000_000), replace(BACKUP, ids={}), "UNKNOWN", "made again since the backup"),
+        (Log("orders", None, 1_800_000_000_000), replace(BACKUP, ids={}), "UNKNOWN", "recreated since the backup"),
         (Log("orders", None), replace(BACKUP, ids={}, fingerprints={P: Fingerprint(0, 150)}), "UNKNOWN", "no backup"),
         # A backup that saw less than was read.
         (

@@ -1,4 +1,4 @@
-"""What a replay will take, told by how long the batches took the first time: only where the clocks of the files tell that."""
+"""What a replay will take, told by how long the batches took the first time: only where the clocks of the files show that."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_mirror_that_went_back_is_not_known() -> None:
     assert brief(translate(replace(at, offset=299))) == (280, "UNKNOWN", 0)
 
 
-#: The old topic had 150 records, was made again, and has 400: all were copied.
+#: The old topic had 150 records, was recreated, and has 400: all were copied.
 MADE_AGAIN = MirroredPartition(
     150, trail((0, 0), (100, 100), (0, 150), (100, 250), (150, 300)), ends(550), ends(400), True
 )
@@ -128,7 +128,7 @@ MADE_AGAIN = MirroredPartition(
 def test_syncs_that_show_a_topic_made_again_tell_nothing(change: dict[str, object], same: bool | None) -> None:
     found = translate(replace(MADE_AGAIN, same=same, **change))  # type: ignore[arg-type]
     assert found.verdict is Verdict.UNKNOWN
-    assert "the old topic was made again" in found.reason
+    assert "the old topic was recreated" in found.reason
 
 
 def test_a_topic_that_no_backup_recorded_is_not_known_to_be_the_one_that_was_read() -> None:
@@ -142,7 +142,7 @@ def test_a_topic_that_no_backup_recorded_is_not_known_to_be_the_one_that_was_rea
     assert translate(replace(by_time, same=None)).verdict is Verdict.UNKNOWN
     again = translate(replace(COPIED, same=False))
     assert brief(again) == (EARLIEST, "UNKNOWN", None)
-    assert "made again since the backup" in again.reason
+    assert "recreated since the backup" in again.reason
 
 
 @pytest.mark.parametrize("offset", [0, 51, 52])
@@ -193,8 +193,8 @@ def test_a_mirror_that_began_behind_the_offset() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"old_ends": ends(120)}, "the old topic was made again"),
-        ({"new_ends": ends(100)}, "the new topic was made again"),
+        ({"old_ends": ends(120)}, "the old topic was recreated"),
+        ({"new_ends": ends(100)}, "the new topic was recreated"),
         ({"trail": None}, "there is no sync of it"),
         ({"trail": trail((252, 202))}, "no sync is at or below it"),
     ],
@@ -343,7 +343,7 @@ def test_random_mirrors_lose_nothing_and_repeat_no_more_than_was_said() -> None:
         if mirror.life and mirror.next_read == 0:
             mirror.copy(
                 1, lag
-            )  # MirrorMaker has seen that the topic was made again: what it has not seen no offset shows
+            )  # MirrorMaker has seen that the topic was recreated: what it has not seen no offset shows
         kept = mirror.syncs[chance.randrange(len(mirror.syncs)) :] if mirror.syncs else []  # compacted
         life = chance.randrange(len(lives))  # of the topic that was read
         offset = chance.choice([0, chance.randrange(lives[life] + 1), lives[life], chance.choice([*mirror.old, 0])])

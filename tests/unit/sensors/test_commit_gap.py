@@ -206,7 +206,7 @@ class TestAnswersThatDoNotCome:
 
 
 def test_reschedule_before_airflow_3_3(stream: DiskStream, run: Run) -> None:
-    """No state is kept between looks there; the times of the files tell what was committed when the wait began."""
+    """No state is kept between looks there; the times of the files show what was committed when the wait began."""
     began = datetime.now(UTC) - timedelta(seconds=30)
     context = run(store=False, first_reschedule=began)
     stream.ran(range(6, 8))

@@ -131,7 +131,7 @@ class TestSettingsOfOthers:
 
 
 class TestRestoreToATime:
-    """Delta writes the local time of the driver, without a zone: the files tell where it went."""
+    """Delta writes the local time of the driver, without a zone: the files show where it went."""
 
     def restored(self, table: Table, version: int, stamp: str) -> Table:
         """RESTORE as Spark's ``TO TIMESTAMP`` writes it."""

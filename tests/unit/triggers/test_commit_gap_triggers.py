@@ -39,7 +39,7 @@ def trigger(stream: DiskStream, *, seconds: float = 20.0, **fields: Any) -> Comm
 
 
 def fired(made: Any, within: float = 20.0) -> dict[str, Any]:
-    """The first event; the trigger is made again from what it was stored as."""
+    """The first event; the trigger is recreated from what it was stored as."""
     arguments = json.loads(json.dumps(made.serialize()[1]))
 
     async def first() -> Any:

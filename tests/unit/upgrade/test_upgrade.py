@@ -204,7 +204,7 @@ class TestTheBeginning:
         assert newest_upgrade(kept, "orders") is None
 
     def test_begun_again_under_its_own_seal(self, orders: Location, kept: Repository) -> None:
-        """The whole run is cleared while it stands half-way."""
+        """The whole run is cleared while it is unfinished."""
         checkpoint = Checkpoint.at(orders)
         fence(checkpoint, kept, begin(checkpoint, kept, "orders", RUN))
         assert begin(checkpoint, kept, "orders", RUN).has(Event.SEALED)
@@ -257,7 +257,7 @@ class TestTheFence:
         old = create_backup(Checkpoint.at(orders), kept, name="orders").manifest.backup_id
         plant(orders, stream(DRAINED + 1))
         fence(Checkpoint.at(orders), kept, begun(kept))
-        with pytest.raises(RefusedError, match=r"is of batch 3, and .* stands at 4"):
+        with pytest.raises(RefusedError, match=r"is of batch 3, and .* is at 4"):
             release(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", RUN), backup_id=old)
 
     def test_after_the_way_back_new_code_is_not_let_start(
