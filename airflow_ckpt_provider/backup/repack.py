@@ -278,7 +278,14 @@ def _kept(
     kept = {entry.path: entry.object for entry in objects.settled(stored)}
     packs = {file_of(path) for path in kept.values()}
     for pack in packs:
-        if hashlib.sha256(repository.location.read_pack(pack)).hexdigest() != pack_sha256(pack):
+        try:
+            content = repository.location.read_pack(pack)
+        except FileNotFoundError as e:
+            raise StorageError(
+                f"{pack} was written, and is missing now",
+                hint="a prune that took this one for dead may have deleted it: run it again",
+            ) from e
+        if hashlib.sha256(content).hexdigest() != pack_sha256(pack):
             raise StorageError(
                 f"{pack} was written, and does not read back as what was written",
                 hint="check the store: it does not keep what it is given",

@@ -131,6 +131,25 @@ class TestPrune:
         assert verify_backup(repository, made[-1], read_data=ALL).ok
 
     @pytest.mark.usefixtures("three")
+    def test_if_a_prune_has_deleted_what_was_merged_the_old_packs_stay(
+        self, place: Location, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It took this prune for dead, which then reads back what it has written."""
+        repository, made, right = many_backups(place)
+        before = packs_of(repository)
+
+        def delete(operation: str, path: str) -> None:
+            new = [pack for pack in packs_of(repository) if pack not in before]
+            if operation.startswith("read") and new and path.endswith(new[0]):
+                repository.location.delete(new[0])
+
+        seen = repository.at(watched(place / "backups", delete)[0])
+        assert apply_prune(seen, plan_prune(seen)).objects == 0
+        assert "was written, and is missing now" in caplog.text
+        assert packs_of(repository) == before
+        assert [files_in(each, place) for each in made] == right
+
+    @pytest.mark.usefixtures("three")
     def test_packs_that_are_locked_are_not_counted(self, place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
         repository, _, _ = many_backups(place)
         locked = packs_of(repository)[0]
