@@ -97,7 +97,7 @@ class PackUse:
           for each 16 MiB and each 50,000 contents.
         * 16 packs of a tier make one of a lower number, or full packs. So a content is written again at most once for
           each tier: once, if its backup wrote 512 KiB or more. What is left behind full packs is less than half a pack, and
-          less than what is full from then on. So on average a byte is written again at most once more than that.
+          less than what is full from then on. So on average a byte is written again at most one time more than that.
 
         :param without: packs that stay.
         """

@@ -394,11 +394,17 @@ def entry_writes(
         if alone or not (logs if is_log(entry.path) else packed).add(entry):
             source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
             yield Write(
-                entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when, kept), source, entry
+                entry.path,
+                entry.size,
+                _reader(entry, partial(place.read, entry.object), right_when, kept),
+                source,
+                entry,
             )
     for span in chain(logs.spans(), packed.spans()):  # what is read at once is written one behind the other
         for entry in span.entries:
-            yield Write(entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when, kept), None, entry)
+            yield Write(
+                entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when, kept), None, entry
+            )
 
 
 def _reader(

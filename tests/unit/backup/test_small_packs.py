@@ -183,7 +183,9 @@ class TestPrune:
         assert killed > 8
 
 
-def simulated(days: int, *, each: int, per_prune: int, kept: int | None = None, contents: int = 50) -> tuple[float, int]:
+def simulated(
+    days: int, *, each: int, per_prune: int, kept: int | None = None, contents: int = 50
+) -> tuple[float, int]:
     """Hourly backups, and prunes: how often a byte is written again on average, and the most packs after a prune.
 
     :param each: bytes that each backup adds on average.
