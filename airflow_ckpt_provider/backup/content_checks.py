@@ -8,6 +8,7 @@ from functools import partial
 
 from airflow_ckpt_provider.backup.damaged import UNREADABLE, Damage
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.manifest import has_packed
 from airflow_ckpt_provider.backup.pack_file import read_index
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, MovedContents, Span
@@ -64,19 +65,24 @@ def check_contents(
     on_progress: OnProgress | None = None,
     packs: set[str] | None = None,
     moved: MovedContents | None = None,
+    kept: KeptContents | None = None,
 ) -> list[Damage]:
     """Read objects and compare them with what was stored.
 
     :param packs: gets the packs that were read as a whole, and are what was written; ``None``: only contents are read, and no
         index.
     :param moved: where contents have been moved to, if that is known.
+    :param kept: gets the contents that are right, for whoever writes them afterwards.
     :returns: what is damaged, and what could not be read.
     """
     meter = Meter(on_progress, files=len(entries), size=sum(e.size for e in entries))
 
     def check(entry: FileEntry, read: Callable[[], bytes]) -> Damage | None:
         try:
-            found = content_damage(entry, read())
+            content = read()
+            found = content_damage(entry, content)
+            if found is None and kept is not None:
+                kept.keep(entry, content)
         except FileNotFoundError:
             found = damage_of(entry, "missing", "is missing")
         except DamagedFileError as e:

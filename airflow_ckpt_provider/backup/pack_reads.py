@@ -9,14 +9,16 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, pack_size, part_of, read_moved
 
 #: Bytes that are read by one request at most, unless one content has more; and bytes between two contents that are read
-#: with them, for a request takes about as long as these.
-SPAN, GAP = 8 * 1024**2, 256 * 1024
+#: with them, for a request takes about as long as these. A pack is full from 16 MiB on, with a content that may reach behind
+#: that, so two requests read all of it only where each may have half of it and one content more.
+SPAN, GAP = PACK_SIZE // 2 + PACKED_BELOW, 256 * 1024
 #: Parts of packs that are read at once, so that they fit into memory.
 PACKS_AT_ONCE = 4
 #: Fewer entries than this are kept as they are.

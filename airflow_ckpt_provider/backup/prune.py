@@ -95,6 +95,7 @@ class StreamPrune:
     :param locks_unknown: why it is not known what is locked, or ``None``.
     :param repacked: pack -> bytes that backups need of it, of each pack that is mostly garbage: these bytes are written
         again, and the pack is deleted.
+    :param merged: the same of each small pack that is merged with others.
     """
 
     name: str
@@ -106,12 +107,22 @@ class StreamPrune:
     locked: Mapping[str, datetime] = field(default_factory=dict)
     locks_unknown: str | None = None
     repacked: Mapping[str, int] = field(default_factory=dict)
+    merged: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def packed_anew(self) -> Mapping[str, int]:
+        """The packs that are deleted after what backups need of them was written again, with these bytes."""
+        return {**self.repacked, **self.merged}
 
     @property
     def repack_requests(self) -> int:
-        """About how many requests repacking takes: reads of parts, packs written and read back, packs deleted, the record."""
-        written = -(-sum(self.repacked.values()) // PACK_SIZE)
-        return 2 * len(self.repacked) + 2 * written + 8 if self.repacked else 0
+        """About how many requests repacking takes."""
+        return _requests(self.repacked)
+
+    @property
+    def merge_requests(self) -> int:
+        """About how many requests merging takes."""
+        return _requests(self.merged)
 
     @property
     def lock_remarks(self) -> tuple[str, ...]:
@@ -143,14 +154,29 @@ class StreamPrune:
         }
 
     def _repack_json(self) -> dict[str, Any]:
-        if not self.repacked:
-            return {}
-        return {
+        merged = {
+            "merged_packs": len(self.merged),
+            "merged_bytes": sum(self.merged.values()),
+            "merged_into": -(-sum(self.merged.values()) // PACK_SIZE),
+            "merge_requests": self.merge_requests,
+        }
+        repacked = {
             "repacked_packs": len(self.repacked),
             "repacked_bytes": sum(self.repacked.values()),
             "repack_frees": sum(pack_size(pack) or 0 for pack in self.repacked) - sum(self.repacked.values()),
             "repack_requests": self.repack_requests,
         }
+        return (repacked if self.repacked else {}) | (merged if self.merged else {})
+
+
+def _requests(packs: Mapping[str, int]) -> int:
+    """About how many requests it takes to write packs again: reads of parts, packs written and read back, packs deleted, the
+    record.
+
+    :param packs: pack -> bytes that backups need of it.
+    """
+    written = -(-sum(packs.values()) // PACK_SIZE)
+    return 2 * len(packs) + 2 * written + 8 if packs else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +218,29 @@ class PrunePlan:
     @property
     def fingerprint(self) -> str:
         """Changes with the objects to delete."""
-        going = sorted(path for s in self.streams for path in (*s.objects, *s.repacked))
+        going = sorted(path for s in self.streams for path in (*s.objects, *s.packed_anew))
         return fingerprint_of("\n".join([self.repository, *going]))
 
     @property
     def steps(self) -> tuple[str, ...]:
         """What ``apply`` does, in order, for each stream."""
-        packs = [s for s in self.streams if s.repacked]
-        if not self.objects and not packs:
+        packs, small = [s for s in self.streams if s.repacked], [s for s in self.streams if s.merged]
+        if not self.objects and not packs and not small:
             return ()
         size, requests = sum(sum(s.repacked.values()) for s in packs), sum(s.repack_requests for s in packs)
         again = (
             f"repack {format_size(size)} of {sum(len(s.repacked) for s in packs)} packs that are mostly garbage, with about "
             f"{requests} requests; these packs are deleted with the objects",
         )
+        size, requests = sum(sum(s.merged.values()) for s in small), sum(s.merge_requests for s in small)
+        into = sum(-(-sum(s.merged.values()) // PACK_SIZE) for s in small)
+        merged = (
+            f"merge {sum(len(s.merged) for s in small)} small packs, {format_size(size)}, into about {into}, with about "
+            f"{requests} requests; these packs are deleted with the objects",
+        )
         return (
             *(again if packs else ()),
+            *(merged if small else ()),
             "write a mark with the objects to delete: backups that begin now do not use them",
             "leave a stream for the next prune where a backup or restore is at work that began before",
             "read all manifests again",
@@ -309,11 +342,13 @@ def _of_stream(repository: Repository, name: str, limit: MaxUnused | None, witho
     use = pack_use(listed.objects, places, damaged=places.damaged) if repository.packs else PackUse()
     may_stay = (limit or _IN_PACKS).of(found.total_bytes)
     packs = _to_repack(use, may_stay - (found.unused_bytes - sum(chosen.values())))
-    locked, unknown = locks_on(repository.location, [*chosen, *packs], now=datetime.now(UTC))
+    small = use.to_merge(without=packs)
+    locked, unknown = locks_on(repository.location, [*chosen, *packs, *small], now=datetime.now(UTC))
     going = {path: size for path, size in chosen.items() if path not in locked}
     # An immutable backup would depend on a new pack that is not locked.
     repacked = {} if unknown else {pack: use.live[pack] for pack in packs if pack not in locked}
-    return replace(found, objects=going, locked=locked, locks_unknown=unknown, repacked=repacked)
+    merged = {} if unknown or not small else {p: use.live[p] for p in use.to_merge(without={*packs, *locked})}
+    return replace(found, objects=going, locked=locked, locks_unknown=unknown, repacked=repacked, merged=merged)
 
 
 def _to_repack(use: PackUse, may_stay: float) -> list[str]:
@@ -368,8 +403,8 @@ def apply_prune(
     for stream in plan.streams:
         if stream.left_alone:
             continue
-        if stream.repacked:
-            packs, written = repack(repository, stream.name, stream.repacked, made_by=made_by)
+        if stream.packed_anew:
+            packs, written = repack(repository, stream.name, stream.packed_anew, made_by=made_by)
             stream = replace(stream, objects={**stream.objects, **{pack: pack_size(pack) or 0 for pack in packs}})
             size -= written
         deleted, waiting = prune_stream(repository, stream, abandoned_after, made_by, workers)

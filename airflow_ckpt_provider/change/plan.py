@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_ckpt_provider.backup.content_checks import whole_content
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.pack_reads import ByPack, MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fail_closed_order import is_log
@@ -371,7 +372,12 @@ def some(paths: Sequence[str]) -> str:
 
 
 def entry_writes(
-    repository: Repository, entries: Iterable[FileEntry], *, right_when: str, moved: MovedContents | None = None
+    repository: Repository,
+    entries: Iterable[FileEntry],
+    *,
+    right_when: str,
+    moved: MovedContents | None = None,
+    kept: KeptContents | None = None,
 ) -> Iterator[Write]:
     """Files of backups.
 
@@ -379,6 +385,7 @@ def entry_writes(
     :param entries: their entries in manifests.
     :param right_when: when they were found whole, in words.
     :param moved: where their contents have been moved to, if that is known.
+    :param kept: contents that are in memory already; all others are read.
     """
     place, packed, logs = repository.location, ByPack(repository, moved), ByPack(repository, moved)
     for entry in entries:
@@ -387,15 +394,25 @@ def entry_writes(
         if alone or not (logs if is_log(entry.path) else packed).add(entry):
             source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
             yield Write(
-                entry.path, entry.size, _reader(entry, partial(place.read, entry.object), right_when), source, entry
+                entry.path,
+                entry.size,
+                _reader(entry, partial(place.read, entry.object), right_when, kept),
+                source,
+                entry,
             )
     for span in chain(logs.spans(), packed.spans()):  # what is read at once is written one behind the other
         for entry in span.entries:
-            yield Write(entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when), None, entry)
+            yield Write(
+                entry.path, entry.size, _reader(entry, partial(span.read, entry), right_when, kept), None, entry
+            )
 
 
-def _reader(entry: FileEntry, read: Callable[[], bytes], right_when: str) -> Callable[[], bytes]:
+def _reader(
+    entry: FileEntry, read: Callable[[], bytes], right_when: str, kept: KeptContents | None
+) -> Callable[[], bytes]:
     def whole() -> bytes:
+        if kept is not None and (content := kept.get(entry)) is not None:
+            return content
         try:
             return whole_content(entry, read(), right_when=right_when)
         except FileNotFoundError as e:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
@@ -71,6 +72,8 @@ def apply_restore(
     :raises DamagedBackupError: an object is not what was backed up; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
+    if writes is None:  # others read for themselves what they write
+        plan = replace(plan, kept=KeptContents())
     change = Change(
         plan,
         plan.target.location,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +13,7 @@ from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.identity import is_same_stream
+from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
@@ -108,6 +109,8 @@ class RestorePlan(Plan):
     :param chain: the restore of several streams that it is a part of: its ``plan_id``, and the ``arguments`` that name its
         streams in a command; ``None``: it is a restore of its own.
     :param is_prepared: the backup was found whole already, and is kept from being pruned.
+    :param kept: gets the contents that :meth:`prepare` reads, so that they are not read again to be written; ``None``: they
+        are.
     """
 
     plan_id: str
@@ -128,6 +131,7 @@ class RestorePlan(Plan):
     other_query: str = ""
     chain: Mapping[str, str] | None = None
     is_prepared: bool = False
+    kept: KeptContents | None = field(default=None, repr=False, compare=False)
 
     kind: ClassVar[str] = "restore"
 
@@ -192,7 +196,8 @@ class RestorePlan(Plan):
         """See that the backup is whole before anything is changed.
 
         Objects that the store copies itself are compared by the checksum that it vouches for; what comes out of the copy is
-        compared again. All others are read, and so is what was found damaged before. What is found is noted.
+        compared again. All others are read, and so is what was found damaged before. What is found is noted. Small contents
+        that are right are kept in memory, as far as they fit.
         """
         if self.is_prepared:
             return
@@ -208,7 +213,7 @@ class RestorePlan(Plan):
             return self._is_copied(entry) and entry.object not in known and moved.now(entry.object) == entry.object
 
         unsure = (e for e in self.entries if e.path not in wrong and not is_sure(e))
-        found += check_contents(self.repository, FileTable(name, unsure), workers=workers, moved=moved)
+        found += check_contents(self.repository, FileTable(name, unsure), workers=workers, moved=moved, kept=self.kept)
         note_damage(self.repository, self.manifest, found)
         refuse_findings(self.manifest, found)
 
@@ -227,7 +232,7 @@ class RestorePlan(Plan):
 
         def writes() -> Iterator[Write]:
             wanted = (e for e in self.entries if e.path not in unchanged and e.path not in self.rewritten)
-            yield from entry_writes(repository, wanted, right_when="the restore began", moved=moved)
+            yield from entry_writes(repository, wanted, right_when="the restore began", moved=moved, kept=self.kept)
             yield from literal_writes(self.rewritten)
 
         return Edits(there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged)

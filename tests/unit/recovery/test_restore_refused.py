@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import put_seal
@@ -130,8 +131,11 @@ class TestRefusedAtTheLastMoment:
         )  # fmt: skip
 
 
-def test_an_object_that_is_damaged_while_it_is_restored(place: Location, manifest: Manifest) -> None:
-    """It was right when it was checked: stop, stay sealed, say so."""
+def test_an_object_that_is_damaged_while_it_is_restored(
+    place: Location, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was right when it was checked, and did not fit into memory: stop, stay sealed, say so."""
+    monkeypatch.setattr(KeptContents.__init__, "__defaults__", (0,))
     entry = entry_of(manifest, "state/0/1/5.changelog")
 
     def damage(operation: str, path: str) -> None:
