@@ -34,7 +34,13 @@ class LinkOfTask(BaseOperatorLink):
 
 
 class CheckpointsPageLink(LinkOfTask):
-    """Opens the change that a task carries out, or the list of streams that it reports."""
+    """Opens the change that a task carries out, or the list of streams that it reports.
+
+    .. code-block:: python
+
+        class MyRestoreOperator(CheckpointRestoreOperator):
+            operator_extra_links = (CheckpointsPageLink(),)
+    """
 
     name = "Checkpoints"
     XCOM_KEY = "checkpoints_page_url"
