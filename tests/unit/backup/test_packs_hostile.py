@@ -335,7 +335,7 @@ def test_a_restore_reads_few_packs_at_once_where_each_is_read_as_a_whole(
             with lock:
                 under_way += 1
                 most = max(most, under_way)
-            time.sleep(0.01)
+            time.sleep(0.01)  # a read that takes time: without it, reads without a limit might not meet either
             try:
                 return super().read(path)
             finally:
