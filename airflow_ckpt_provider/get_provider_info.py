@@ -88,6 +88,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ckpt_provider.triggers.commit_gap",
                     "airflow_ckpt_provider.triggers.kafka_time_to_loss",
                     "airflow_ckpt_provider.triggers.pipeline_update",
+                    "airflow_ckpt_provider.triggers.stream_action",
                     "airflow_ckpt_provider.triggers.stream_event",
                 ],
             }

@@ -62,7 +62,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "lakeflow": ("component/lakeflow/*.py", "contract/*.py", "system/test_lakeflow*.py"),
     "airflow": (
         "unit/fleet/*.py",
-        "system/test_declared_streams.py",
+        "system/test_declared_*.py",
         "system/test_demo.py",
         "system/test_factory_dags.py",
         "system/test_fleet.py",

@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError
 from airflow_ckpt_provider.streams.actions import DatabricksJob, SparkApplication
 from airflow_ckpt_provider.streams.stream import Stream
 
-_POLL_SECONDS = 5.0
-_WAIT_SECONDS = 1800.0
 _PAUSED, _UNPAUSED = "PAUSED", "UNPAUSED"
 _GROUP, _VERSION, _PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
 
 
-def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> None:
-    """Run a job and return once it runs; or cancel its runs and return once none is active.
+@dataclass(frozen=True)
+class Wait:
+    """What an action has begun and waits for: plain JSON, so that a trigger can wait for it too.
+
+    .. code-block:: python
+
+        Wait("runs of job 7 to end", "runs_ended", "databricks_default", {"job_id": "7", "cancelled": [4711]})
+
+    :param what: in words.
+    :param look: which of the looks below answers whether it is over.
+    :param conn_id: the connection that is asked.
+    :param about: which job, run or application.
+    """
+
+    what: str
+    look: str
+    conn_id: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Wait:
+        """From :meth:`to_json`."""
+        return cls(**data)
+
+    def is_over(self) -> bool:
+        """Ask once.
+
+        :raises WorkspaceError: it will never be: the run that was to start has failed.
+        """
+        return _LOOKS[self.look](self)
+
+    def proceed(self) -> Wait | None:
+        """Do what is left to do once it is over; return what is waited for then.
+
+        A stop looks for runs that were begun meanwhile, or that the page before did not list.
+        """
+        if self.look == "runs_ended":
+            return _cancel(self.conn_id, self.about["job_id"])
+        return None
+
+
+def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> Wait | None:
+    """Run a job, or cancel its active runs; return what is waited for: a run that runs, or that none is active.
 
     A job that runs continuously is paused before its run is cancelled, and resumed to start it: else it starts itself again.
 
@@ -25,6 +68,21 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> None:
     :param action: what the declaration calls it: ``stop``, ``start``, ….
     :param stream: the stream, for its connection.
     """
+    conn_id = job.conn_id or stream.databricks_conn_id or "databricks_default"
+    hook = _databricks(conn_id)
+    settings = hook._do_api_call(("GET", "2.2/jobs/get"), {"job_id": job.job_id}).get("settings") or {}
+    continuous = settings.get("continuous")
+    if (job.do or ("cancel" if action == "stop" else "run")) == "cancel":
+        if continuous:
+            # First: a run that ends is followed by another one, up to a minute later.
+            _pause(hook, job, continuous, _PAUSED)
+        return _cancel(conn_id, job.job_id)
+    if continuous:
+        return _resume(conn_id, job, continuous)
+    return _run(conn_id, job, action)
+
+
+def _databricks(conn_id: str) -> Any:
     try:
         from airflow.providers.databricks.hooks.databricks import DatabricksHook
     except ImportError as e:
@@ -32,60 +90,60 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> None:
             f"a job of Databricks needs Airflow's Databricks provider ({e})",
             hint="pip install 'airflow-ckpt-provider[databricks]'",
         ) from e
-    hook = DatabricksHook(job.conn_id or stream.databricks_conn_id or "databricks_default", caller=__name__)
-    settings = hook._do_api_call(("GET", "2.2/jobs/get"), {"job_id": job.job_id}).get("settings") or {}
-    continuous = settings.get("continuous")
-    if (job.do or ("cancel" if action == "stop" else "run")) == "cancel":
-        if continuous:
-            # First: a run that ends is followed by another one, up to a minute later.
-            _pause(hook, job, continuous, _PAUSED)
-        _cancel(hook, job)
-    elif continuous:
-        _resume(hook, job, continuous)
-    else:
-        _run(hook, job, action)
+    return DatabricksHook(conn_id, caller=__name__)
 
 
-def _cancel(hook: Any, job: DatabricksJob) -> None:
-    cancelled: set[int] = set()
-
-    def ended() -> bool:
-        active = {run["run_id"] for run in _runs(hook, job, active=True)}
-        for run_id in active - cancelled:  # a list has one page of them
-            hook.cancel_run(run_id)
-        cancelled.update(active)
-        return not active
-
-    _wait(f"runs of job {job.job_id} to end", ended)
+def _cancel(conn_id: str, job_id: str) -> Wait | None:
+    hook = _databricks(conn_id)
+    active = [run["run_id"] for run in _runs(hook, job_id, active=True)]
+    for run_id in active:  # a list has one page of them; one that is being cancelled already stays so
+        hook.cancel_run(run_id)
+    about = {"job_id": job_id, "cancelled": active}
+    return Wait(f"runs of job {job_id} to end", "runs_ended", conn_id, about) if active else None
 
 
-def _run(hook: Any, job: DatabricksJob, action: str) -> None:
+def _run(conn_id: str, job: DatabricksJob, action: str) -> Wait:
+    hook = _databricks(conn_id)
     # A retry of a start finds the run of the attempt before: two queries must not run on one checkpoint.
-    there = _runs(hook, job, active=True) if action == "start" else []
+    there = _runs(hook, job.job_id, active=True) if action == "start" else []
     run_id = (
         there[0]["run_id"]
         if there
         else hook.run_now({"job_id": int(job.job_id), "job_parameters": dict(job.parameters)})
     )
-    _wait(f"run {run_id} of job {job.job_id} to start", lambda: _is_running(hook, job, run_id))
+    what = f"run {run_id} of job {job.job_id} to start"
+    return Wait(what, "run_started", conn_id, {"job_id": job.job_id, "run_id": run_id})
 
 
-def _resume(hook: Any, job: DatabricksJob, continuous: Mapping[str, Any]) -> None:
+def _resume(conn_id: str, job: DatabricksJob, continuous: Mapping[str, Any]) -> Wait:
     """Let a continuous job start its own run: it takes no other one while it is not paused."""
     if job.parameters:
         raise RefusedError(
             f"job {job.job_id} runs continuously: it takes no parameters from outside",
             hint="remove `parameters`, and set them in the job",
         )
-    active = {run["run_id"] for run in _runs(hook, job, active=True)}
-    earlier = {run["run_id"] for run in _runs(hook, job, active=False)} - active
+    hook = _databricks(conn_id)
+    active = {run["run_id"] for run in _runs(hook, job.job_id, active=True)}
+    earlier = {run["run_id"] for run in _runs(hook, job.job_id, active=False)} - active
     _pause(hook, job, continuous, _UNPAUSED)
+    what = f"a run of the continuous job {job.job_id} to start"
+    return Wait(what, "newer_run_started", conn_id, {"job_id": job.job_id, "earlier": sorted(earlier)})
 
-    def runs() -> bool:
-        newer = [run["run_id"] for run in _runs(hook, job, active=False) if run["run_id"] not in earlier]
-        return any(_is_running(hook, job, run_id) for run_id in newer[:1])
 
-    _wait(f"a run of the continuous job {job.job_id} to start", runs)
+def _no_cancelled_run_is_active(wait: Wait) -> bool:
+    active = {run["run_id"] for run in _runs(_databricks(wait.conn_id), wait.about["job_id"], active=True)}
+    # Another one has to be cancelled first.
+    return not active or not active <= {*wait.about["cancelled"]}
+
+
+def _run_has_started(wait: Wait) -> bool:
+    return _is_running(_databricks(wait.conn_id), wait.about["job_id"], wait.about["run_id"])
+
+
+def _newer_run_has_started(wait: Wait) -> bool:
+    hook, job_id = _databricks(wait.conn_id), wait.about["job_id"]
+    newer = [run["run_id"] for run in _runs(hook, job_id, active=False) if run["run_id"] not in wait.about["earlier"]]
+    return any(_is_running(hook, job_id, run_id) for run_id in newer[:1])
 
 
 def _pause(hook: Any, job: DatabricksJob, continuous: Mapping[str, Any], status: str) -> None:
@@ -94,64 +152,78 @@ def _pause(hook: Any, job: DatabricksJob, continuous: Mapping[str, Any], status:
         hook.update_job(int(job.job_id), {"continuous": {**continuous, "pause_status": status}})
 
 
-def _is_running(hook: Any, job: DatabricksJob, run_id: int) -> bool:
+def _is_running(hook: Any, job_id: str, run_id: int) -> bool:
     state = hook.get_run_state(run_id)
     if state.is_terminal and not state.is_successful:
         raise WorkspaceError(
-            f"run {run_id} of job {job.job_id} ended: {state.result_state} {state.state_message}",
+            f"run {run_id} of job {job_id} ended: {state.result_state} {state.state_message}",
             hint="see the run in Databricks, then clear this task",
         )
     return bool(state.is_terminal or state.life_cycle_state == "RUNNING")
 
 
-def _runs(hook: Any, job: DatabricksJob, *, active: bool) -> list[Any]:
+def _runs(hook: Any, job_id: str, *, active: bool) -> list[Any]:
     """The newest runs, newest first."""
     found = hook._do_api_call(
-        ("GET", "2.2/jobs/runs/list"), {"job_id": job.job_id, **({"active_only": "true"} if active else {})}
+        ("GET", "2.2/jobs/runs/list"), {"job_id": job_id, **({"active_only": "true"} if active else {})}
     )
     return found.get("runs") or []
 
 
-def spark_application(application: SparkApplication, action: str) -> None:
-    """Create an application, or delete it and return once it is gone.
+def spark_application(application: SparkApplication, action: str) -> Wait | None:
+    """Create an application, or delete it; return what is waited for: that it is gone.
 
     :param application: the application.
     :param action: what the declaration calls it.
     """
-    try:
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-        from kubernetes.client import ApiException
-    except ImportError as e:
-        raise MissingExtraError(
-            f"an application on Kubernetes needs Airflow's Kubernetes provider ({e})",
-            hint="pip install apache-airflow-providers-cncf-kubernetes",
-        ) from e
-    hook = KubernetesHook(conn_id=application.conn_id)
-    at = {"group": _GROUP, "version": _VERSION, "plural": _PLURAL, "namespace": application.namespace}
+    hook = _kubernetes(application.conn_id)
+    at = _at(application.namespace)
     if (application.do or ("delete" if action == "stop" else "create")) == "create":
         if not application.file:
             raise RefusedError(f"{application.name} has no file", hint="give the manifest: spark_application.file")
         with open(application.file, encoding="utf-8") as file:
             hook.create_custom_object(**at, body=file.read())
-        return
-
-    def gone() -> bool:
-        try:
-            hook.get_custom_object(**at, name=application.name)
-        except ApiException as e:
-            if e.status == 404:
-                return True
-            raise
-        return False
-
-    if not gone():
-        hook.delete_custom_object(**at, name=application.name)
-        _wait(f"{application.namespace}/{application.name} to be deleted", gone)
+        return None
+    about = {"namespace": application.namespace, "name": application.name}
+    what = f"{application.namespace}/{application.name} to be deleted"
+    wait = Wait(what, "application_gone", application.conn_id or "", about)
+    if _application_is_gone(wait):
+        return None
+    hook.delete_custom_object(**at, name=application.name)
+    return wait
 
 
-def _wait(what: str, done: Callable[[], bool]) -> None:
-    until = time.monotonic() + _WAIT_SECONDS
-    while not done():
-        if time.monotonic() > until:
-            raise WorkspaceError(f"waited {_WAIT_SECONDS:g} s for {what}", hint="see there why, then clear this task")
-        time.sleep(_POLL_SECONDS)
+def _kubernetes(conn_id: str | None) -> Any:
+    try:
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    except ImportError as e:
+        raise MissingExtraError(
+            f"an application on Kubernetes needs Airflow's Kubernetes provider ({e})",
+            hint="pip install apache-airflow-providers-cncf-kubernetes",
+        ) from e
+    return KubernetesHook(conn_id=conn_id)
+
+
+def _at(namespace: str) -> dict[str, str]:
+    return {"group": _GROUP, "version": _VERSION, "plural": _PLURAL, "namespace": namespace}
+
+
+def _application_is_gone(wait: Wait) -> bool:
+    hook = _kubernetes(wait.conn_id or None)
+    from kubernetes.client import ApiException
+
+    try:
+        hook.get_custom_object(**_at(wait.about["namespace"]), name=wait.about["name"])
+    except ApiException as e:
+        if e.status == 404:
+            return True
+        raise
+    return False
+
+
+_LOOKS: dict[str, Callable[[Wait], bool]] = {
+    "runs_ended": _no_cancelled_run_is_active,
+    "run_started": _run_has_started,
+    "newer_run_started": _newer_run_has_started,
+    "application_gone": _application_is_gone,
+}

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.operators.warehouse import Warehouse
+from airflow_ckpt_provider.operators.warehouse import Warehouse, wait_for_statement
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -241,21 +241,16 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         return TableCopies(sql, self._kept.data.setdefault("copies", {}), self._kept.keep)
 
     def _wait_for_statement(self, statement_id: str) -> None:
-        if time.time() >= self._end_time:
+        in_time = wait_for_statement(
+            statement_id,
+            conn_id=required(self.databricks_conn_id, "databricks_conn_id"),
+            caller=type(self).__name__,
+            end_time=self._end_time,
+            poll_interval=seconds(self.poll_interval, "poll_interval").total_seconds(),
+            hand_over=(lambda trigger: self._hand_over(trigger, None)) if self.deferrable else None,
+        )
+        if not in_time:
             self._too_late(f"statement {statement_id} has not ended")
-        pause = seconds(self.poll_interval, "poll_interval").total_seconds()
-        if self.deferrable:
-            from airflow.providers.databricks.triggers.databricks import DatabricksSQLStatementExecutionTrigger
-
-            trigger = DatabricksSQLStatementExecutionTrigger(
-                statement_id,
-                required(self.databricks_conn_id, "databricks_conn_id"),
-                self._end_time,
-                polling_period_seconds=pause,  # type: ignore[arg-type]  # it only sleeps so long
-                caller=type(self).__name__,
-            )
-            self._hand_over(trigger, None)
-        time.sleep(pause)
 
     def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
         """Continue where the trigger has stopped: that of an update, or that of a statement, which is read again."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, TaskDeferred, conf
 
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, WorkspaceError
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text
-from airflow_ckpt_provider.operators.job_actions import databricks_job, spark_application
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, seconds, text
+from airflow_ckpt_provider.operators.job_actions import Wait, databricks_job, spark_application
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.triggers.stream_action import StreamActionTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,6 +32,8 @@ BEGUN = "begun"
 #: XCom of a start: the stop of this run that it came after, by its :data:`BEGUN`; empty where there was none.
 AFTER_STOP = "after_stop"
 ACTIONS = ("stop", "start", "deploy", "roll_back")
+#: Seconds that the trigger gets beyond its own deadline, before Airflow ends it.
+_GRACE = 60.0
 
 
 class StreamActionFailedError(AirflowException):
@@ -46,7 +51,8 @@ class StreamActionOperator(DeclaredOperator):
     A command of the shell runs where the task runs, in the directory of ``streams.yaml``, with ``CKPT_STREAM``, ``CKPT_ACTION``,
     ``VERSION`` and ``CKPT_OPTIONS`` in its environment. It is ended when the task is.
     A DAG is triggered and waited for. An operator is made and executed. A job of Databricks is run or cancelled, an application
-    of the Spark operator for Kubernetes created or deleted.
+    of the Spark operator for Kubernetes created or deleted. All waits but that for a command are the triggerer's with
+    ``deferrable``: a command is a process of the worker.
 
     .. code-block:: python
 
@@ -64,6 +70,9 @@ class StreamActionOperator(DeclaredOperator):
         ``options`` of the run of its DAG. (templated)
     :param wanted: ``False``: the task is skipped. (templated)
     :param if_absent: where the declaration has no such action: ``"fail"``, or ``"skip"`` the task. (templated)
+    :param deferrable: wait in the triggerer, without a worker; a declared operator that has such an argument gets it too.
+    :param poll_interval: seconds between two polls.
+    :param timeout: seconds or a timedelta for a job or an application to get there; a DAG or an operator has its own.
     """
 
     template_fields: Sequence[str] = ("action", "version", "options", "wanted", "if_absent")
@@ -77,6 +86,9 @@ class StreamActionOperator(DeclaredOperator):
         options: str | None = None,
         wanted: bool | str = True,
         if_absent: str = "fail",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: timedelta | float = 5.0,
+        timeout: timedelta | float = 1800.0,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("multiple_outputs", True)
@@ -86,6 +98,9 @@ class StreamActionOperator(DeclaredOperator):
         self.options = options
         self.wanted = wanted
         self.if_absent = if_absent
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.timeout = timeout
         #: What is under way: a command or an operator.
         self._under_way: Any = None
 
@@ -112,29 +127,77 @@ class StreamActionOperator(DeclaredOperator):
                 group, dot, _ = self.task_id.rpartition(".")
                 ti.xcom_push(AFTER_STOP, ti.xcom_pull(task_ids=f"{group}{dot}stop", key=BEGUN) or "")
         with no_retry_when_refused():
+            seconds(self.poll_interval, "poll_interval", least=0.0)
             self._carry_out(stream, what, action, context)
         return {"stream": stream.name, "action": what, "way": action.way}
 
+    def execute_complete(
+        self, context: Context, event: Any = None, carried: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Continue where a trigger has stopped: one of this operator, of the triggered DAG, or of the declared operator."""
+        with no_retry_when_refused():
+            what = one_of(self.action, "action", ACTIONS)
+            stream = self.declared_stream()
+            action: Action | None = getattr(stream, what) if stream else None
+            if stream is None or action is None:
+                raise StreamActionFailedError(
+                    f"{stream} declared `{what}` when this task began it, and does so no longer\n"
+                    "HINT: see whether it was carried out; then clear this task, or mark it as a success"
+                )
+            begun = dict(carried or {})
+            if "operator" in begun:
+                task = self._made(by_name(begun["operator"]), begun["arguments"], context)
+                given = {**begun["kwargs"], **({} if event is None else {"event": event})}
+                self._deferring(lambda: task.resume_execution(begun["method"], given, context), begun)
+            elif "wait" in begun:
+                self._is_over(event)
+                self._wait(Wait.from_json(begun["wait"]).proceed(), begun["end_time"])
+            else:  # the runner of Airflow's tasks has triggered the DAG, and deferred this task
+                self._triggering(stream, what, action, context).execute_complete(context, event)
+        return {"stream": stream.name, "action": what, "way": action.way}
+
     def _carry_out(self, stream: Stream, what: str, action: Action, context: Context) -> None:
+        end_time = time.time() + seconds(self.timeout, "timeout", least=0.0).total_seconds()
         if action.command:
             self._command(stream, what, action.command)
         elif action.dag:
-            from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-
-            conf = {**action.dag.conf, "stream": stream.name, "action": what, "version": text(self.version)}
-            if options := mapping(self.options, "options"):
-                conf["options"] = options
-            self._operator(
-                TriggerDagRunOperator,
-                {"trigger_dag_id": action.dag.dag_id, "conf": conf, "wait_for_completion": True, "poke_interval": 5},
-                context,
-            )
+            self._triggering(stream, what, action, context).execute(context)
         elif action.operator:
-            self._operator(by_name(action.operator.operator), action.operator.arguments, context)
+            named, arguments = action.operator.operator, dict(action.operator.arguments)
+            task = self._made(by_name(named), arguments, context)
+            self._deferring(lambda: task.execute(context), {"operator": named, "arguments": arguments})
         elif action.databricks_job:
-            databricks_job(action.databricks_job, what, stream)
+            self._wait(databricks_job(action.databricks_job, what, stream), end_time)
         elif action.spark_application:
-            spark_application(action.spark_application, what)
+            self._wait(spark_application(action.spark_application, what), end_time)
+
+    def _wait(self, wait: Wait | None, end_time: float) -> None:
+        """Wait on this worker, or hand over to the triggerer."""
+        pause = seconds(self.poll_interval, "poll_interval", least=0.0).total_seconds()
+        while wait:
+            if wait.is_over():
+                wait = wait.proceed()
+                continue
+            if (left := end_time - time.time()) <= 0:
+                self._is_over({"status": "timeout", "message": wait.what, "hint": None})
+            if self.deferrable:
+                self.defer(
+                    trigger=StreamActionTrigger(wait=wait.to_json(), end_time=end_time, poll_interval=pause),
+                    method_name="execute_complete",
+                    kwargs={"carried": {"wait": wait.to_json(), "end_time": end_time}},
+                    timeout=timedelta(seconds=left + _GRACE),
+                )
+            time.sleep(min(pause, left))
+
+    def _is_over(self, event: Mapping[str, Any]) -> None:
+        if event["status"] == "timeout":
+            waited = seconds(self.timeout, "timeout", least=0.0).total_seconds()
+            raise WorkspaceError(
+                f"waited {waited:g} s for {event['message']}",
+                hint="see there why, then clear this task; or give a longer timeout",
+            )
+        if event["status"] != "done":
+            raise WorkspaceError(event["message"], hint=event["hint"])
 
     def _command(self, stream: Stream, what: str, command: str) -> None:
         from airflow.providers.standard.hooks.subprocess import SubprocessHook
@@ -162,13 +225,38 @@ class StreamActionOperator(DeclaredOperator):
         ):
             send()
 
-    def _operator(self, operator: Any, arguments: Any, context: Context) -> None:
-        # A task that is deferred would be resumed in this operator, which knows nothing of it.
-        given = {"deferrable": False, **arguments} if _takes(operator, "deferrable") else dict(arguments)
+    def _triggering(self, stream: Stream, what: str, action: Action, context: Context) -> Any:
+        """Airflow's operator for the declared DAG."""
+        from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+
+        if action.dag is None:
+            raise StreamActionFailedError(
+                f"{stream} declared a DAG as `{what}` when this task began it, and does so no longer\n"
+                "HINT: see whether it was carried out; then clear this task, or mark it as a success"
+            )
+        conf = {**action.dag.conf, "stream": stream.name, "action": what, "version": text(self.version)}
+        if options := mapping(self.options, "options"):
+            conf["options"] = options
+        how = {"trigger_dag_id": action.dag.dag_id, "conf": conf, "wait_for_completion": True, "poke_interval": 5}
+        return self._made(TriggerDagRunOperator, how, context)
+
+    def _made(self, operator: Any, arguments: Mapping[str, Any], context: Context) -> Any:
+        """An operator of this task, ready to be executed."""
+        given = {"deferrable": self.deferrable, **arguments} if _takes(operator, "deferrable") else dict(arguments)
         task = operator(task_id=self.task_id.rpartition(".")[2], **given)
         task.render_template_fields(context)
         self._under_way = task
-        task.execute(context)
+        return task
+
+    def _deferring(self, run: Callable[[], Any], begun: Mapping[str, Any]) -> None:
+        """Run a part of a declared operator; where it defers, resume it here, as Airflow would resume the operator."""
+        try:
+            run()
+        except TaskDeferred as e:
+            carried = {**begun, "method": e.method_name, "kwargs": dict(e.kwargs or {})}
+            raise TaskDeferred(
+                trigger=e.trigger, method_name="execute_complete", kwargs={"carried": carried}, timeout=e.timeout
+            ) from None
 
 
 def by_name(dotted: str) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.guards.report import Judgement, worst
@@ -17,11 +17,15 @@ from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import flag, required, seconds
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
-from airflow_ckpt_provider.operators.warehouse import Warehouse
+from airflow_ckpt_provider.operators.warehouse import Warehouse, wait_for_statement
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+#: Seconds that the trigger gets beyond its own deadline, before Airflow ends it.
+_GRACE = 60.0
 
 
 class TableCheckOperator(BaseOperator):
@@ -47,6 +51,8 @@ class TableCheckOperator(BaseOperator):
     :param fail_when_worse: fail the task where rows were lost or doubled. (templated)
     :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
     :param poll_interval: seconds between two polls at a statement.
+    :param timeout: seconds or a timedelta for all statements.
+    :param deferrable: wait in the triggerer, without a worker.
     """
 
     template_fields: Sequence[str] = ("tables", "warehouse_id", "before", "fail_when_worse", "databricks_conn_id")
@@ -61,6 +67,8 @@ class TableCheckOperator(BaseOperator):
         fail_when_worse: bool | str = False,
         databricks_conn_id: str = "databricks_default",
         poll_interval: timedelta | float = 2.0,
+        timeout: timedelta | float = 86400.0,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("multiple_outputs", True)
@@ -71,45 +79,83 @@ class TableCheckOperator(BaseOperator):
         self.fail_when_worse = fail_when_worse
         self.databricks_conn_id = databricks_conn_id
         self.poll_interval = poll_interval
+        self.timeout = timeout
+        self.deferrable = deferrable
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Count and judge."""
         with no_retry_when_refused():
-            checks = table_checks(self.tables)
-            counts = self._count(context, {check.table: check.queries for check in checks})
-            before = (self.before or {}).get("tables") or {}
-            judgements = [j for c in checks for j in c.judge(counts[c.table], before.get(c.table) or {})]
-            if not checks:
-                judgements = [Judgement(Verdict.UNKNOWN, "no table was named: nothing was counted")]
-            result = {
-                "tables": counts,
-                "verdict": worst(judgement.verdict for judgement in judgements).value,
-                "reasons": [judgement.reason for judgement in judgements],
-                "markdown": counts_markdown(checks, counts) + "".join(f"\n* {j.reason}" for j in judgements),
-            }
-            self.log.info("\n%s", result["markdown"])
-            if result["verdict"] in ("WILL_LOSE", "WILL_DUPLICATE") and flag(self.fail_when_worse, "fail_when_worse"):
-                if "ti" in context:
-                    # A task that fails has no result of its own accord, and the next one shows it.
-                    context["ti"].xcom_push(key="return_value", value=result)
-                raise AirflowFailException(
-                    f"{'; '.join(map(str, result['reasons']))}\nHINT: the copies and versions of the tables are still there: "
-                    "RESTORE TABLE … TO VERSION AS OF, or bring back what lacks"
-                )
-            return result
+            return self._counted(context, None, time.time() + seconds(self.timeout, "timeout").total_seconds())
 
-    def _count(self, context: Context, queries: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
+    def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
+        """Continue where the trigger has stopped: the statement that it waited for is read again."""
+        with no_retry_when_refused():
+            return self._counted(context, carried["memory"], carried["end_time"])
+
+    def _counted(self, context: Context, carried: dict[str, Any] | None, end_time: float) -> dict[str, Any]:
+        checks = table_checks(self.tables)
+        queries = {check.table: check.queries for check in checks}
+        counts = self._count(context, queries, carried, end_time)
+        before = (self.before or {}).get("tables") or {}
+        judgements = [j for c in checks for j in c.judge(counts[c.table], before.get(c.table) or {})]
+        if not checks:
+            judgements = [Judgement(Verdict.UNKNOWN, "no table was named: nothing was counted")]
+        result = {
+            "tables": counts,
+            "verdict": worst(judgement.verdict for judgement in judgements).value,
+            "reasons": [judgement.reason for judgement in judgements],
+            "markdown": counts_markdown(checks, counts) + "".join(f"\n* {j.reason}" for j in judgements),
+        }
+        self.log.info("\n%s", result["markdown"])
+        if result["verdict"] in ("WILL_LOSE", "WILL_DUPLICATE") and flag(self.fail_when_worse, "fail_when_worse"):
+            if "ti" in context:
+                # A task that fails has no result of its own accord, and the next one shows it.
+                context["ti"].xcom_push(key="return_value", value=result)
+            raise AirflowFailException(
+                f"{'; '.join(map(str, result['reasons']))}\nHINT: the copies and versions of the tables are still there: "
+                "RESTORE TABLE … TO VERSION AS OF, or bring back what lacks"
+            )
+        return result
+
+    def _count(
+        self,
+        context: Context,
+        queries: Mapping[str, Mapping[str, str]],
+        carried: dict[str, Any] | None,
+        end_time: float,
+    ) -> dict[str, dict[str, int]]:
         if not queries:
             return {}
         conn_id = required(self.databricks_conn_id, "databricks_conn_id")
         # Each attempt counts again.
         key = f"table_check_{getattr(context.get('ti'), 'try_number', 0)}"
-        warehouse = Warehouse(
-            open_workspace(conn_id, caller=type(self).__name__),
-            required(self.warehouse_id, "warehouse_id"),
-            TaskMemory(context, key, retries=int(self.retries or 0)),
-            lambda _: time.sleep(seconds(self.poll_interval, "poll_interval").total_seconds()),
-        )
+        memory = TaskMemory(context, key, retries=int(self.retries or 0), carried=carried)
+
+        def hand_over(trigger: BaseTrigger) -> NoReturn:
+            self.defer(
+                trigger=trigger,
+                method_name="execute_complete",
+                kwargs={"carried": {"memory": memory.data, "end_time": end_time}},
+                timeout=timedelta(seconds=max(0.0, end_time - time.time()) + _GRACE),
+            )
+
+        def wait(statement_id: str) -> None:
+            in_time = wait_for_statement(
+                statement_id,
+                conn_id=conn_id,
+                caller=type(self).__name__,
+                end_time=end_time,
+                poll_interval=seconds(self.poll_interval, "poll_interval").total_seconds(),
+                hand_over=hand_over if self.deferrable else None,
+            )
+            if not in_time:
+                raise AirflowException(
+                    f"not within {seconds(self.timeout, 'timeout').total_seconds():g} s: statement {statement_id} has not "
+                    "ended\nHINT: see it in the warehouse's query history, then clear this task, or give a longer timeout"
+                )
+
+        workspace = open_workspace(conn_id, caller=type(self).__name__)
+        warehouse = Warehouse(workspace, required(self.warehouse_id, "warehouse_id"), memory, wait)
         return {
             table: {name: number(warehouse.run(f"{name} {table}", query)) for name, query in each.items()}
             for table, each in queries.items()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow_ckpt_provider.errors import RefusedError, UnknownStartError
 
 if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
+
     from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
     from airflow_ckpt_provider.operators.task_memory import TaskMemory
 
@@ -19,6 +23,42 @@ class Waiting(Protocol):
     def __call__(self, statement_id: str) -> None:
         """Return when it is worth to ask again."""
         ...
+
+
+def wait_for_statement(
+    statement_id: str,
+    *,
+    conn_id: str,
+    caller: str,
+    end_time: float,
+    poll_interval: float,
+    hand_over: Callable[[BaseTrigger], NoReturn] | None,
+) -> bool:
+    """Wait a while for a statement on this worker, or hand over to the triggerer; return ``False`` where time is up.
+
+    :param conn_id: Airflow connection of type ``databricks``.
+    :param caller: who asks, for the workspace's own records.
+    :param end_time: the deadline, in seconds since the epoch.
+    :param poll_interval: seconds between two polls.
+    :param hand_over: defers the task with a trigger; ``None``: wait here.
+    """
+    left = end_time - time.time()
+    if left <= 0:
+        return False
+    if hand_over:
+        from airflow.providers.databricks.triggers.databricks import DatabricksSQLStatementExecutionTrigger
+
+        hand_over(
+            DatabricksSQLStatementExecutionTrigger(
+                statement_id,
+                conn_id,
+                end_time,
+                polling_period_seconds=poll_interval,  # type: ignore[arg-type]  # it only sleeps so long
+                caller=caller,
+            )
+        )
+    time.sleep(min(poll_interval, left))
+    return True
 
 
 class Warehouse:

@@ -84,6 +84,7 @@ class Task:
             max_tries=0,
             get_first_reschedule_date=lambda _: self.began if self.rescheduled else None,
             xcom_push=lambda key, value: self.pushed.__setitem__(key, json.loads(json.dumps(value))),
+            xcom_pull=lambda *, task_ids, key: None,  # the only task of its run
         )
         run = SimpleNamespace(start_date=self.began, run_after=self.began)
         found: dict[str, Any] = {"ti": ti, "dag_run": run}

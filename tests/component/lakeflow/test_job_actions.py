@@ -1,37 +1,62 @@
-"""A stream that is a job of Databricks: started by a run, stopped by cancelling it."""
+"""A stream that is a job of Databricks: started by a run, stopped by cancelling it; waited for here or in the triggerer."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import time
+from typing import Any, Protocol
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.errors import WorkspaceError
-from airflow_ckpt_provider.operators import job_actions
+from airflow_ckpt_provider.operators.job_actions import Wait
 from airflow_ckpt_provider.operators.stream_action import StreamActionOperator
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.triggers.stream_action import StreamActionTrigger
 from tests.fake_databricks import FakeWorkspace
+from tests.fake_databricks.pace import Pace
+from tests.support.attempts import Task
+
+
+@pytest.fixture(params=[False, True], ids=["on the worker", "deferred"])
+def deferrable(request: pytest.FixtureRequest) -> bool:
+    """Where the waits are."""
+    return bool(request.param)
 
 
 @pytest.fixture
-def job(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(job_actions, "_POLL_SECONDS", 0.01)
+def job(workspace: FakeWorkspace) -> Any:
     pipeline = workspace.add_pipeline("orders")
     return workspace.jobs.add("orders", pipeline.pipeline_id)
 
 
-def act(job: Any, action: str, **more: Any) -> None:
-    way = {"databricks_job": {"job_id": job.job_id} | more}
-    stream = Stream("orders", checkpoint="/orders", stop=way, start=way)  # type: ignore[arg-type]
-    StreamActionOperator(task_id="t", stream=stream, action=action).execute({})  # type: ignore[typeddict-item]
+class Act(Protocol):
+    """Run a task about a job to its end, through the triggerer where it defers."""
+
+    def __call__(self, job: Any, action: str, *, timeout: float = 60.0, **more: Any) -> Task: ...
+
+
+@pytest.fixture
+def act(deferrable: bool) -> Act:
+    def acted(job: Any, action: str, *, timeout: float = 60.0, **more: Any) -> Task:
+        way: Any = {"databricks_job": {"job_id": job.job_id} | more}
+        stream = Stream("orders", checkpoint="/orders", stop=way, start=way)
+        how: dict[str, Any] = {"deferrable": deferrable, "poll_interval": 0.01, "timeout": timeout}
+        task = Task(lambda: StreamActionOperator(task_id="t", stream=stream, action=action, **how))
+        assert task.attempt() == {"stream": "orders", "action": action, "way": "databricks_job"}
+        return task
+
+    return acted
 
 
 def runs(workspace: FakeWorkspace, job: Any, *, active: bool) -> int:
     return len(workspace.jobs.list_runs(job.job_id, active).get("runs", []))
 
 
-def test_a_start_returns_once_the_job_runs_and_a_stop_once_it_does_not(workspace: FakeWorkspace, job: Any) -> None:
+def test_a_start_returns_once_the_job_runs_and_a_stop_once_it_does_not(
+    workspace: FakeWorkspace, job: Any, act: Act
+) -> None:
     act(job, "start")
     assert runs(workspace, job, active=False) == 1
     act(job, "stop")
@@ -39,14 +64,14 @@ def test_a_start_returns_once_the_job_runs_and_a_stop_once_it_does_not(workspace
     act(job, "stop")  # fine where nothing runs
 
 
-def test_a_start_that_is_repeated_starts_no_second_run(workspace: FakeWorkspace, job: Any) -> None:
+def test_a_start_that_is_repeated_starts_no_second_run(workspace: FakeWorkspace, job: Any, act: Act) -> None:
     act(job, "start")
     act(job, "start")
     assert runs(workspace, job, active=False) == 1
 
 
 @pytest.fixture
-def always(workspace: FakeWorkspace, job: Any) -> Any:
+def always(workspace: FakeWorkspace, job: Any, act: Act) -> Any:
     """A job that runs continuously, and does."""
     job.continuous = {"task_retry_mode": "NEVER"}  # not paused, which is what it is without a word
     act(job, "start")
@@ -54,7 +79,9 @@ def always(workspace: FakeWorkspace, job: Any) -> Any:
     return job
 
 
-def test_a_continuous_job_is_paused_before_its_run_is_cancelled(workspace: FakeWorkspace, always: Any) -> None:
+def test_a_continuous_job_is_paused_before_its_run_is_cancelled(
+    workspace: FakeWorkspace, always: Any, act: Act
+) -> None:
     asked = len(workspace.requests)
     act(always, "stop")
     changes = [
@@ -67,7 +94,7 @@ def test_a_continuous_job_is_paused_before_its_run_is_cancelled(workspace: FakeW
     assert always.continuous == {"task_retry_mode": "NEVER", "pause_status": "PAUSED"}
 
 
-def test_a_continuous_job_is_resumed_and_starts_its_own_run(workspace: FakeWorkspace, always: Any) -> None:
+def test_a_continuous_job_is_resumed_and_starts_its_own_run(workspace: FakeWorkspace, always: Any, act: Act) -> None:
     act(always, "stop")
     act(always, "start")
     assert always.continuous["pause_status"] == "UNPAUSED"
@@ -76,25 +103,89 @@ def test_a_continuous_job_is_resumed_and_starts_its_own_run(workspace: FakeWorks
     assert runs(workspace, always, active=True) == 1
 
 
-def test_a_continuous_job_whose_new_run_fails_is_an_error(workspace: FakeWorkspace, always: Any) -> None:
+def test_a_continuous_job_whose_new_run_fails_is_an_error(workspace: FakeWorkspace, always: Any, act: Act) -> None:
     act(always, "stop")
     workspace.pipelines[always.pipeline_id].start({})  # busy: the run that the job starts fails
     with pytest.raises(WorkspaceError, match=rf"run \d+ of job {always.job_id} ended: FAILED"):
         act(always, "start")
 
 
-def test_a_continuous_job_takes_no_parameters(workspace: FakeWorkspace, always: Any) -> None:
+def test_a_continuous_job_takes_no_parameters(workspace: FakeWorkspace, always: Any, act: Act) -> None:
     with pytest.raises(AirflowFailException, match="takes no parameters from outside\nHINT: remove `parameters`"):
         act(always, "start", parameters={"day": "monday"})
 
 
-def test_a_job_that_is_not_there_is_an_error(workspace: FakeWorkspace, job: Any) -> None:
+def test_a_job_that_is_not_there_is_an_error(workspace: FakeWorkspace, job: Any, act: Act) -> None:
     with pytest.raises(Exception, match=r"4711"):
         act(job, "start", job_id=4711)
 
 
-def test_a_wait_gives_up_and_names_what_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_actions, "_WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(job_actions, "_POLL_SECONDS", 0.0)
-    with pytest.raises(WorkspaceError, match="waited 0 s for the end of days"):
-        job_actions._wait("the end of days", lambda: False)
+def test_only_a_wait_that_is_not_over_is_deferred(
+    workspace: FakeWorkspace, job: Any, monkeypatch: pytest.MonkeyPatch, act: Act, deferrable: bool
+) -> None:
+    # The first look finds the run pending.
+    assert act(job, "start").deferred == int(deferrable)
+    assert act(job, "start").deferred == 0, "it runs"
+    pipeline, jobs, asked = workspace.pipelines[job.pipeline_id], workspace.jobs, []
+    pipeline.pace = Pace.by_hand()
+
+    def takes_its_time(job_id: int | None, active_only: bool, *, listed: Any = jobs.list_runs) -> Any:
+        if len(asked) == 1:
+            asked.append(0)
+        elif len(asked) == 2:  # the second look is the triggerer's, where the task is deferred
+            cancel(asked[0])
+            pipeline.pace = Pace.by_look()
+        return listed(job_id, active_only)
+
+    cancel = jobs.cancel
+    monkeypatch.setattr(jobs, "cancel", lambda run_id: asked.append(run_id) or {} if not asked else {})
+    monkeypatch.setattr(jobs, "list_runs", takes_its_time)
+    assert act(job, "stop").deferred == int(deferrable)
+    assert runs(workspace, job, active=True) == 0
+    assert act(job, "stop").deferred == 0
+
+
+def test_a_stop_cancels_a_run_that_was_begun_while_it_waited(
+    workspace: FakeWorkspace, job: Any, monkeypatch: pytest.MonkeyPatch, act: Act
+) -> None:
+    act(job, "start")
+    jobs, begun = workspace.jobs, []
+
+    def then_another(run_id: int, *, cancel: Any = jobs.cancel) -> Any:
+        done = cancel(run_id)
+        if not begun:
+            begun.append(jobs.run_now({"job_id": job.job_id}))
+        return done
+
+    monkeypatch.setattr(jobs, "cancel", then_another)
+    act(job, "stop")
+    assert len(begun) == 1
+    assert runs(workspace, job, active=True) == 0
+
+
+def test_a_wait_gives_up_and_names_what_it_waited_for(workspace: FakeWorkspace, job: Any, act: Act) -> None:
+    act(job, "start")
+    workspace.pipelines[job.pipeline_id].pace = Pace.by_hand()
+    with pytest.raises(
+        WorkspaceError, match=rf"waited 0.05 s for runs of job {job.job_id} to end\nHINT: see there why"
+    ):
+        act(job, "stop", timeout=0.05)
+
+
+def test_the_trigger_says_that_the_run_will_never_start(workspace: FakeWorkspace, job: Any, act: Act) -> None:
+    pipeline = workspace.pipelines[job.pipeline_id]
+    pipeline.start({})  # busy: the run fails
+    with pytest.raises(WorkspaceError, match=rf"run \d+ of job {job.job_id} ended: FAILED"):
+        act(job, "start")
+    (run,) = workspace.jobs.list_runs(job.job_id, False)["runs"]
+    wait = Wait("it", "run_started", "databricks_default", {"job_id": job.job_id, "run_id": run["run_id"]})
+
+    async def said() -> Any:
+        async for event in StreamActionTrigger(wait=wait.to_json(), end_time=time.time() + 60).run():
+            return event.payload
+        return None
+
+    found = asyncio.run(said())
+    assert found["status"] == "failed"
+    assert f"run {run['run_id']} of job {job.job_id} ended: FAILED" in found["message"]
+    assert found["hint"] == "see the run in Databricks, then clear this task"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace
 from tests.fake_databricks.samples import customers, land
+from tests.support.attempts import Task
 
 TABLE = "main.customers.customers"
 CHECK = {"keys": ["id"], "expected": "SELECT id FROM read_files('/landing/customers')"}
@@ -72,3 +73,35 @@ def test_what_cannot_be_known(workspace: FakeWorkspace, before: dict[str, Any]) 
 def test_bad_input(before: dict[str, Any], fields: dict[str, Any], words: str) -> None:
     with pytest.raises(AirflowFailException, match=words):
         check(**fields)
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["task state", "below Airflow 3.3"])
+def test_statements_that_take_long_are_waited_for_in_the_triggerer(
+    workspace: FakeWorkspace, before: dict[str, Any], store: bool
+) -> None:
+    workspace.tables.execute(f"INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE id = 'c001'")
+    task = Task(
+        lambda: TableCheckOperator(
+            task_id="check",
+            tables={TABLE: CHECK},
+            warehouse_id=WAREHOUSE,
+            before=before,
+            deferrable=True,
+            poll_interval=0.01,
+        ),
+        store=store,
+    )
+    asked = len(workspace.requests)
+    found = task.attempt()
+    assert (found["verdict"], found["reasons"]) == ("WILL_DUPLICATE", [f"{TABLE}: 1 keys are there twice or more"])
+    assert task.deferred == 3, "once a statement"
+    sent = [request for request in workspace.requests[asked:] if request.method == "POST"]
+    assert len(sent) == 3, "no statement is sent again after a deferral"
+
+
+def test_a_count_that_takes_too_long_names_its_statement(
+    workspace: FakeWorkspace, before: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace.statements, "_step", lambda statement: None)
+    with pytest.raises(AirflowException, match=r"not within 0.05 s: statement \S+ has not ended\nHINT: see it in the"):
+        check(timeout=0.05)

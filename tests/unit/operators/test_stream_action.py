@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    DagRunTriggerException,
+)
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.operators.stream_action import (
     AFTER_STOP,
@@ -17,6 +24,7 @@ from airflow_ckpt_provider.operators.stream_action import (
     StreamActionOperator,
 )
 from airflow_ckpt_provider.streams.stream import Stream
+from tests.support.attempts import Task
 from tests.support.waiting import wait_until
 
 
@@ -121,6 +129,85 @@ def test_an_operator_is_made_rendered_and_executed_without_deferring(tmp_path: P
     of = stream(start={"operator": {"operator": f"{__name__}.Writes", "arguments": arguments}})
     assert act(of, "start")["way"] == "operator"
     assert (tmp_path / "said").read_text() == "act False"
+
+
+class Turns(BaseOperator):
+    """An operator of somebody else that defers twice, and keeps what it needs in its deferrals alone."""
+
+    def __init__(self, *, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = path
+
+    def execute(self, context: Any) -> None:
+        """Defer."""
+        self.defer(trigger=Fires(word="one"), method_name="again", kwargs={"words": ["none"]})
+
+    def again(self, context: Any, event: Any, words: list[str]) -> None:
+        """Defer once more, or end."""
+        words = [*words, event]
+        if len(words) < 3:
+            self.defer(trigger=Fires(word="two"), method_name="again", kwargs={"words": words})
+        Path(self.path).write_text(" ".join(words))
+
+
+class Fires(BaseTrigger):
+    """A trigger that fires at once."""
+
+    def __init__(self, *, word: str) -> None:
+        super().__init__()
+        self.word = word
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """As Airflow keeps it."""
+        return f"{__name__}.Fires", {"word": self.word}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire."""
+        yield TriggerEvent(self.word)
+
+
+def test_an_operator_that_defers_is_resumed_with_what_it_carried(tmp_path: Path) -> None:
+    arguments = {"path": str(tmp_path / "said")}
+    of = stream(start={"operator": {"operator": f"{__name__}.Turns", "arguments": arguments}})
+    task = Task(lambda: StreamActionOperator(task_id="act", stream=of, action="start", deferrable=True))
+    assert task.attempt() == {"stream": "orders", "action": "start", "way": "operator"}
+    assert (tmp_path / "said").read_text() == "none one two"
+    assert task.deferred == 2
+
+
+def test_an_operator_is_told_to_defer_where_its_task_may(tmp_path: Path) -> None:
+    arguments = {"path": str(tmp_path / "said"), "words": "x"}
+    of = stream(start={"operator": {"operator": f"{__name__}.Writes", "arguments": arguments}})
+    act(of, "start", deferrable=True)
+    assert (tmp_path / "said").read_text() == "x True"
+    of = stream(start={"operator": {"operator": f"{__name__}.Writes", "arguments": arguments | {"deferrable": False}}})
+    act(of, "start", deferrable=True)
+    assert (tmp_path / "said").read_text() == "x False"
+
+
+def test_a_declaration_that_is_gone_when_the_wait_is_over_is_an_error() -> None:
+    task = StreamActionOperator(task_id="act", stream=stream(), action="start")
+    with pytest.raises(
+        StreamActionFailedError, match="orders declared `start` when this task began it, and does so no lo"
+    ):
+        task.execute_complete({}, event={"status": "done"})  # type: ignore[typeddict-item]
+    task = StreamActionOperator(task_id="act", stream=stream(start="true"), action="start")
+    with pytest.raises(StreamActionFailedError, match="orders declared a DAG as `start` when this task began it"):
+        task.execute_complete({}, event=("", {}))  # type: ignore[typeddict-item]
+
+
+def test_a_dag_that_is_waited_for_in_the_triggerer_ends_the_task_as_it_ended() -> None:
+    task = StreamActionOperator(
+        task_id="act", stream=stream(start={"dag": "start_orders"}), action="start", deferrable=True
+    )
+    with pytest.raises(DagRunTriggerException) as caught:
+        task.execute({})  # type: ignore[typeddict-item]
+    assert caught.value.deferrable is True  # the runner of tasks defers to `execute_complete` of this task
+    ended: dict[str, Any] = {"dag_id": "start_orders", "run_ids": ["one"], "states": ["success", "failed"]}
+    event = ("airflow.providers.standard.triggers.external_task.DagStateTrigger", ended | {"one": "success"})
+    assert task.execute_complete({}, event=event) == {"stream": "orders", "action": "start", "way": "dag"}  # type: ignore[typeddict-item]
+    with pytest.raises(AirflowException, match="start_orders failed"):
+        task.execute_complete({}, event=(event[0], ended | {"one": "failed"}))  # type: ignore[typeddict-item]
 
 
 def test_a_dag_is_triggered_and_waited_for() -> None:
