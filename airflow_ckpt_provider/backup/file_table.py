@@ -34,6 +34,8 @@ _LONG_LINE = 256 * 1024
 _LEVEL = 3
 #: In memory.
 _LEVEL_IN_MEMORY = 1
+#: Files of a table that is kept as it is from the second pass on: 1 KB each.
+_FEW = 20_000
 #: By how many values a row has: those it ended before.
 _REST: tuple[list[None], ...] = tuple([None] * (7 - length) for length in range(8))
 
@@ -61,6 +63,9 @@ class FileTable(Sequence[FileEntry]):
         self._rows: list[list[Any]] = []
         self._long = 0
         self._last: tuple[int, list[list[Any]]] | None = None
+        #: Its files, where it is small and was gone through before: a plan asks again and again, a prune once.
+        self._kept: list[FileEntry] | None = None
+        self._passes = 0
         self._is_ordered = True
         #: Whether contents of some of them lie in packs; not known before it is read.
         self.has_packed = False
@@ -143,6 +148,7 @@ class FileTable(Sequence[FileEntry]):
     def append(self, file: FileEntry) -> None:
         """Add a file."""
         self.read_now()
+        self._kept = None
         self._rows.append(_row(file, self._prefix))
         self._long += len(file.path) + len(file.object)
         self._count(file.path, file.size)
@@ -174,7 +180,16 @@ class FileTable(Sequence[FileEntry]):
         return self._length
 
     def __iter__(self) -> Iterator[FileEntry]:
+        if (kept := self._kept) is not None:
+            return iter(kept)
         self.read_now()
+        self._passes += 1
+        if self._passes > 1 and self._length <= _FEW:
+            kept = self._kept = list(self._all())
+            return iter(kept)
+        return self._all()
+
+    def _all(self) -> Iterator[FileEntry]:
         for number in range(len(self._blocks)):
             yield from self._entries(load_json(zlib.decompress(self._blocks[number])))
         yield from self._entries(self._rows)

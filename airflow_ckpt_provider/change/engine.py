@@ -267,12 +267,12 @@ class _Attempt:
 
     def _check_paths(self, edits: Edits) -> None:
         """See that nothing is written outside the place, whatever the documents say."""
-        for write in edits.writes():
+        for path in edits.written():
             try:
-                safe_relative(write.path)
+                safe_relative(path)
             except ValueError as e:
                 raise RefusedError(
-                    f"plan {self.plan.plan_id} would write {write.path!r}, which is not in {self.place}: {e}",
+                    f"plan {self.plan.plan_id} would write {path!r}, which is not in {self.place}: {e}",
                     hint=f"the plan or the backup in {self.repository.location} was damaged or forged: see who changed it",
                 ) from None
 
@@ -375,7 +375,7 @@ class _Attempt:
     def _set_aside(self, there: Target, edits: Edits) -> None:
         if not self.plan.sets_aside or self.aside.sizes is not None:
             return
-        replaced = (write.path for write in edits.writes() if write.path in there.visible)
+        replaced = (path for path in edits.written() if path in there.visible)
         going = {*(path for path in edits.removes if not is_checksum(path)), *replaced}
         files = [there.files[path] for path in sorted(going)]
         left = {p: f.identity for p, f in there.visible.items() if p not in going}
@@ -443,7 +443,7 @@ class _Attempt:
             written += 1
             meter.add(item.size)
 
-        first, last = write_order(lambda: (item.path for item in edits.writes()))
+        first, last = write_order(edits.written)
         apart = {*first, *last}
         by_path = {item.path: item for item in edits.writes() if item.path in apart}
         for path in first:

@@ -69,11 +69,17 @@ class Edits:
     :param removes: files to delete, as they were listed. Hidden ones, such as Hadoop's checksums, may be among them.
     :param writes: makes the files to write; called more than once, so that a million of them need no memory.
     :param unchanged: paths that are there already with the right content, and are neither deleted nor written.
+    :param paths: makes the paths of ``writes``, where that is less work than to make these.
     """
 
     removes: FileSet = field(default_factory=FileSet)
     writes: Callable[[], Iterable[Write]] = tuple
     unchanged: Collection[str] = ()
+    paths: Callable[[], Iterable[str]] | None = None
+
+    def written(self) -> Iterable[str]:
+        """Paths of the files to write, in no particular order."""
+        return self.paths() if self.paths else (write.path for write in self.writes())
 
 
 class Plan:

@@ -29,6 +29,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -91,8 +92,11 @@ class Part:
 
 def part_of(path: str) -> Part | None:
     """The content in a pack that a path names; ``None``: it names something else."""
-    if PACK_SUFFIX not in path:
-        return None
+    return _part_of(path) if PACK_SUFFIX in path else None
+
+
+@lru_cache(maxsize=16_384)  # a few megabytes: each step of a restore asks again for the same paths
+def _part_of(path: str) -> Part | None:
     pack, _, content = path.rpartition("/")
     if not (of_pack := _PACK.fullmatch(pack)) or not (of_content := _CONTENT.fullmatch(content)):
         return None

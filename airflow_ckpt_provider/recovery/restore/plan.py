@@ -230,12 +230,18 @@ class RestorePlan(Plan):
         seal = there.seal.path if there.seal else None
         moved = MovedContents(repository)
 
+        def wanted() -> Iterator[FileEntry]:
+            return (e for e in self.entries if e.path not in unchanged and e.path not in self.rewritten)
+
         def writes() -> Iterator[Write]:
-            wanted = (e for e in self.entries if e.path not in unchanged and e.path not in self.rewritten)
-            yield from entry_writes(repository, wanted, right_when="the restore began", moved=moved, kept=self.kept)
+            yield from entry_writes(repository, wanted(), right_when="the restore began", moved=moved, kept=self.kept)
             yield from literal_writes(self.rewritten)
 
-        return Edits(there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged)
+        def paths() -> Iterator[str]:
+            yield from (entry.path for entry in wanted())
+            yield from self.rewritten
+
+        return Edits(there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged, paths)
 
     def _unchanged(self, there: Target) -> FileSet:
         """Files that are at the target already, byte for byte, and need be neither deleted nor written.
