@@ -143,6 +143,7 @@ jars: java venv ## Fetch the jars that Spark and the tests' Kafka broker need in
 	@$(PY) dev/fetch_jars.py dev/spark-jars.txt
 	@$(PY) dev/fetch_jars.py dev/kafka-jars.txt
 	@$(PY) dev/fetch_jars.py dev/iceberg-jars.txt
+	@$(PY) -m dev.class_archive
 
 jars-s3a: java venv
 	@$(PY) dev/fetch_jars.py dev/s3a-jars.txt

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.orders import is_complete
+from dev.class_archive import IVY, environment, not_on_class_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 SCHEMA = "order_id string, customer string, cents long, at timestamp"
 STATE_PARTITIONS = "spark.sql.shuffle.partitions"
 
+DELTA = "io.delta:delta-spark_4.0_2.13:4.4.0"
 CONF = {
-    "spark.jars.packages": "io.delta:delta-spark_4.0_2.13:4.4.0",
-    "spark.jars.ivy": str(Path(__file__).parents[1] / ".cache" / "ivy"),
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.driver.host": "127.0.0.1",
@@ -62,7 +62,11 @@ def start_spark(more: Mapping[str, str] | None = None) -> SparkSession:
     """
     from pyspark.sql import SparkSession
 
+    # What elsewhere is `spark.jars.packages`: here the jars are on the class path, and Spark starts in half the time.
+    os.environ.update(environment())
     builder = SparkSession.builder.master("local[2]").appName("orders")
+    if packages := not_on_class_path([DELTA]):
+        builder = builder.config("spark.jars.packages", ",".join(packages)).config("spark.jars.ivy", str(IVY))
     for key, value in {**CONF, **(more or {})}.items():
         builder = builder.config(key, value)
     options = JAVA_OPTIONS

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from dev.class_archive import environment
 
 
 class SampleService:
@@ -22,6 +25,8 @@ class SampleService:
 
     def __init__(self, python: Path, log: Path) -> None:
         self._log = log
+        # The archive of classes is of the Spark that is installed here.
+        shared = environment() if python == Path(sys.executable) else {}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [python, Path(__file__).with_name(self.script), "serve"],
@@ -30,7 +35,7 @@ class SampleService:
                 stderr=errors,
                 text=True,
                 cwd=log.parent,
-                env={**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
+                env={**os.environ, **shared, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
             )
         try:
             #: What it says of itself when it is ready.

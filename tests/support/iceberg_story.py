@@ -22,7 +22,6 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.stopped import STOPPED
-from tests.support.streams.spark_host import coordinates
 
 _SCRIPT = Path(__file__).with_name("iceberg_stream.py")
 _ROWS = 10
@@ -92,8 +91,6 @@ class IcebergStory:
             "warehouse": str(self.root / "warehouse"),
             "catalog": self.catalog,
             "uri": self.uri,
-            "packages": ",".join(coordinates("iceberg-jars.txt")),
-            "ivy": str(Path(".cache/ivy").absolute()),
             "rows": str(self.root / "rows.json"),
         }
         if self.process is None:

@@ -9,9 +9,12 @@ runs a statement first; with ``reader``, a checkpoint, a second stream reads the
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from dev.class_archive import environment
 
 TABLE = "lake.sales.orders"
 READER = "lake.sales.copies"
@@ -20,6 +23,7 @@ READER = "lake.sales.copies"
 def session(about: dict[str, Any]) -> Any:
     from pyspark.sql import SparkSession
 
+    os.environ.update(environment())
     warehouse = about["warehouse"]
     catalog = {
         "": "org.apache.iceberg.spark.SparkCatalog",
@@ -35,9 +39,7 @@ def session(about: dict[str, Any]) -> Any:
     else:
         catalog |= {".type": "hadoop"}
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder.config("spark.jars.packages", about["packages"]).config("spark.jars.ivy", about["ivy"])
     builder.config("spark.sql.shuffle.partitions", "1")
-    builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     builder.config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
     for name, value in catalog.items():
         builder.config(f"spark.sql.catalog.lake{name}", value)

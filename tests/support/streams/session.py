@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-_IVY = Path(".cache/ivy").absolute()
+from dev.class_archive import IVY, environment, not_on_class_path
 
 
 def start_session(*, packages: tuple[str, ...] = (), conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -28,19 +28,19 @@ def start_session(*, packages: tuple[str, ...] = (), conf: Mapping[str, str] | N
         "spark.sql.streaming.stateStore.maintenanceInterval": "400ms",
         "spark.python.daemon.module": "tests.support.streams.worker_daemon",
         # Many short queries on few rows: compiling them well takes longer than running them.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
     }
-    if packages:
-        settings |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(_IVY)}
+    if others := not_on_class_path(packages):
+        settings |= {"spark.jars.packages": ",".join(others), "spark.jars.ivy": str(IVY)}
     if any("delta" in package for package in packages):
         settings |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.databricks.delta.snapshotPartitions": "1",
         }
+    os.environ.update(environment())
     builder = SparkSession.builder.master("local[2]").appName("test streams").config(map={**settings, **(conf or {})})
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
