@@ -34,7 +34,11 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", default=[], help="names of tools, or parts of names")
     parser.add_argument(
-        "--steps", nargs="*", type=Step, default=list(Step), help=f"of {', '.join(map(repr, map(str, Step)))}".replace("%", "%%")
+        "--steps",
+        nargs="*",
+        type=Step,
+        default=list(Step),
+        help=f"of {', '.join(map(repr, map(str, Step)))}".replace("%", "%%"),
     )
     parser.add_argument("--anew", action="store_true", help="forget the rounds of earlier runs")
     parser.add_argument("--no-report", action="store_true", help="keep no figures, leave docs/benchmarks.md alone")
