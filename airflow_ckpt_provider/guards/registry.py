@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import Offset
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.entry_points import entry_points_of
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -101,7 +101,7 @@ def installed_guards(settings: GuardSettings) -> tuple[Guard, ...]:
     :raises RefusedError: one of another package cannot be loaded.
     """
     others = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in entry_points_of(GROUP):
         try:
             others.append(entry.load()(settings))
         except Exception as e:

@@ -20,7 +20,8 @@ class Wait:
 
     .. code-block:: python
 
-        Wait("runs of job 7 to end", "runs_ended", "databricks_default", {"job_id": "7", "cancelled": [4711]})
+        about = {"job_id": "7", "cancelled": [4711]}
+        wait = Wait("runs of job 7 to end", "runs_ended", "databricks_default", about)
 
     :param what: in words.
     :param look: which of the looks below answers whether it is over.

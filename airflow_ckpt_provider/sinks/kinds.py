@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.guards.entry_points import entry_points_of
 from airflow_ckpt_provider.sinks.answers import is_report
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
@@ -219,7 +219,7 @@ def installed_kinds() -> tuple[SinkKind, ...]:
     own = _own_kinds()
     taken = {*_TAKEN, *(kind.kind for kind in own)}
     others: list[SinkKind] = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in entry_points_of(GROUP):
         try:
             made: SinkKind = entry.load()()
             name = made.kind

@@ -196,11 +196,11 @@ def test_a_guard_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = '{"metadata":{"streamName":"s"},"shardId-000":{"iteratorPosition":"1"}}\n{"whatever":[1]}\n17'
     query = from_checkpoint(checkpoint(tmp_path, lines, lines, commits=2))
 
-    def found(*, group: str) -> list[Any]:
+    def found(group: str) -> list[Any]:
         assert group == "airflow_ckpt_provider.guards"
         return [_Entry()]
 
-    monkeypatch.setattr(registry, "entry_points", found)
+    monkeypatch.setattr(registry, "entry_points_of", found)
     report = guard_query(query, GuardSettings(options={"kinesis": {"stream": "s"}}))
     kinesis, unknown, rate = report.sources
     assert (kinesis.kind, kinesis.verdict, kinesis.facts) == ("kinesis", Verdict.SAFE, {"stream": "s"})

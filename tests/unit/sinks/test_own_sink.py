@@ -19,6 +19,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.guards.entry_points import forget
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
@@ -58,6 +59,7 @@ def install(site: Path, code: str = CODE, *, name: str = "ledger_package", entry
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(f"[{GROUP}]\n{entry} = {name}:LedgerSink\n")
+    forget()
 
 
 @pytest.fixture
@@ -222,6 +224,7 @@ class TestThePackage:
         install(site)
         plan = plan_of(orders, Sink(place=ledger))
         (site / "ledger_package-1.0.dist-info" / "entry_points.txt").unlink()
+        forget()
         importlib.invalidate_caches()
         with pytest.raises(RefusedError, match="a sink of the kind 'ledger', which is not installed here"):
             apply_rewind(plan, Checkpoint.at(orders), repository(orders), sink=Sink(place=ledger), rest=STOPPED)
