@@ -15,7 +15,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSOR
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
-.PHONY: help venv java jars jars-s3a demo demo-upgrade record-demo test-fast test lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow slow-all stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow env compose-check clean
+.PHONY: help venv java jars jars-s3a demo demo-upgrade record-demo test-fast test test-packs lint lint-workflows release-check docs format lock sbom fake-databricks soak seal-soak rewind-soak change-soak reset-soak contract slow slow-all stores s3a doctor browser matrix measure-newcomer samples bench bench-page bench-latency airflow env compose-check clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -35,6 +35,10 @@ test-fast: venv ## Run the tests of the core that need no Java, in a minute
 
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-packs: java venv jars ## The tests of stores and repositories with packs (format 2), and with repositories of both formats
+	@$(PY) -m pytest -n auto --dist loadfile --repository-format 2 tests/unit tests/component $(ARGS)
+	@$(PY) -m pytest -n auto --dist loadfile --repository-format mixed tests/unit tests/component $(ARGS)
 
 lint: venv ## Check style, types and language
 	@$(PY) -m ruff check .

@@ -35,6 +35,7 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.packs import file_of
 from tests.support.backups import stream
 from tests.support.checkpoints import contents, plant
 from tests.support.watched_stores import forget_all, in_memory
@@ -248,7 +249,7 @@ def test_a_mark_of_a_prune_that_names_something_else(place: Location, named: Any
 def test_a_mark_that_names_what_backups_need(place: Location) -> None:
     """It is deleted by nobody, and the plan does not promise it."""
     repository, unused = opened(place), _unused(place)
-    needed = {entry.object for entry in the_backup(place).files}
+    needed = {file_of(entry.object) for entry in the_backup(place).files}
     mark(place, {"id": "x", "objects": [*needed, unused, "objects/orders/aa/not-there"]})
     plan = plan_prune(repository)
     assert set(plan.streams[0].objects) == {unused}

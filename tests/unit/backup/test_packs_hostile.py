@@ -161,6 +161,7 @@ def test_two_repairs_of_one_pack_at_once_lose_nothing_of_each_other(place: Locat
     assert verify_backup(repository, made, read_data=ALL).ok
 
 
+@pytest.mark.format_1("its first backup is of format 1")
 @pytest.mark.parametrize("wrong", ["length", "hash"])
 def test_a_new_backup_lists_no_content_that_a_record_gives_another_length_or_hash(place: Location, wrong: str) -> None:
     repository = Repository.open_or_create(place / "backups")

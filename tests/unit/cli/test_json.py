@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.storage.packs import file_of
 from tests.support.command_line import new_repository, run
 from tests.support.json_documents import documented, named_in, one_document
 from tests.support.one_checkpoint import NEWEST
@@ -84,9 +85,9 @@ def test_verify_with_findings(repository: Path):
     removed.unlink()
     finished = run("verify", repository, "--json")
     assert (finished.code, finished.err) == (1, "")
-    (finding,) = finished.document["findings"]
-    named_in(documented("verify")["findings"], [finding])
-    assert finding["object"] == str(removed.relative_to(repository))
+    finding = finished.document["findings"][-1]
+    named_in(documented("verify")["findings"], finished.document["findings"])
+    assert file_of(finding["object"]) == str(removed.relative_to(repository))
     assert finding["problem"] == "missing"
 
 
