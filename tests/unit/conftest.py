@@ -10,9 +10,8 @@ from hypothesis import settings
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.watched_stores import forget_all, in_memory
 
-# A busy machine is no fault of the code, and nothing is to be left in the working copy. The same examples every time, so
-# that a red run is somebody's doing; EXPLORE=1 tries others.
-#: The same few examples every time; `EXPLORE=1` draws others, and more.
+# A busy machine is no fault of the code, and nothing is to be left in the working copy.
+#: The same few examples every time, so that a red run is somebody's doing; `EXPLORE=1` draws others, and more.
 _EXPLORES = bool(os.environ.get("EXPLORE"))
 settings.register_profile(
     "unit", deadline=None, database=None, derandomize=not _EXPLORES, max_examples=100 if _EXPLORES else 40
