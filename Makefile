@@ -144,13 +144,13 @@ java:
 	@dev/check-java.sh
 
 jars: java venv ## Fetch the jars that Spark and the tests' Kafka broker need into .cache/ivy
-	@$(PY) dev/fetch_jars.py dev/spark-jars.txt
-	@$(PY) dev/fetch_jars.py dev/kafka-jars.txt
-	@$(PY) dev/fetch_jars.py dev/iceberg-jars.txt
+	@$(PY) -m dev.fetch_jars dev/spark-jars.txt
+	@$(PY) -m dev.fetch_jars dev/kafka-jars.txt
+	@$(PY) -m dev.fetch_jars dev/iceberg-jars.txt
 	@$(PY) -m dev.class_archive
 
 jars-s3a: java venv
-	@$(PY) dev/fetch_jars.py dev/s3a-jars.txt
+	@$(PY) -m dev.fetch_jars dev/s3a-jars.txt
 
 lock: ## Resolve pyproject.toml again into requirements.lock
 	@dev/lock.sh

@@ -23,9 +23,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from dev.fetch_jars import IVY, coordinates, ready
+
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVES = ROOT / ".cache" / "java"
-IVY = ROOT / ".cache" / "ivy"
 #: What is on the class path of all Sparks: it has to be the same for the archive to be taken.
 LISTINGS = ("spark-jars", "iceberg-jars")
 #: A Spark that runs for seconds: compiling less saves half of its processor time.
@@ -85,9 +86,8 @@ def class_path() -> str:
     """What `make jars` has fetched and Spark does not bring itself, as Java takes it."""
     own = {_artifact(jar.name) for jar in (_pyspark() / "jars").glob("*.jar")}
     found = []
-    for listing in LISTINGS:
-        listed = IVY / f"{listing}.jars"
-        for jar in listed.read_text().split() if listed.exists() else ():
+    for listing in _fetched():
+        for jar in (IVY / f"{listing.stem}.jars").read_text().split():
             # Ivy puts the organisation before the name.
             if not any(_artifact(Path(jar).name).endswith(f"_{name}") for name in own):
                 found.append(jar)
@@ -99,17 +99,24 @@ def not_on_class_path(packages: Iterable[str]) -> list[str]:
 
     :param packages: Maven coordinates.
     """
-    there = LISTINGS if class_path() else ()
-    known = {package for listing in there for package in coordinates(ROOT / "dev" / f"{listing}.txt")}
+    known = {package for listing in _fetched() for package in coordinates(listing)}
     return [package for package in packages if package not in known]
 
 
+def _fetched() -> list[Path]:
+    """Those of :data:`LISTINGS` that were fetched as they are now; none for a Spark that they are not made for."""
+    listings = [ROOT / "dev" / f"{name}.txt" for name in LISTINGS]
+    if not any(each.endswith(f":{version('pyspark')}") for each in coordinates(listings[0])):
+        return []
+    return [listing for listing in listings if ready(listing).exists()]
+
+
 def environment() -> dict[str, str]:
-    """Variables that Spark's start scripts hand to Java; none for a Spark that the jars are not made for.
+    """Variables that Spark's start scripts hand to Java; none where no jars were fetched for this Spark.
 
     The class path goes behind Spark's own.
     """
-    if not any(each.endswith(f":{version('pyspark')}") for each in coordinates(ROOT / "dev" / "spark-jars.txt")):
+    if not class_path():
         return {}
     archive = ARCHIVES / f"spark-{_key()}.jsa"
     shared = f" -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else ""
@@ -118,12 +125,6 @@ def environment() -> dict[str, str]:
         "SPARK_LAUNCHER_OPTS": OPTIONS,
         "SPARK_SUBMIT_OPTS": OPTIONS + shared,
     }
-
-
-def coordinates(listing: Path) -> list[str]:
-    """The Maven coordinates that a file names, one a line; ``#`` starts a comment."""
-    lines = (line.partition("#")[0].strip() for line in listing.read_text().splitlines())
-    return [line for line in lines if line]
 
 
 def _artifact(jar: str) -> str:

@@ -1,6 +1,6 @@
 """Resolve the Maven coordinates of a file into .cache/ivy, so that later starts of Spark need no network for them.
 
-    python dev/fetch_jars.py dev/spark-jars.txt
+    python -m dev.fetch_jars dev/spark-jars.txt
 
 Does nothing where the same coordinates were resolved before. What was resolved is listed in ``.cache/ivy/<listing>.jars``,
 a path a line, for programs other than Spark.
@@ -14,7 +14,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-IVY = Path(".cache/ivy").absolute()
+IVY = Path(__file__).resolve().parents[1] / ".cache" / "ivy"
 
 RESOLVE = """
 import sys
@@ -31,15 +31,30 @@ spark.stop()
 """
 
 
+def coordinates(listing: Path) -> list[str]:
+    """The Maven coordinates that a file names.
+
+    :param listing: one coordinate a line; ``#`` starts a comment.
+    """
+    lines = (line.partition("#")[0].strip() for line in listing.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def ready(listing: Path) -> Path:
+    """What is there once they are resolved, for this Spark.
+
+    :param listing: the file that names them.
+    """
+    key = hashlib.sha256(f"{version('pyspark')} {','.join(coordinates(listing))}".encode()).hexdigest()[:16]
+    return IVY / f"{listing.stem}-{key}.ready"
+
+
 def main(listing: Path) -> int:
     """Resolve the coordinates a file names; return the exit code.
 
     :param listing: one coordinate a line; ``#`` starts a comment.
     """
-    lines = (line.partition("#")[0].strip() for line in listing.read_text().splitlines())
-    packages = ",".join(line for line in lines if line)
-    key = hashlib.sha256(f"{version('pyspark')} {packages}".encode()).hexdigest()[:16]
-    stamp = IVY / f"{listing.stem}-{key}.ready"
+    packages, stamp = ",".join(coordinates(listing)), ready(listing)
     if stamp.exists():
         return 0
     print(f"fetching {packages} (once, about half a minute)", file=sys.stderr)

@@ -22,6 +22,18 @@ from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.triggers.stream_action import StreamActionTrigger
 
+try:
+    from airflow.sdk.exceptions import TaskAwaitingInput
+except ImportError:  # below Airflow 3.3, where operators that ask a human defer
+
+    class TaskAwaitingInput(BaseException):  # type: ignore[no-redef]
+        """Nothing raises it."""
+
+        method_name: str
+        kwargs: Mapping[str, Any] | None
+        timeout: timedelta | None
+
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -147,12 +159,12 @@ class StreamActionOperator(DeclaredOperator):
             begun = dict(carried or {})
             if "operator" in begun:
                 task = self._made(by_name(begun["operator"]), begun["arguments"], context)
-                given = {**begun["kwargs"], **({} if event is None else {"event": event})}
+                given = {**begun["kwargs"], "event": event}
                 self._deferring(lambda: task.resume_execution(begun["method"], given, context), begun)
             elif "wait" in begun:
                 self._is_over(event)
                 self._wait(Wait.from_json(begun["wait"]).proceed(), begun["end_time"])
-            else:  # the runner of Airflow's tasks has triggered the DAG, and deferred this task
+            else:  # Airflow's runner of tasks has triggered the DAG, and deferred this task
                 self._triggering(stream, what, action, context).execute_complete(context, event)
         return {"stream": stream.name, "action": what, "way": action.way}
 
@@ -249,13 +261,18 @@ class StreamActionOperator(DeclaredOperator):
         return task
 
     def _deferring(self, run: Callable[[], Any], begun: Mapping[str, Any]) -> None:
-        """Run a part of a declared operator; where it defers, resume it here, as Airflow would resume the operator."""
+        """Run a part of a declared operator; where it defers or asks a human, resume it here, as Airflow would."""
         try:
             run()
         except TaskDeferred as e:
             carried = {**begun, "method": e.method_name, "kwargs": dict(e.kwargs or {})}
             raise TaskDeferred(
                 trigger=e.trigger, method_name="execute_complete", kwargs={"carried": carried}, timeout=e.timeout
+            ) from None
+        except TaskAwaitingInput as e:
+            carried = {**begun, "method": e.method_name, "kwargs": dict(e.kwargs or {})}
+            raise TaskAwaitingInput(
+                method_name="execute_complete", kwargs={"carried": carried}, timeout=e.timeout
             ) from None
 
 

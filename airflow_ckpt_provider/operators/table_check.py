@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from airflow_ckpt_provider.guards.report import Judgement, worst
 from airflow_ckpt_provider.lakeflow.table_check import counts_markdown, table_checks
@@ -92,6 +93,19 @@ class TableCheckOperator(BaseOperator):
         with no_retry_when_refused():
             return self._counted(context, carried["memory"], carried["end_time"])
 
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As Airflow does it; where the wait has taken too long, say for what."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as e:
+            raise self._too_late("the statements have") from e
+
+    def _too_late(self, what: str) -> AirflowException:
+        return AirflowException(
+            f"not within {seconds(self.timeout, 'timeout').total_seconds():g} s: {what} not ended\n"
+            "HINT: see the warehouse's query history, then clear this task, or give a longer timeout"
+        )
+
     def _counted(self, context: Context, carried: dict[str, Any] | None, end_time: float) -> dict[str, Any]:
         checks = table_checks(self.tables)
         queries = {check.table: check.queries for check in checks}
@@ -149,10 +163,7 @@ class TableCheckOperator(BaseOperator):
                 hand_over=hand_over if self.deferrable else None,
             )
             if not in_time:
-                raise AirflowException(
-                    f"not within {seconds(self.timeout, 'timeout').total_seconds():g} s: statement {statement_id} has not "
-                    "ended\nHINT: see it in the warehouse's query history, then clear this task, or give a longer timeout"
-                )
+                raise self._too_late(f"statement {statement_id} has")
 
         workspace = open_workspace(conn_id, caller=type(self).__name__)
         warehouse = Warehouse(workspace, required(self.warehouse_id, "warehouse_id"), memory, wait)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
 
 
+#: Seconds by which the vendor's trigger has a later deadline than the task: at its own it cancels the statement, or fails
+#: where it is first looked at after it.
+_LATER = 3600.0
+
+
 class Waiting(Protocol):
     """Waits for a statement that is under way, on this worker or not."""
 
@@ -52,7 +57,7 @@ def wait_for_statement(
             DatabricksSQLStatementExecutionTrigger(
                 statement_id,
                 conn_id,
-                end_time,
+                end_time + _LATER,
                 polling_period_seconds=poll_interval,  # type: ignore[arg-type]  # it only sleeps so long
                 caller=caller,
             )

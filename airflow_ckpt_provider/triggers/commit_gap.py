@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.redaction import redacted
+from airflow_ckpt_provider.triggers.in_thread import in_thread
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.conditions import Wait
@@ -118,7 +119,7 @@ class CommitGapTrigger(BaseTrigger):
                 # All of it in a thread: some stores cannot even be opened inside an event loop.
                 # (asyncio.wait_for of Python 3.11 can swallow the cancellation of a triggerer that stops.)
                 async with asyncio.timeout(max(left, _LAST_LOOK)):
-                    answer, memory = await asyncio.to_thread(self._look, wait, memory)
+                    answer, memory = await in_thread(self._look, wait, memory)
             except TimeoutError:
                 pass
             except RefusedError as e:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import SourceError
+from airflow_ckpt_provider.triggers.in_thread import in_thread
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class KafkaTimeToLossTrigger(BaseTrigger):
         while True:
             unknown: str | None
             try:
-                report = await asyncio.to_thread(
+                report = await in_thread(
                     look, self.checkpoint, self.checkpoint_conn_id, self.kafka_config_id, self.source
                 )
                 if is_due(report, self.threshold):

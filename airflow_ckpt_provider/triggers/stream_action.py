@@ -11,13 +11,15 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.operators.job_actions import Wait
+from airflow_ckpt_provider.redaction import redacted_text
+from airflow_ckpt_provider.triggers.in_thread import in_thread
 
 
 class StreamActionTrigger(BaseTrigger):
     """Poll a job or an application every so often, until what is waited for is over, has failed, or time is up.
 
     Fires once, with ``status`` (``done``, ``failed``, ``timeout``), ``message`` and ``hint``. It only reads: what is left
-    to do then is done by the task.
+    to do then is done by the task. A service that is out of order for a while does not end the wait.
 
     .. code-block:: python
 
@@ -50,17 +52,19 @@ class StreamActionTrigger(BaseTrigger):
         """Look until it is over, or the deadline has passed."""
         wait = Wait.from_json(self.wait)
         while True:
+            said = wait.what
             try:
-                # In a thread: the hooks of jobs and applications block.
-                is_over = await asyncio.to_thread(wait.is_over)
+                if await in_thread(wait.is_over):
+                    yield TriggerEvent({"status": "done", "message": wait.what, "hint": None})
+                    return
             except CkptError as e:
                 yield TriggerEvent({"status": "failed", "message": e.message, "hint": e.hint})
                 return
-            if is_over:
-                yield TriggerEvent({"status": "done", "message": wait.what, "hint": None})
-                return
+            except Exception as e:  # whatever the service says: it may be well again before the deadline
+                said = f"{wait.what}: {type(e).__name__}: {redacted_text(str(e))}"
+                self.log.warning("%s", said)
             left = self.end_time - time.time()
             if left <= 0:
-                yield TriggerEvent({"status": "timeout", "message": wait.what, "hint": None})
+                yield TriggerEvent({"status": "timeout", "message": said, "hint": None})
                 return
             await asyncio.sleep(min(self.poll_interval, left))

@@ -11,6 +11,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.redaction import redacted
+from airflow_ckpt_provider.triggers.in_thread import in_thread
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.incidents import Glance, Watched
@@ -92,7 +93,7 @@ class StreamEventTrigger(BaseEventTrigger):
         watched = await self._recall()
         while True:
             try:
-                seen = await asyncio.to_thread(self._look, watched)
+                seen = await in_thread(self._look, watched)
             except CkptError as e:  # nobody would start the watch again
                 seen = Glance((), watched, e.message)
             if seen.failure:
@@ -131,7 +132,7 @@ class StreamEventTrigger(BaseEventTrigger):
             # Airflow 3.3.0 and 3.3.1 have no aget yet.
             if hasattr(store, "aget"):
                 return Watched.from_json(await store.aget(self._key))
-            return Watched.from_json(await asyncio.to_thread(store.get, self._key))
+            return Watched.from_json(await in_thread(store.get, self._key))
         except ValueError:  # several assets share this watch: there is no one place to keep it
             return Watched()
 
@@ -143,6 +144,6 @@ class StreamEventTrigger(BaseEventTrigger):
             if hasattr(store, "aset"):
                 await store.aset(self._key, watched.to_json())
             else:
-                await asyncio.to_thread(store.set, self._key, watched.to_json())
+                await in_thread(store.set, self._key, watched.to_json())
         except ValueError:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,29 @@ def test_only_what_is_not_on_the_class_path_is_resolved() -> None:
     ]
 
 
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """What was found is found again, in the test and after it."""
+    class_archive.class_path.cache_clear()
+    yield
+    class_archive.class_path.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten")
 def test_another_spark_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "version", lambda name: "4.1.4")
-    assert class_archive.environment() == {}
+    with monkeypatch.context() as patched:
+        patched.setattr(class_archive, "version", lambda name: "4.1.4")
+        assert class_archive.environment() == {}
+        known = class_archive.coordinates(class_archive.ROOT / "dev" / "spark-jars.txt")
+        assert class_archive.not_on_class_path(known) == known
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_listing_that_was_changed_since_is_not_on_the_class_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            class_archive, "ready", lambda listing: Path("/nowhere") if "iceberg" in listing.name else Path("/")
+        )
+        assert "iceberg" not in class_archive.class_path()
+        (package, *_) = class_archive.coordinates(class_archive.ROOT / "dev" / "iceberg-jars.txt")
+        assert class_archive.not_on_class_path([package]) == [package]

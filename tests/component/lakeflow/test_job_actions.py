@@ -7,9 +7,10 @@ import time
 from typing import Any, Protocol
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.errors import WorkspaceError
+from airflow_ckpt_provider.operators import job_actions
 from airflow_ckpt_provider.operators.job_actions import Wait
 from airflow_ckpt_provider.operators.stream_action import StreamActionOperator
 from airflow_ckpt_provider.streams.stream import Stream
@@ -172,6 +173,40 @@ def test_a_wait_gives_up_and_names_what_it_waited_for(workspace: FakeWorkspace, 
         act(job, "stop", timeout=0.05)
 
 
+def fired(wait: Wait, *, seconds: float = 60.0) -> Any:
+    """What the trigger of a wait says."""
+    trigger = StreamActionTrigger(wait=wait.to_json(), end_time=time.time() + seconds, poll_interval=0.01)
+
+    async def first() -> Any:
+        async for event in trigger.run():
+            return event.payload
+        return None
+
+    return asyncio.run(first())
+
+
+def test_a_workspace_that_is_out_of_order_for_a_while_does_not_end_the_wait(
+    workspace: FakeWorkspace, job: Any, monkeypatch: pytest.MonkeyPatch, act: Act
+) -> None:
+    act(job, "start")
+    (run,) = workspace.jobs.list_runs(job.job_id, False)["runs"]
+    wait = Wait("it", "run_started", "databricks_default", {"job_id": job.job_id, "run_id": run["run_id"]})
+    looks = []
+
+    def out_of_order(wait: Wait) -> bool:
+        looks.append(wait)
+        if len(looks) < 3:
+            raise AirflowException("Response: password=hunter2, Status Code: 503")
+        return True
+
+    monkeypatch.setitem(job_actions._LOOKS, "run_started", out_of_order)
+    assert fired(wait)["status"] == "done"
+    looks.clear()
+    monkeypatch.setitem(job_actions._LOOKS, "run_started", lambda wait: out_of_order(wait) and looks.clear())
+    given_up = fired(wait, seconds=0.05)
+    assert given_up["status"] == "timeout"
+
+
 def test_the_trigger_says_that_the_run_will_never_start(workspace: FakeWorkspace, job: Any, act: Act) -> None:
     pipeline = workspace.pipelines[job.pipeline_id]
     pipeline.start({})  # busy: the run fails
@@ -180,12 +215,7 @@ def test_the_trigger_says_that_the_run_will_never_start(workspace: FakeWorkspace
     (run,) = workspace.jobs.list_runs(job.job_id, False)["runs"]
     wait = Wait("it", "run_started", "databricks_default", {"job_id": job.job_id, "run_id": run["run_id"]})
 
-    async def said() -> Any:
-        async for event in StreamActionTrigger(wait=wait.to_json(), end_time=time.time() + 60).run():
-            return event.payload
-        return None
-
-    found = asyncio.run(said())
+    found = fired(wait)
     assert found["status"] == "failed"
     assert f"run {run['run_id']} of job {job.job_id} ended: FAILED" in found["message"]
     assert found["hint"] == "see the run in Databricks, then clear this task"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace
@@ -103,5 +105,21 @@ def test_a_count_that_takes_too_long_names_its_statement(
     workspace: FakeWorkspace, before: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace.statements, "_step", lambda statement: None)
-    with pytest.raises(AirflowException, match=r"not within 0.05 s: statement \S+ has not ended\nHINT: see it in the"):
+    with pytest.raises(AirflowException, match=r"not within 0.05 s: statement \S+ has not ended\nHINT: see the wareh"):
         check(timeout=0.05)
+
+
+def test_a_deferred_count_that_takes_too_long_goes_on_in_the_warehouse(
+    workspace: FakeWorkspace, before: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow ends the wait, not the trigger, which would cancel the statement; the next attempt may find it ended."""
+    monkeypatch.setattr(workspace.statements, "_step", lambda statement: None)
+    task = TableCheckOperator(
+        task_id="check", tables={TABLE: CHECK}, warehouse_id=WAREHOUSE, deferrable=True, poll_interval=0.01, timeout=60
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute({})  # type: ignore[typeddict-item]
+    assert deferred.value.timeout < timedelta(seconds=121)
+    assert deferred.value.trigger.end_time > time.time() + 3000
+    with pytest.raises(AirflowException, match="not within 60 s: the statements have not ended\nHINT: see the wareh"):
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, {})  # type: ignore[typeddict-item]

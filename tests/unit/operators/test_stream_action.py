@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from airflow_ckpt_provider.operators.stream_action import (
     BEGUN,
     StreamActionFailedError,
     StreamActionOperator,
+    TaskAwaitingInput,
 )
 from airflow_ckpt_provider.streams.stream import Stream
 from tests.support.attempts import Task
@@ -173,6 +175,34 @@ def test_an_operator_that_defers_is_resumed_with_what_it_carried(tmp_path: Path)
     assert task.attempt() == {"stream": "orders", "action": "start", "way": "operator"}
     assert (tmp_path / "said").read_text() == "none one two"
     assert task.deferred == 2
+
+
+class Asks(BaseOperator):
+    """An operator of somebody else that asks a human, as those of Airflow do from 3.3 on."""
+
+    def __init__(self, *, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = path
+
+    def execute(self, context: Any) -> None:
+        """Ask."""
+        raise TaskAwaitingInput(method_name="answered", kwargs={"question": "stop?"}, timeout=None)
+
+    def answered(self, context: Any, event: Any, question: str) -> None:
+        """Write down what was answered."""
+        Path(self.path).write_text(f"{question} {event}")
+
+
+@pytest.mark.parametrize("answer", ["yes", None])
+def test_an_operator_that_asks_a_human_is_resumed_with_the_answer(tmp_path: Path, answer: str | None) -> None:
+    of = stream(stop={"operator": {"operator": f"{__name__}.Asks", "arguments": {"path": str(tmp_path / "said")}}})
+    task = StreamActionOperator(task_id="act", stream=of, action="stop")
+    with pytest.raises(TaskAwaitingInput) as asked:
+        task.execute({})  # type: ignore[typeddict-item]
+    kwargs = json.loads(json.dumps(asked.value.kwargs)) | {"event": answer}
+    again = StreamActionOperator(task_id="act", stream=of, action="stop")
+    assert again.resume_execution(asked.value.method_name, kwargs, {})["way"] == "operator"  # type: ignore[typeddict-item]
+    assert (tmp_path / "said").read_text() == f"stop? {answer}"
 
 
 def test_an_operator_is_told_to_defer_where_its_task_may(tmp_path: Path) -> None:
