@@ -17,6 +17,7 @@ import json
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, overload
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -34,7 +35,7 @@ _LONG_LINE = 256 * 1024
 _LEVEL = 3
 #: In memory.
 _LEVEL_IN_MEMORY = 1
-#: Files of a table that is kept as it is from the second pass on: 1 KB each.
+#: Files of a table that :func:`kept_in_memory` keeps: up to 1 KB each.
 _FEW = 20_000
 #: By how many values a row has: those it ended before.
 _REST: tuple[list[None], ...] = tuple([None] * (7 - length) for length in range(8))
@@ -63,9 +64,9 @@ class FileTable(Sequence[FileEntry]):
         self._rows: list[list[Any]] = []
         self._long = 0
         self._last: tuple[int, list[list[Any]]] | None = None
-        #: Its files, where it is small and was gone through before: a plan asks again and again, a prune once.
+        #: Its files, while :func:`kept_in_memory` is for it; how many such blocks there are.
         self._kept: list[FileEntry] | None = None
-        self._passes = 0
+        self._keepers = 0
         self._is_ordered = True
         #: Whether contents of some of them lie in packs; not known before it is read.
         self.has_packed = False
@@ -183,8 +184,7 @@ class FileTable(Sequence[FileEntry]):
         if (kept := self._kept) is not None:
             return iter(kept)
         self.read_now()
-        self._passes += 1
-        if self._passes > 1 and self._length <= _FEW:
+        if self._keepers and self._length <= _FEW:
             kept = self._kept = list(self._all())
             return iter(kept)
         return self._all()
@@ -221,6 +221,26 @@ class FileTable(Sequence[FileEntry]):
         yield from map(zlib.decompress, self._blocks)
         if self._rows:
             yield _text(self._rows)
+
+
+@contextmanager
+def kept_in_memory(files: Sequence[FileEntry]) -> Iterator[None]:
+    """Keep the files of a small table as they are as long as the block lasts: for a step that reads them many times.
+
+    For one backup at a time: a step that reads hundreds would hold them all.
+
+    :param files: the files; what is no table is in memory already.
+    """
+    if not isinstance(files, FileTable):
+        yield
+        return
+    files._keepers += 1
+    try:
+        yield
+    finally:
+        files._keepers -= 1
+        if not files._keepers:
+            files._kept = None
 
 
 def _text(rows: list[list[Any]]) -> bytes:

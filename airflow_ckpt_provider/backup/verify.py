@@ -14,7 +14,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.content_checks import Contents, check_packs, is_computable, structure_damage
 from airflow_ckpt_provider.backup.damaged import Damage, DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.file_table import FileTable, kept_in_memory
 from airflow_ckpt_provider.backup.manifest import Manifest, has_packed
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.read_engine import ReadEngine, ThreadReads
@@ -285,6 +285,17 @@ def verify_backup(
     :raises TooMuchForThreadsError: the engine may not read so much; nothing was read and nothing is known of it.
     :raises NoSuchBackupError: it was removed meanwhile.
     """
+    with kept_in_memory(manifest.files):
+        return _verified(repository, manifest, read_data, engine or ThreadReads(workers), on_progress)
+
+
+def _verified(
+    repository: Repository,
+    manifest: Manifest,
+    read_data: ReadData | None,
+    engine: ReadEngine,
+    on_progress: OnProgress | None,
+) -> VerifyReport:
     name, entries = manifest.name, manifest.files
     there, before = side_by_side(
         lambda: repository.location.walk(f"objects/{name}"), lambda: Before.of(repository, name, read_data)
@@ -302,9 +313,7 @@ def verify_backup(
         first = list(read_data.choose(entries)) if not before.reads.times else ()
         picked = {entry.path for entry in first or before.choose(read_data, entries, there)}
         chosen = (e for e in entries if e.path not in wrong and (e.path in picked or e.path in known))
-    contents = (engine or ThreadReads(workers)).read(
-        repository, FileTable(name, chosen), moved=moved, on_progress=on_progress
-    )
+    contents = engine.read(repository, FileTable(name, chosen), moved=moved, on_progress=on_progress)
     whole = {entry.object for entry in contents.whole() if entry.path in known}
     whole |= contents.packs & before.damaged.objects.keys()
     if not structure and sum(1 for _ in contents.whole()) == len(entries):

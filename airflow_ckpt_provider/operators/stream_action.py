@@ -22,18 +22,6 @@ from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.triggers.stream_action import StreamActionTrigger
 
-try:
-    from airflow.sdk.exceptions import TaskAwaitingInput
-except ImportError:  # below Airflow 3.3, where operators that ask a human defer
-
-    class TaskAwaitingInput(BaseException):  # type: ignore[no-redef]
-        """Nothing raises it."""
-
-        method_name: str
-        kwargs: Mapping[str, Any] | None
-        timeout: timedelta | None
-
-
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -269,11 +257,13 @@ class StreamActionOperator(DeclaredOperator):
             raise TaskDeferred(
                 trigger=e.trigger, method_name="execute_complete", kwargs={"carried": carried}, timeout=e.timeout
             ) from None
-        except TaskAwaitingInput as e:
-            carried = {**begun, "method": e.method_name, "kwargs": dict(e.kwargs or {})}
-            raise TaskAwaitingInput(
-                method_name="execute_complete", kwargs={"carried": carried}, timeout=e.timeout
-            ) from None
+        except BaseException as e:
+            if type(e).__name__ != "TaskAwaitingInput":  # Airflow 3.3 and later: the operator asks a human
+                raise
+            asked: Any = e
+            carried = {**begun, "method": asked.method_name, "kwargs": dict(asked.kwargs or {})}
+            kwargs = {"carried": carried}
+            raise type(asked)(method_name="execute_complete", kwargs=kwargs, timeout=asked.timeout) from None
 
 
 def by_name(dotted: str) -> Any:

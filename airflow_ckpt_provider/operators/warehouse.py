@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
 
 
-#: Seconds by which the vendor's trigger has a later deadline than the task: at its own it cancels the statement, or fails
-#: where it is first looked at after it.
+#: Seconds by which the vendor's trigger has a later deadline than the task: at its own it cancels the statement, and it
+#: fails if it starts after it.
 _LATER = 3600.0
 
 

@@ -63,6 +63,8 @@ _CONTENT = re.compile(r"([0-9a-f]{64})-([0-9]{1,12})-([0-9]{1,12})")
 #: The name of an object whose content passed through this program begins with the content's SHA-256.
 OBJECT_SHA256 = re.compile(r"[0-9a-f]{64}(?=$|[-.])")
 PACK_SUFFIX = ".pack"
+#: Characters of a path in a repository that are no more than names of streams and hashes take.
+_LONGEST = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +94,20 @@ class Part:
 
 def part_of(path: str) -> Part | None:
     """The content in a pack that a path names; ``None``: it names something else."""
-    return _part_of(path) if PACK_SUFFIX in path else None
+    if PACK_SUFFIX not in path:
+        return None
+    return _read_part(path) if len(path) <= _LONGEST else _part(path)
 
 
-@lru_cache(maxsize=16_384)  # a few megabytes: each step of a restore asks again for the same paths
-def _part_of(path: str) -> Part | None:
+def _part(path: str) -> Part | None:
     pack, _, content = path.rpartition("/")
     if not (of_pack := _PACK.fullmatch(pack)) or not (of_content := _CONTENT.fullmatch(content)):
         return None
     return Part(pack, of_pack[2], int(of_pack[3]), of_content[1], int(of_content[2]), int(of_content[3]))
+
+
+#: The steps of a restore ask for the same paths again and again. What is kept takes 15 MB at most.
+_read_part = lru_cache(maxsize=16_384)(_part)
 
 
 def checked_part(path: str) -> Part | None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.file_table import kept_in_memory
 from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.change.engine import Change
@@ -92,7 +93,8 @@ def apply_restore(
         lifts_seal=lifts_seal,
         writes=writes,
     )
-    done = change.apply(accept=accept, fingerprint=fingerprint)
+    with kept_in_memory(plan.entries):
+        done = change.apply(accept=accept, fingerprint=fingerprint)
     return RestoreOutcome(
         plan_id=plan.plan_id,
         backup_id=plan.manifest.backup_id,

@@ -15,9 +15,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from airflow_ckpt_provider.backup import file_table
 from airflow_ckpt_provider.backup import manifest as manifest_module
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.file_table import FileTable, kept_in_memory
 from airflow_ckpt_provider.backup.manifest import Manifest, parse_manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
@@ -231,3 +232,28 @@ def test_backups_of_both_forms_go_on_with_each_other(place: Location, monkeypatc
     assert contents(place / "restored") == {
         path: data for path, data in visible(place / "orders").items() if path in {e.path for e in read.files}
     }
+
+
+def test_files_are_kept_only_inside_the_block() -> None:
+    """Whoever goes through hundreds of backups holds fifty bytes a file, however often."""
+    table = FileTable("orders", many(700))
+    first = list(table)
+    assert next(iter(table)) is not first[0]
+    with kept_in_memory(table):
+        with kept_in_memory(table):
+            kept = list(table)
+        again = list(table)
+        assert all(each is other for each, other in zip(kept, again, strict=True))
+        assert again == first
+        table.append(many(701)[700])
+        assert [each.path for each in table] == [*(each.path for each in first), many(701)[700].path]
+    assert next(iter(table)) is not kept[0]
+    with kept_in_memory(first):  # a list is in memory anyway
+        pass
+
+
+def test_a_table_of_many_files_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_table, "_FEW", 10)
+    table = FileTable("orders", many(11))
+    with kept_in_memory(table):
+        assert next(iter(table)) is not next(iter(table))

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowSkipException,
     DagRunTriggerException,
+    TaskAwaitingInput,
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -23,7 +24,6 @@ from airflow_ckpt_provider.operators.stream_action import (
     BEGUN,
     StreamActionFailedError,
     StreamActionOperator,
-    TaskAwaitingInput,
 )
 from airflow_ckpt_provider.streams.stream import Stream
 from tests.support.attempts import Task
