@@ -60,6 +60,8 @@ class Pace:
         self._peak = 0
         #: When the limit was last cut, the store was given up, and until when everybody waits.
         self._cut_at = self._given_up_at = self._resume_at = 0.0
+        #: What it said when it was given up.
+        self._words = ""
         #: Since when it has only refused.
         self._refusing_since: float | None = None
         self._pause = self._retry_policy.first_pause
@@ -111,7 +113,7 @@ class Pace:
         with self._changed:
             while True:
                 if self._given_up_at >= asked:  # what another thread has waited for in vain nobody else need wait for
-                    raise StorageError(f"could not {action}: the store refuses everything", hint=SLOWER)
+                    raise StorageError(f"could not {action}: the store refuses everything: {self._words}", hint=SLOWER)
                 wait = self._resume_at - time.monotonic()
                 if wait <= 0 and self._at_once < int(self._limit):
                     self._at_once += 1
@@ -159,6 +161,7 @@ class Pace:
             silent, tried = now - (self._refusing_since or now), now - first_refusal
             if silent >= self._retry_policy.refused:
                 self._given_up_at = now
+                self._words = f"{storage_error(action, error).message}; asked again for {max(silent, tried):.0f} s"
                 self._changed.notify_all()
             elif tried < self._retry_policy.refused_request:
                 return

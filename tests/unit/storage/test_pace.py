@@ -123,6 +123,19 @@ def test_a_store_that_only_refuses_is_given_up_by_all_at_once() -> None:
     assert pace.ask("read it", failing()) == "answer", "given up once is not given up for ever"
 
 
+def test_those_who_give_up_with_another_one_say_what_the_store_had_said() -> None:
+    def refused() -> str:
+        raise SLOW_DOWN
+
+    pace = Pace("s3://b", RetryPolicy(refused=0.0, refused_request=5.0, failures=3, first_pause=0.0, longest_pause=0.0))
+    before = time.monotonic()
+    with pytest.raises(StorageError):
+        pace.ask("write one", refused)
+    words = r"could not write two: the store refuses everything: could not write one: .*reduce your request rate.*asked again for"
+    with pytest.raises(StorageError, match=words):
+        pace._enter("write two", before)
+
+
 def test_one_request_is_given_up_while_others_are_answered() -> None:
     pace = Pace("s3://b", RetryPolicy(refused=10, refused_request=0.1, first_pause=0.001, longest_pause=0.001))
 
