@@ -30,7 +30,7 @@ demo-upgrade: java venv jars ## Upgrade a live stream with the DAG safe_upgrade,
 record-demo: java venv jars ## Record `make demo` and `make demo-upgrade` as pictures that move: docs/images/demo*.svg
 	@dev/record-demo.sh
 
-test-fast: venv ## Run the tests of the core that need no Java, in a minute
+test-fast: venv ## Run the tests of the core that need no Java, in a minute or two
 	@$(PY) -m pytest -n auto --dist worksteal -m "not (thorough or slow or bench or other_spark)" tests/unit $(ARGS)
 
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
