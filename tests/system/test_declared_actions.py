@@ -23,10 +23,9 @@ streams:
 
 #: In the folder of DAGs, which is on the path of workers.
 WAITS = """
-from datetime import timedelta
 from pathlib import Path
 
-from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+from airflow.providers.standard.triggers.file import FileTrigger
 from airflow.sdk import BaseOperator
 
 
@@ -36,10 +35,10 @@ class Waits(BaseOperator):
         self.path = path
 
     def execute(self, context):
-        trigger = TimeDeltaTrigger(timedelta(seconds=1))
+        trigger = FileTrigger(filepath=self.path + ".asked", poke_interval=0.5)
         self.defer(trigger=trigger, method_name="then", kwargs={"words": "carried"})
 
-    def then(self, context, event, words):
+    def then(self, context, words, event=None):
         Path(self.path).write_text(words)
 """
 
@@ -110,6 +109,10 @@ def test_a_stop_by_a_dag_or_an_operator_is_waited_for_in_the_triggerer(
 
     airflow.wait_until(lambda: state("orders") == "deferred", "the task is deferred while the DAG runs")
     airflow.wait_until(lambda: state("clicks") == "failed", "the task fails with its DAG")
+    # Airflow takes a task for failed that is resumed before its scheduler has heard of the end of the first part.
+    heard = "state success for task instance TaskInstanceKey(dag_id='ask_visits'"
+    airflow.wait_until(lambda: heard in (airflow.home / "scheduler.log").read_text(), "the operator has deferred")
+    (tmp_path / "said.asked").touch()
     airflow.wait_until(lambda: state("visits") == "success", "the operator was resumed")
     assert (tmp_path / "said").read_text() == "carried"
     assert returned("visits") == {"stream": "visits", "action": "stop", "way": "operator"}
