@@ -577,14 +577,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(attack, condition, id=name)
 
 
-def signed_cases() -> Iterator[object]:
-    """All attacks; every fourth runs every time, since all of them are carried out without signatures as well."""
-    for number, attack in enumerate(ATTACKS):
-        marks = () if number % 4 == 0 else (pytest.mark.slow,)
-        yield pytest.param(attack, id=f"{attack.role} {attack.what}".replace("/", "."), marks=marks)
-
-
-@pytest.mark.parametrize("attack", signed_cases())
+@pytest.mark.parametrize("attack", [pytest.param(x, id=f"{x.role} {x.what}".replace("/", ".")) for x in ATTACKS])
 def test_attack_where_documents_are_signed(
     made_signed: World, attack: Attack, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -289,7 +289,7 @@ def each_kill(change: Change, tmp_path: Path, *, step: int = 1) -> Iterator[tupl
 class TestKilledBeforeEveryWrite:
     @pytest.mark.parametrize(
         ("lifted", "named"),
-        [(False, False), pytest.param(True, False, marks=pytest.mark.slow), (True, True)],
+        [(False, False), (True, False), (True, True)],
         ids=["as it was left", "seal removed by hand", "seal removed by hand, by its plan"],
     )
     def test_undo_puts_everything_back(self, name: str, lifted: bool, named: bool, tmp_path: Path) -> None:
