@@ -18,7 +18,6 @@ import pytest
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
 from dev.example_stream import ExampleStream, running_stream
-from dev.run_airflow import health
 from tests.support.chromium import chromium, picture
 from tests.support.real_airflow import RealAirflow
 
@@ -69,12 +68,7 @@ def airflow(stream: ExampleStream, tmp_path_factory: pytest.TempPathFactory) -> 
     plugins = {"AIRFLOW__CORE__PLUGINS_FOLDER": str(home / "plugins")}
     airflow = RealAirflow(home, **stream.variables, **paused, **plugins)
     try:
-        parts = ("scheduler", "dag_processor", "triggerer")
-        airflow.wait_until(
-            lambda: all((health(airflow.url).get(part) or {}).get("status") == "healthy" for part in parts),
-            "Airflow is healthy",
-            within=_WITHIN,
-        )
+        airflow.wait_until_healthy(within=_WITHIN)
         expected = {"ckpt_restore", "upgraded_upgrade_shop", *(path.stem for path in DAGS.glob("*.py"))}
         airflow.wait_until(lambda: expected <= dag_ids(airflow), "the DAGs are known", within=_WITHIN)
         yield airflow

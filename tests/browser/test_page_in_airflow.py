@@ -28,7 +28,6 @@ from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.storage.opening import open_location
-from dev.run_airflow import health
 from tests.support.chromium import chromium, picture
 from tests.support.one_checkpoint import NEWEST, unpack
 from tests.support.real_airflow import RealAirflow
@@ -135,12 +134,7 @@ def airflow(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         home, AIRFLOW__CORE__PLUGINS_FOLDER=str(home / "plugins"), AIRFLOW__CKPT__REPOSITORY=str(place / "backups")
     )
     try:
-        parts = ("scheduler", "dag_processor")
-        airflow.wait_until(
-            lambda: all((health(airflow.url).get(part) or {}).get("status") == "healthy" for part in parts),
-            "Airflow is healthy",
-            within=_WITHIN,
-        )
+        airflow.wait_until_healthy(within=_WITHIN)
         for dag_id in ("restore_checkpoint", "rewind_replay"):
             airflow.wait_until(lambda: airflow.ask(f"dags/{dag_id}")["dag_id"], f"{dag_id} is known", within=_WITHIN)  # noqa: B023
         yield airflow

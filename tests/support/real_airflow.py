@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dev.run_airflow import environment, free_port
+from dev.run_airflow import environment, free_port, health
 from tests.support.checkpoints import BEGAN, batch_metadata, compact, offsets_log
 from tests.support.growing_streams import DiskStream
 
@@ -104,6 +104,15 @@ class RealAirflow:
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
         found = self.ask(f"dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
         return {ti["task_id"]: ti["state"] for ti in found}
+
+    def wait_until_healthy(self, *, within: float = 200.0) -> None:
+        """Wait until all parts that report it are."""
+        parts = ("scheduler", "triggerer", "dag_processor")
+        self.wait_until(
+            lambda: all((health(self.url).get(part) or {}).get("status") == "healthy" for part in parts),
+            "Airflow is healthy",
+            within=within,
+        )
 
     def wait_until(self, condition: Callable[[], object], what: str, *, within: float = 200.0) -> None:
         deadline = time.monotonic() + within

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dev.run_airflow import health
 from tests.support.real_airflow import RealAirflow
 
 pytestmark = pytest.mark.airflow
@@ -90,10 +89,7 @@ def test_a_stop_by_a_dag_or_an_operator_is_waited_for_in_the_triggerer(
     real_airflow: RealAirflow, tmp_path: Path
 ) -> None:
     airflow = real_airflow
-    parts = ("scheduler", "triggerer", "dag_processor")
-    airflow.wait_until(
-        lambda: all((health(airflow.url).get(part) or {}).get("status") == "healthy" for part in parts), "healthy"
-    )
+    airflow.wait_until_healthy()
     names = ("orders", "clicks", "visits")
     for dag_id in ("stop_job", "refuse_to_stop", *(f"ask_{name}" for name in names)):
         airflow.wait_until(lambda: airflow.ask(f"dags/{dag_id}")["dag_id"], f"{dag_id} is known")  # noqa: B023

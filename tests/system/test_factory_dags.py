@@ -26,7 +26,6 @@ from demo.orders import Arrivals
 from demo.upgrade import commands
 from demo.upgrade.checks import wrong_seconds
 from demo.upgrade.place import Place
-from dev.run_airflow import health
 from tests.support.airflow_runs import Answer, RunDag, result, states
 from tests.support.checkpoints import logs, plant
 from tests.support.declared_dags import declare_in
@@ -274,12 +273,7 @@ def test_an_incident_starts_its_dag_by_the_triggerer_and_tells_the_notifiers(tmp
     )
     airflow = RealAirflow(home)
     try:
-        parts = ("scheduler", "triggerer", "dag_processor")
-        airflow.wait_until(
-            lambda: all((health(airflow.url).get(part) or {}).get("status") == "healthy" for part in parts),
-            "healthy",
-            within=600,
-        )
+        airflow.wait_until_healthy(within=600)
         airflow.wait_until(lambda: airflow.ask("dags/ckpt_incidents")["dag_id"], "it is known", within=300)
         stream.log(30, age=60)
         # Before, of the backup, which has no repository.

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from dev.run_airflow import health
 from tests.support.airflow_runs import DAGS, RunDag, result, states
 from tests.support.growing_streams import DiskStream
 from tests.support.real_airflow import RealAirflow, ran
@@ -113,10 +112,7 @@ def test_deferred_under_a_real_triggerer_that_is_killed_and_an_incident_that_sta
     real_airflow: RealAirflow, stream: DiskStream
 ) -> None:
     airflow = real_airflow
-    parts = ("scheduler", "triggerer", "dag_processor")
-    airflow.wait_until(
-        lambda: all((health(airflow.url).get(part) or {}).get("status") == "healthy" for part in parts), "healthy"
-    )
+    airflow.wait_until_healthy()
     began = time.monotonic()
     for dag_id in ("watch_stream", "rescheduled"):
         airflow.wait_until(lambda: airflow.ask(f"dags/{dag_id}")["dag_id"], f"{dag_id} is known")  # noqa: B023
