@@ -2,7 +2,7 @@
 
     python -m dev.class_archive
 
-makes the archive (class data sharing, JEP 350) by running streams once, about half a minute. With it a Spark needs half
+makes the archive (class data sharing, JEP 350) by running streams once, about a minute. With it a Spark needs half
 of the processor time up to the end of its first batch. Java ignores an archive of another Java or class path.
 ``spark.jars.packages`` adds the same jars, but resolves them at every start, and Java loads no archived classes from
 them.
@@ -158,7 +158,7 @@ def main() -> int:
         return 0
     ARCHIVES.mkdir(parents=True, exist_ok=True)
     log = ARCHIVES / "spark.log"
-    print("keeping the classes that Spark loads (once, about half a minute)", file=sys.stderr)
+    print("keeping the classes that Spark loads (once, about a minute)", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=ARCHIVES) as where, log.open("w") as out:
         new = Path(where) / "spark.jsa"
         command = [sys.executable, "-c", STREAMS, f"{where}/streams", str(new)]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError
+from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.streams.actions import DatabricksJob, SparkApplication
 from airflow_ckpt_provider.streams.stream import Stream
 
@@ -70,7 +71,7 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> Wait | No
     :param stream: the stream, for its connection.
     """
     conn_id = job.conn_id or stream.databricks_conn_id or "databricks_default"
-    hook = _databricks(conn_id)
+    hook = _workspace(conn_id)
     settings = hook._do_api_call(("GET", "2.2/jobs/get"), {"job_id": job.job_id}).get("settings") or {}
     continuous = settings.get("continuous")
     if (job.do or ("cancel" if action == "stop" else "run")) == "cancel":
@@ -83,19 +84,12 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> Wait | No
     return _run(conn_id, job, action)
 
 
-def _databricks(conn_id: str) -> Any:
-    try:
-        from airflow.providers.databricks.hooks.databricks import DatabricksHook
-    except ImportError as e:
-        raise MissingExtraError(
-            f"a job of Databricks needs Airflow's Databricks provider ({e})",
-            hint="pip install 'airflow-ckpt-provider[databricks]'",
-        ) from e
-    return DatabricksHook(conn_id, caller=__name__)
+def _workspace(conn_id: str) -> Any:
+    return open_workspace(conn_id, caller=__name__)
 
 
 def _cancel(conn_id: str, job_id: str) -> Wait | None:
-    hook = _databricks(conn_id)
+    hook = _workspace(conn_id)
     active = [run["run_id"] for run in _runs(hook, job_id, active=True)]
     for run_id in active:  # a list has one page of them; one that is being cancelled already stays so
         hook.cancel_run(run_id)
@@ -104,7 +98,7 @@ def _cancel(conn_id: str, job_id: str) -> Wait | None:
 
 
 def _run(conn_id: str, job: DatabricksJob, action: str) -> Wait:
-    hook = _databricks(conn_id)
+    hook = _workspace(conn_id)
     # A retry of a start finds the run of the attempt before: two queries must not run on one checkpoint.
     there = _runs(hook, job.job_id, active=True) if action == "start" else []
     run_id = (
@@ -123,7 +117,7 @@ def _resume(conn_id: str, job: DatabricksJob, continuous: Mapping[str, Any]) -> 
             f"job {job.job_id} runs continuously: it takes no parameters from outside",
             hint="remove `parameters`, and set them in the job",
         )
-    hook = _databricks(conn_id)
+    hook = _workspace(conn_id)
     active = {run["run_id"] for run in _runs(hook, job.job_id, active=True)}
     earlier = {run["run_id"] for run in _runs(hook, job.job_id, active=False)} - active
     _pause(hook, job, continuous, _UNPAUSED)
@@ -132,17 +126,17 @@ def _resume(conn_id: str, job: DatabricksJob, continuous: Mapping[str, Any]) -> 
 
 
 def _no_cancelled_run_is_active(wait: Wait) -> bool:
-    active = {run["run_id"] for run in _runs(_databricks(wait.conn_id), wait.about["job_id"], active=True)}
+    active = {run["run_id"] for run in _runs(_workspace(wait.conn_id), wait.about["job_id"], active=True)}
     # Another one has to be cancelled first.
     return not active or not active <= {*wait.about["cancelled"]}
 
 
 def _run_has_started(wait: Wait) -> bool:
-    return _is_running(_databricks(wait.conn_id), wait.about["job_id"], wait.about["run_id"])
+    return _is_running(_workspace(wait.conn_id), wait.about["job_id"], wait.about["run_id"])
 
 
 def _newer_run_has_started(wait: Wait) -> bool:
-    hook, job_id = _databricks(wait.conn_id), wait.about["job_id"]
+    hook, job_id = _workspace(wait.conn_id), wait.about["job_id"]
     newer = [run["run_id"] for run in _runs(hook, job_id, active=False) if run["run_id"] not in wait.about["earlier"]]
     return any(_is_running(hook, job_id, run_id) for run_id in newer[:1])
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
@@ -28,7 +28,7 @@ from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
-from airflow_ckpt_provider.operators.warehouse import Warehouse, wait_for_statement
+from airflow_ckpt_provider.operators.warehouse import Warehouse, is_deferral_timeout, wait_for_statement
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -251,6 +251,15 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         )
         if not in_time:
             self._too_late(f"statement {statement_id} has not ended")
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As Airflow does it; where the wait for a statement has taken too long, say so."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowException as e:
+            if is_deferral_timeout(e):
+                self._too_late("a statement or an update has not ended")
+            raise
 
     def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
         """Continue where the trigger has stopped: that of an update, or that of a statement, which is read again."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, TaskDeferred, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, conf
 
 from airflow_ckpt_provider.errors import RefusedError, WorkspaceError
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
@@ -140,10 +140,7 @@ class StreamActionOperator(DeclaredOperator):
             stream = self.declared_stream()
             action: Action | None = getattr(stream, what) if stream else None
             if stream is None or action is None:
-                raise StreamActionFailedError(
-                    f"{stream} declared `{what}` when this task began it, and does so no longer\n"
-                    "HINT: see whether it was carried out; then clear this task, or mark it as a success"
-                )
+                raise self._not_declared_now(f"{stream} declared `{what}`")
             begun = dict(carried or {})
             if "operator" in begun:
                 task = self._made(by_name(begun["operator"]), begun["arguments"], context)
@@ -155,6 +152,13 @@ class StreamActionOperator(DeclaredOperator):
             else:  # Airflow's runner of tasks has triggered the DAG, and deferred this task
                 self._triggering(stream, what, action, context).execute_complete(context, event)
         return {"stream": stream.name, "action": what, "way": action.way}
+
+    @staticmethod
+    def _not_declared_now(before: str) -> StreamActionFailedError:
+        return StreamActionFailedError(
+            f"{before} when this task began it, and does so no longer\n"
+            "HINT: see whether it was carried out; then clear this task, or mark it as a success"
+        )
 
     def _carry_out(self, stream: Stream, what: str, action: Action, context: Context) -> None:
         end_time = time.time() + seconds(self.timeout, "timeout", least=0.0).total_seconds()
@@ -174,10 +178,7 @@ class StreamActionOperator(DeclaredOperator):
     def _wait(self, wait: Wait | None, end_time: float) -> None:
         """Wait on this worker, or hand over to the triggerer."""
         pause = seconds(self.poll_interval, "poll_interval", least=0.0).total_seconds()
-        while wait:
-            if wait.is_over():
-                wait = wait.proceed()
-                continue
+        while wait and (wait := wait.proceed() if wait.is_over() else wait):
             if (left := end_time - time.time()) <= 0:
                 self._is_over({"status": "timeout", "message": wait.what, "hint": None})
             if self.deferrable:
@@ -230,10 +231,7 @@ class StreamActionOperator(DeclaredOperator):
         from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
         if action.dag is None:
-            raise StreamActionFailedError(
-                f"{stream} declared a DAG as `{what}` when this task began it, and does so no longer\n"
-                "HINT: see whether it was carried out; then clear this task, or mark it as a success"
-            )
+            raise self._not_declared_now(f"{stream} declared a DAG as `{what}`")
         conf = {**action.dag.conf, "stream": stream.name, "action": what, "version": text(self.version)}
         if options := mapping(self.options, "options"):
             conf["options"] = options
@@ -252,18 +250,14 @@ class StreamActionOperator(DeclaredOperator):
         """Run a part of a declared operator; where it defers or asks a human, resume it here, as Airflow would."""
         try:
             run()
-        except TaskDeferred as e:
-            carried = {**begun, "method": e.method_name, "kwargs": dict(e.kwargs or {})}
-            raise TaskDeferred(
-                trigger=e.trigger, method_name="execute_complete", kwargs={"carried": carried}, timeout=e.timeout
-            ) from None
         except BaseException as e:
-            if type(e).__name__ != "TaskAwaitingInput":  # Airflow 3.3 and later: the operator asks a human
+            # Airflow's own signals; the second one is of 3.3 and later, and of operators that ask a human.
+            if type(e).__name__ not in ("TaskDeferred", "TaskAwaitingInput"):
                 raise
-            asked: Any = e
-            carried = {**begun, "method": asked.method_name, "kwargs": dict(asked.kwargs or {})}
-            kwargs = {"carried": carried}
-            raise type(asked)(method_name="execute_complete", kwargs=kwargs, timeout=asked.timeout) from None
+            signal: Any = e
+            signal.kwargs = {"carried": {**begun, "method": signal.method_name, "kwargs": dict(signal.kwargs or {})}}
+            signal.method_name = "execute_complete"
+            raise
 
 
 def by_name(dotted: str) -> Any:

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import flag, required, seconds
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
-from airflow_ckpt_provider.operators.warehouse import Warehouse, wait_for_statement
+from airflow_ckpt_provider.operators.warehouse import Warehouse, is_deferral_timeout, wait_for_statement
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ class TableCheckOperator(BaseOperator):
         """As Airflow does it; where the wait has taken too long, say for what."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except AirflowException as e:  # each version of Airflow has its class elsewhere
-            if type(e).__name__ != "TaskDeferralTimeout":
-                raise
-            raise self._too_late("the statements have") from e
+        except AirflowException as e:
+            if is_deferral_timeout(e):
+                raise self._too_late("the statements have") from e
+            raise
 
     def _too_late(self, what: str) -> AirflowException:
         return AirflowException(

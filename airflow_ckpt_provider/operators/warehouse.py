@@ -66,6 +66,11 @@ def wait_for_statement(
     return True
 
 
+def is_deferral_timeout(error: BaseException) -> bool:
+    """Whether Airflow has ended a deferral that took too long; each version has the class of the error elsewhere."""
+    return type(error).__name__ == "TaskDeferralTimeout"
+
+
 class Warehouse:
     """A SQL warehouse, as one task uses it; one of :class:`~airflow_ckpt_provider.lakeflow.table_copies.Sql`.
 

@@ -159,14 +159,10 @@ class Pace:
     def _check_patience(self, action: str, error: Exception, first_refusal: float, now: float) -> None:
         with self._changed:
             silent, tried = now - (self._refusing_since or now), now - first_refusal
+            words = f"{storage_error(action, error).message}; asked again for {max(silent, tried):.0f} s"
             if silent >= self._retry_policy.refused:
-                self._given_up_at = now
-                self._words = f"{storage_error(action, error).message}; asked again for {max(silent, tried):.0f} s"
+                self._given_up_at, self._words = now, words
                 self._changed.notify_all()
             elif tried < self._retry_policy.refused_request:
                 return
-        raise StorageError(
-            f"{storage_error(action, error).message}; asked again for {max(silent, tried):.0f} s, with ever fewer requests "
-            "at once",
-            hint=SLOWER,
-        ) from error
+        raise StorageError(f"{words}, with ever fewer requests at once", hint=SLOWER) from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralError, TaskDeferred
 
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from tests.fake_databricks import WAREHOUSE, Dataset, FakeWorkspace, Flow, samples
@@ -380,3 +381,26 @@ class TestWhatIsEmptied:
             Task(lambda: refresh(pipeline, body=body)).attempt()
         dry = Task(lambda: refresh(pipeline, mode="plan", body={**body, "validate_only": True})).attempt()["plan"]
         assert dry["verdict"] == "SAFE"
+
+
+def test_a_statement_that_takes_too_long_is_not_cancelled_and_the_next_attempt_finds_it(
+    workspace: FakeWorkspace, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow ends the wait before the vendor's trigger would cancel the statement."""
+    how: dict[str, Any] = {"guard_report": LOST, "accept": "WILL_LOSE", "deferrable": True, "timeout": 60, **COPY}
+    task = Task(lambda: refresh(pipeline, **how))
+    step = workspace.statements._step
+    monkeypatch.setattr(workspace.statements, "_step", lambda statement: None)
+    with pytest.raises(TaskDeferred) as deferred:
+        refresh(pipeline, **how).execute(task.context())  # type: ignore[arg-type]
+    assert deferred.value.trigger.end_time > time.time() + 3000
+    resumed = refresh(pipeline, **how)
+    with pytest.raises(AirflowException, match="not within 60 s: a statement or an update has not ended"):
+        resumed.resume_execution("__fail__", {"error": "Trigger timeout"}, task.context())  # type: ignore[arg-type]
+    with pytest.raises(TaskDeferralError):
+        resumed.resume_execution("__fail__", {"error": "Trigger failure"}, task.context())  # type: ignore[arg-type]
+    monkeypatch.setattr(workspace.statements, "_step", step)
+    (first,) = workspace.statements.all.values()
+    assert first.state == "PENDING", "not cancelled"
+    assert task.attempt()["state"] == "COMPLETED"
+    assert first.state == "SUCCEEDED", "the next attempt has waited for it"
