@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from airflow_ckpt_provider.backup.expire import apply_expire
+from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.prune import MaxUnused, PruneOutcome, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of
-from tests.support.checkpoints import Files
+from tests.support.checkpoints import Files, contents
 
 
 def packed_repository(place: Location, **options: bytes) -> Repository:
@@ -48,6 +52,29 @@ def with_big_files(files: Mapping[str, bytes], *, count: int = 2) -> Files:
     """The files, and some that are too big for a pack, where Spark looks for nothing but carries them."""
     made = random.Random(1)
     return {**files, **{f"_schema/big{n}": made.randbytes(600_000) for n in range(count)}}
+
+
+def restored(repository: Repository, manifest: Manifest, target: Location) -> Files:
+    """Restore a backup to an empty place; what is there then."""
+    from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+    from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+
+    apply_restore(plan_restore(repository, manifest, target))
+    return contents(target)
+
+
+def expire_and_prune(repository: Repository, *, last: int = 1, may_stay: int = 0) -> PruneOutcome:
+    """Keep the last backups only, and delete what the others needed.
+
+    :param may_stay: bytes that nobody needs and may stay in packs.
+    """
+    apply_expire(repository, plan_expire(repository, Policy(last=last)))
+    return apply_prune(repository, plan_prune(repository, max_unused=MaxUnused(may_stay)))
+
+
+def flip(data: bytes, at: int) -> bytes:
+    """The content with one bit of a byte changed."""
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def rot(files: Location, path: str, *, encrypted: bool = False) -> None:

@@ -79,7 +79,7 @@ def test_twice_is_once(place: Location, manifests: list[Manifest]) -> None:
     assert not [path for path in asked.paths("read") if "/objects/" in path]
 
 
-@pytest.mark.format_1("so many writes; of packs: TestCopy in test_packs.py")
+@pytest.mark.format_1("so many writes; of packs: TestCopy in test_packs_pruned.py")
 @pytest.mark.parametrize("writes", [0, 1, 3, 6, 10, 15, 25, 40])
 def test_stopped_anywhere_what_is_there_is_whole_and_it_goes_on(
     place: Location, manifests: list[Manifest], writes: int

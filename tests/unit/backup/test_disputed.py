@@ -79,7 +79,9 @@ def made(place: Location, request: pytest.FixtureRequest) -> list[Manifest]:
     return found
 
 
-@pytest.mark.format_1("a content in a pack has its hash and length in its path; of packs: TestForged in test_packs.py")
+@pytest.mark.format_1(
+    "a content in a pack has its hash and length in its path; of packs: TestForged in test_packs_damaged.py"
+)
 @pytest.mark.parametrize("lie", LIES)
 class TestForged:
     def test_repair_writes_over_nothing(

@@ -158,7 +158,7 @@ class TestChanges:
         assert len(findings) == len(hit)
         assert all("it was changed, cut off, or is not of this place" in found.message for found in findings)
 
-    @pytest.mark.format_1("two files change places; two packs: test_packs.py")
+    @pytest.mark.format_1("two files change places; two packs: test_packs_damaged.py")
     def test_two_objects_change_places(self, place: Location, manifest: Manifest) -> None:
         one, two = (entry_of(manifest, f"offsets/{n}").object for n in (3, 4))
         raw = place / "backups"

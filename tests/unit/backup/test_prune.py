@@ -41,7 +41,7 @@ from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, in_memory, watched
 
 #: In packs a content is no file, and what a prune of so few leaves is decided by its share of a pack. The same with packs:
-#: test_prune_model.py, test_small_packs.py, test_packs.py.
+#: test_prune_model.py, test_small_packs.py, test_packs_pruned.py.
 pytestmark = pytest.mark.format_1("an object is a file")
 
 AT_ONCE = timedelta(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -32,12 +31,6 @@ from tests.support.packs import packed_repository, packs_of
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 
 ALL = ReadData()
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    forget_all()
 
 
 @pytest.fixture

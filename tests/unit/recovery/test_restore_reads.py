@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,13 +23,7 @@ from airflow_ckpt_provider.storage.packs import content_path
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import contents
 from tests.support.packs import packed_repository, packs_of, rot, with_big_files
-from tests.support.watched_stores import forget_all, in_memory, watched
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    forget_all()
+from tests.support.watched_stores import in_memory, watched
 
 
 def restored(place: Location, made: Manifest) -> Counter[str]:
