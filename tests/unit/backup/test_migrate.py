@@ -48,16 +48,13 @@ from tests.support.watched_stores import Killed, Life, forget_all, in_memory, wa
 ALL = ReadData()
 __all__ = ["lockable"]
 
+pytestmark = pytest.mark.format_1("what is migrated is a repository of format 1")
+
 
 @pytest.fixture
 def place() -> Iterator[Location]:
     yield in_memory()
     forget_all()
-
-
-@pytest.fixture(autouse=True)
-def _format_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_ckpt_provider.backup.repository.DEFAULT_FORMAT", 1)
 
 
 def format_1(place: Location) -> tuple[Repository, list[Manifest], list[Files]]:
