@@ -223,13 +223,12 @@ class KafkaClient:
             "socket.connection.setup.timeout.ms": ms,
             "reconnect.backoff.max.ms": 1000,
             **given,
-            "error_cb": self._on_error,
+            # Neither holds this object: a client that waited for the collector of cycles could be destroyed in a thread of
+            # librdkafka, which ends the process.
+            "error_cb": _on_error(self._said),
             "logger": _logger(self._said),
             **more,
         }
-
-    def _on_error(self, error: Any) -> None:
-        self._said.append(f"{error.name()}: {error.str()}")
 
     def _left(self) -> float:
         """Seconds that are left for this look."""
@@ -407,6 +406,10 @@ class _Listening(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._said.append(record.getMessage())
+
+
+def _on_error(said: list[str]) -> Callable[[Any], None]:
+    return lambda error: said.append(f"{error.name()}: {error.str()}")
 
 
 def _logger(said: list[str]) -> logging.Logger:
