@@ -1,4 +1,4 @@
-"""Every file of a backup truncated, bit-flipped or removed in turn: all of it is found, and nothing is restored from it.
+"""Every content of a backup truncated, bit-flipped or removed in turn: all of it is found, and nothing is restored from it.
 
 Nor is anything else changed by the attempt: not the empty place, not the checkpoint that was to be replaced.
 """
@@ -8,24 +8,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.packs import file_of, part_of
 from tests.samples.archives import sample
 from tests.support.command_line import Finished, new_repository, run
 from tests.support.every_run import of_these
 from tests.support.fingerprints import NOTES, fingerprint
 from tests.support.s3_server import S3Server
+from tests.support.spoiled import file_at, lying_with, overwrite, spoiled_file, spoiled_with
 from tests.support.stopped import STOPPED
 
 #: One of each way in which state is stored; a restore of the second rewrites what it reads.
@@ -79,21 +82,23 @@ CHANGES = (
 )
 
 
-def removed(path: Path) -> None:
-    path.unlink()
+DAMAGES = ("removed", *(change.__name__ for change in CHANGES))
 
 
-def replaced_by(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        """Change a file so that nothing but its content shows: its time stays."""
-        stat = path.stat()
-        path.write_bytes(change(path.read_bytes()))
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
-    return damage
+def damaged_file(how: str, file: bytes, path: str) -> bytes | None:
+    """The file that a content lies in, once the content is damaged; ``None``: it is removed."""
+    if how == "removed":
+        return None
+    return spoiled_file(file, path, {change.__name__: change for change in CHANGES}[how])
 
 
-DAMAGES = {"removed": removed, **{change.__name__: replaced_by(change) for change in CHANGES}}
+def put(file: Path, content: bytes | None, times: os.stat_result) -> None:
+    """Change a file so that nothing but its content shows: its time stays."""
+    if content is None:
+        file.unlink()
+        return
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @dataclass(frozen=True)
@@ -102,23 +107,31 @@ class Taken:
 
     place: Path
     manifest: Path
-    entries: list[dict[str, Any]]
+    entries: list[FileEntry]
     in_use: Path
     nowhere: Path
 
     @property
-    def objects(self) -> list[Path]:
-        return sorted(p for p in (self.place / "objects").rglob("*") if p.is_file())
+    def objects(self) -> list[str]:
+        """The contents of the backup, by their paths in the repository: all that is stored."""
+        objects = sorted({entry.object for entry in self.entries})
+        stored = {str(p.relative_to(self.place)) for p in (self.place / "objects").rglob("*") if p.is_file()}
+        assert {file_of(path) for path in objects} == stored
+        return objects
 
     def forget(self) -> None:
         """Remove what verifies and restores have noted, so that the damage has to be found again."""
         for noted in ("damaged", "read", "verified"):
             shutil.rmtree(self.place / noted, ignore_errors=True)
 
-    def paths_of(self, object_: Path) -> set[str]:
-        """The checkpoint's files that are stored as an object."""
-        name = str(object_.relative_to(self.place))
-        return {entry["path"] for entry in self.entries if entry["object"] == name}
+    def check_named(self, findings: list[dict[str, Any]], damaged: list[FileEntry], *, pack: str | None) -> None:
+        """See that a verify names each of these files once and no other, and the pack that they lie in as such.
+
+        :param pack: the pack; its bytes and its index may both be wrong, which are two findings.
+        """
+        named = [(finding["path"], finding["object"]) for finding in findings]
+        assert sorted(each for each in named if each[0] != each[1]) == sorted((e.path, e.object) for e in damaged)
+        assert {path for path, object_ in named if path == object_} == ({pack} if pack else set())
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -127,7 +140,7 @@ def taken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     checkpoint = sample("4.0.0", request.param).unpack(home / "orders")
     assert run("backup", checkpoint, new_repository(home / "backups")).code == 0
     (manifest,) = (home / "backups" / "backups" / "orders").iterdir()
-    entries = json.loads(manifest.read_text())["file_list"]
+    entries = [FileEntry.from_json(entry) for entry in json.loads(manifest.read_text())["file_list"]]
     # Another state of the stream, so that there would be something to restore.
     newest = max(int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
     (checkpoint / "commits" / str(newest)).unlink()
@@ -154,20 +167,24 @@ def tries_to_restore(taken: Taken) -> Iterator[Finished]:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_every_object_in_turn(how: str, taken: Taken):
-    assert len(taken.objects) > 5
-    for path in taken.objects:
-        content, times = path.read_bytes(), path.stat()
-        if how in ("cut_in_half", "overwritten") and replaced_content(how, content) == content:
+def test_every_content_in_turn(how: str, taken: Taken):
+    objects = taken.objects
+    assert len(objects) > 5
+    for path in one_of_each_file(objects) if how == "removed" else objects:
+        file = file_at(taken.place, path)
+        content, times = file.read_bytes(), file.stat()
+        wrong = damaged_file(how, content, path)
+        damaged = spoiled_with(taken.entries, path, content, wrong)
+        if how in ("cut_in_half", "overwritten") and wrong == content:
             continue
-        DAMAGES[how](path)
+        assert path in {entry.object for entry in damaged}
+        put(file, wrong, times)
         before = fingerprint(taken.place.parent, without=NOTES)
 
         verified = run("verify", taken.place, "--read-data", "--json")
         assert (verified.code, verified.err) == (1, ""), path
         found = verified.document["findings"]
-        assert {finding["path"] for finding in found} == taken.paths_of(path)
-        assert {finding["object"] for finding in found} == {str(path.relative_to(taken.place))}
+        taken.check_named(found, damaged, pack=file_of(path) if part_of(path) and wrong is not None else None)
         assert all(finding["path"] in finding["message"] for finding in found)
 
         for refused in tries_to_restore(taken):
@@ -175,17 +192,17 @@ def test_every_object_in_turn(how: str, taken: Taken):
             error = refused.document["error"]
             assert error["type"] == "DamagedBackupError"
             assert error["message"].endswith("; nothing was changed")
-            assert any(name in error["message"] for name in taken.paths_of(path))
+            assert any(entry.path in error["message"] for entry in damaged)
         assert fingerprint(taken.place.parent, without=NOTES) == before
 
-        path.write_bytes(content)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        put(file, content, times)
         taken.forget()
     assert run("verify", taken.place, "--read-data").code == 0, "the test fixes what it damages"
 
 
-def replaced_content(how: str, content: bytes) -> bytes:
-    return {change.__name__: change for change in CHANGES}[how](content)
+def one_of_each_file(objects: Iterable[str]) -> list[str]:
+    """A content of each file of the repository: where the file is removed, it is removed with all others."""
+    return list({file_of(path): path for path in objects}.values())
 
 
 def test_the_backup_can_be_restored_while_it_is_whole(taken: Taken, tmp_path: Path):
@@ -196,40 +213,53 @@ def test_the_backup_can_be_restored_while_it_is_whole(taken: Taken, tmp_path: Pa
 
 def test_structure_alone_finds_what_is_missing_or_of_another_size(taken: Taken):
     for path in taken.objects[:4]:
-        content = path.read_bytes()
+        file = file_at(taken.place, path)
+        content, times = file.read_bytes(), file.stat()
         for how in ("removed", "cut_by_one", "one_byte_more"):
-            DAMAGES[how](path)
+            wrong = damaged_file(how, content, path)
+            put(file, wrong, times)
             verified = run("verify", taken.place, "--json")
-            assert {finding["path"] for finding in verified.document["findings"]} == taken.paths_of(path)
-            assert verified.document["findings"][0]["problem"] == ("missing" if how == "removed" else "size")
-            path.write_bytes(content)
+            # Of a pack the bytes show what lies beyond its end, and that it is another one; only a read shows what was shifted.
+            size = len(wrong or b"")
+            damaged = [
+                entry
+                for entry in lying_with(taken.entries, path)
+                if (part := part_of(entry.object)) is None or part.end > size
+            ]
+            pack = file_of(path) if part_of(path) and wrong is not None else None
+            taken.check_named(verified.document["findings"], damaged, pack=pack)
+            problems = {finding["problem"] for finding in verified.document["findings"]}
+            assert problems == {"missing" if how == "removed" else "size"}
+            put(file, content, times)
             taken.forget()
 
 
-def test_two_objects_of_one_size_exchanged(taken: Taken):
-    by_size: dict[int, list[Path]] = {}
+def test_two_contents_of_one_size_exchanged(taken: Taken):
+    files = open_location(str(taken.place))
+    sizes = {entry.object: entry.size for entry in taken.entries}
+    by_size: dict[int, list[str]] = {}
     for path in taken.objects:
-        by_size.setdefault(path.stat().st_size, []).append(path)
+        by_size.setdefault(sizes[path], []).append(path)
     one, other = next(paths[:2] for paths in by_size.values() if len(paths) > 1)
-    contents = one.read_bytes(), other.read_bytes()
+    contents = files.read(one), files.read(other)
     assert contents[0] != contents[1]
-    one.write_bytes(contents[1])
-    other.write_bytes(contents[0])
+    overwrite(files, one, contents[1])
+    overwrite(files, other, contents[0])
     try:
         verified = run("verify", taken.place, "--read-data", "--json")
-        found = {finding["path"] for finding in verified.document["findings"]}
-        assert found == taken.paths_of(one) | taken.paths_of(other)
+        damaged = [entry for entry in taken.entries if entry.object in (one, other)]
+        taken.check_named(verified.document["findings"], damaged, pack=file_of(one) if part_of(one) else None)
         assert all(refused.code == 1 for refused in tries_to_restore(taken))
     finally:
-        one.write_bytes(contents[0])
-        other.write_bytes(contents[1])
+        overwrite(files, one, contents[0])
+        overwrite(files, other, contents[1])
         taken.forget()
 
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_the_manifest(how: str, taken: Taken):
-    content = taken.manifest.read_bytes()
-    DAMAGES[how](taken.manifest)
+    content, times = taken.manifest.read_bytes(), taken.manifest.stat()
+    put(taken.manifest, damaged_file(how, content, str(taken.manifest)), times)
     before = fingerprint(taken.place.parent, without=NOTES)
     try:
         name = str(taken.manifest.relative_to(taken.place))
@@ -288,11 +318,12 @@ def test_damage_between_plan_and_apply(taken: Taken, tmp_path: Path):
     target = tmp_path / "restored"
     for path in taken.objects:
         plan = plan_restore(repository, repository.manifest(), open_location(str(target)))
-        content = path.read_bytes()
-        path.write_bytes(flip_a_bit_in_the_middle(content))
+        file = file_at(taken.place, path)
+        content = file.read_bytes()
+        file.write_bytes(spoiled_file(content, path, flip_a_bit_in_the_middle))
         with pytest.raises(DamagedBackupError) as caught:
             apply_restore(plan, rest=STOPPED)
-        path.write_bytes(content)
+        file.write_bytes(content)
         taken.forget()
         assert caught.value.findings
         assert not target.exists()
@@ -328,25 +359,31 @@ def on_s3(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path_factory:
 
 
 @pytest.mark.parametrize("how", ["removed", "cut_in_half", "flip_a_bit_in_the_middle", "overwritten"])
-def test_every_object_on_s3(how: str, on_s3: str, s3_server: S3Server, tmp_path: Path):
+def test_every_content_on_s3(how: str, on_s3: str, s3_server: S3Server, tmp_path: Path):
     place = open_location(f"s3://{on_s3}", storage_options=s3_server.options())
     repository = Repository.open(place / "backups")
     manifest = repository.manifest(whole=False)  # whatever was noted of it by the tests before
     objects = sorted({entry.object for entry in manifest.files})
     assert len(objects) > 5
-    for name in objects:
-        content = repository.location.read(name)
-        if how == "removed":
-            repository.location.delete(name)
+    for path in one_of_each_file(objects) if how == "removed" else objects:
+        file = file_of(path)
+        content = repository.location.read(file)
+        wrong = damaged_file(how, content, path)
+        if wrong is None:
+            repository.location.delete(file)
         else:
-            repository.location.replace(name, replaced_content(how, content))
+            repository.location.replace(file, wrong)
 
         report = verify_backup(repository, manifest, read_data=ReadData())
-        assert {found.path for found in report.findings} == {e.path for e in manifest.files if e.object == name}
+        damaged = {entry.path for entry in spoiled_with(manifest.files, path, content, wrong)}
+        assert {found.path for found in report.findings} == damaged | (
+            {file} if file != path and wrong is not None else set()
+        )
+        assert path in {found.object for found in report.findings}
         for target in (place / "restored", open_location(str(tmp_path / "restored"))):
             with pytest.raises(DamagedBackupError):
                 apply_restore(plan_restore(repository, manifest, target))
             assert target.walk() == {}
 
-        repository.location.replace(name, content)
+        repository.location.replace(file, content)
     assert verify_backup(repository, manifest, read_data=ReadData()).ok

@@ -32,9 +32,12 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.packs import file_of
 from tests.support.backups import entry_of, stream
 from tests.support.checkpoints import Files, plant
+from tests.support.packs import rot
 from tests.support.s3_server import S3Server
+from tests.support.spoiled import lose, lying_with
 from tests.support.watched_stores import forget_all, in_memory
 
 STATE = "state/0/1/5.changelog"
@@ -68,9 +71,17 @@ class Ground:
         return create_backup(Checkpoint.at(self.place / "orders"), self.repository, **options)
 
     def rot(self, entry: FileEntry) -> None:
-        """Change a bit of an object; neither its size nor what a listing says of it shows."""
-        content = self.files.read(entry.object)
-        self.files.replace(entry.object, content[:-1] + bytes([content[-1] ^ 1]))
+        """Change a bit of an object, or of a content in a pack; neither its size nor what a listing says of it shows."""
+        rot(self.files, entry.object, encrypted=self.key is not None)
+
+    def rotten_with(self, manifest: Manifest, path: str) -> list[FileEntry]:
+        """The files of a backup that are damaged once the content of one has rotted: an encrypted pack is one message."""
+        entry = entry_of(manifest, path)
+        return [entry] if self.key is None else lying_with(manifest.files, entry.object)
+
+    def stored_anew(self, manifest: Manifest, path: str) -> int:
+        """How many files the next backup stores again once the content of one has rotted: it takes none from a damaged pack."""
+        return len(lying_with(manifest.files, entry_of(manifest, path).object))
 
     def verify(self, manifest: Manifest, read_data: ReadData | None = ReadData()) -> VerifyReport:  # noqa: B008
         report = verify_backup(self.repository, manifest, read_data=read_data)
@@ -96,6 +107,11 @@ def needed(manifest: Manifest, files: Files) -> Files:
     return {entry.path: files[entry.path] for entry in manifest.files}
 
 
+def of_files(report: VerifyReport) -> list[str]:
+    """The files that a verify names, without packs as such."""
+    return [f.path for f in report.findings if f.path != f.object]
+
+
 @pytest.fixture(params=["memory", "local", "encrypted", "s3"])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
     if request.param == "s3":
@@ -118,14 +134,18 @@ def rotten(ground: Ground) -> Manifest:
     manifest = ground.back_up(stream()).manifest
     ground.rot(entry_of(manifest, ground.rots[0]))
     report = ground.verify(manifest)
-    assert [f.path for f in report.findings] == [ground.rots[0]]
+    entry = entry_of(manifest, ground.rots[0])
+    assert of_files(report) == [e.path for e in ground.rotten_with(manifest, entry.path)]
+    # What is wrong with a pack as such is named too, unless it cannot be decrypted.
+    packs = [file_of(entry.object)] if entry.is_packed and ground.key is None else []
+    assert [f.path for f in report.findings if f.path == f.object] == packs
     return manifest
 
 
 class TestRot:
     def test_the_next_backup_stores_the_content_anew(self, ground: Ground, rotten: Manifest) -> None:
         again = ground.back_up()
-        assert again.copied_files == 1
+        assert again.copied_files == ground.stored_anew(rotten, ground.rots[0])
         assert entry_of(again.manifest, ground.rots[0]).object != entry_of(rotten, ground.rots[0]).object
         assert ground.verify(again.manifest).ok
         assert ground.restored(again.manifest) == needed(again.manifest, stream())
@@ -139,7 +159,7 @@ class TestRot:
     def test_a_lost_object_that_was_found_lost(self, ground: Ground) -> None:
         manifest = ground.back_up(stream()).manifest
         lost = entry_of(manifest, ground.rots[0])
-        ground.files.delete(lost.object)
+        lose(ground.files, lost.object)
         assert not ground.verify(manifest, None).ok
         again = ground.back_up().manifest
         assert entry_of(again, ground.rots[0]).object != lost.object
@@ -159,15 +179,15 @@ class TestRot:
     def test_check_names_it(self, ground: Ground, rotten: Manifest) -> None:
         (damaged,) = check_repository(ground.repository).damaged
         assert damaged.backup_id == rotten.backup_id
-        (problem,) = damaged.problems
-        assert problem.startswith(
-            f"{ground.rots[0]}: its object {entry_of(rotten, ground.rots[0]).object} was found damaged on "
-        )
-        assert problem.endswith(" (content), and was not read whole since")
+        entries = ground.rotten_with(rotten, ground.rots[0])
+        assert len(damaged.problems) == len(entries)
+        for problem, entry in zip(damaged.problems, entries, strict=True):
+            assert problem.startswith(f"{entry.path}: its object {entry.object} was found damaged on ")
+            assert problem.endswith(" (content), and was not read whole since")
 
     def test_repair_rebuilds_it_from_the_checkpoint(self, ground: Ground, rotten: Manifest) -> None:
         plan = plan_objects_repair(ground.repository, ground.place / "orders")
-        assert [r.entry.object for r in plan.rebuilt] == [entry_of(rotten, ground.rots[0]).object]
+        assert {r.entry.object for r in plan.rebuilt} == {e.object for e in ground.rotten_with(rotten, ground.rots[0])}
         apply_objects_repair(ground.repository, ground.place / "orders", plan)
         assert check_repository(ground.repository).ok
         assert ground.verify(rotten).ok
@@ -189,7 +209,9 @@ class TestRot:
         ground.rot(entry_of(manifest, ground.rots[0]))
         ground.verify(manifest)
         plan = plan_objects_repair(ground.repository, ground.place / "nowhere", second=second)
-        assert [r.entry.object for r in plan.rebuilt] == [entry_of(manifest, ground.rots[0]).object]
+        assert {r.entry.object for r in plan.rebuilt} == {
+            e.object for e in ground.rotten_with(manifest, ground.rots[0])
+        }
         apply_objects_repair(ground.repository, ground.place / "nowhere", plan, second=second)
         assert check_repository(ground.repository).ok
         assert ground.restored(manifest) == needed(manifest, stream())
@@ -197,21 +219,21 @@ class TestRot:
     def test_what_reads_whole_again_is_not_written_over(self, ground: Ground) -> None:
         """A disk that was back after an hour."""
         manifest = ground.back_up(stream()).manifest
-        entry = entry_of(manifest, ground.rots[0])
-        content = ground.files.read(entry.object)
-        ground.files.delete(entry.object)
+        file = file_of(entry_of(manifest, ground.rots[0]).object)
+        content = ground.files.read(file)
+        ground.files.delete(file)
         ground.verify(manifest)
-        ground.files.replace(entry.object, content)
-        listed = ground.files.find(entry.object)
+        ground.files.replace(file, content)
+        listed = ground.files.find(file)
         assert not check_repository(ground.repository).ok, "nobody has read it"
         plan = plan_objects_repair(ground.repository, ground.place / "nowhere")
         assert (plan.rebuilt, plan.lost) == ((), ())
         apply_objects_repair(ground.repository, ground.place / "nowhere", plan)
         assert check_repository(ground.repository).ok
-        assert ground.files.find(entry.object) == listed
+        assert ground.files.find(file) == listed
 
     def test_a_prune_deletes_it_once_no_backup_lists_it(self, ground: Ground, rotten: Manifest) -> None:
-        path = entry_of(rotten, ground.rots[0]).object
+        path = file_of(entry_of(rotten, ground.rots[0]).object)
         ground.back_up()
         plan = plan_prune(ground.repository, without={"orders": [rotten.backup_id]})
         assert path in plan.streams[0].objects
@@ -232,19 +254,15 @@ class TestWhatIsKnownStaysKnown:
     ) -> None:
         report = ground.verify(rotten, read_data)
         assert not report.ok
-        assert [f.path for f in report.findings] == [ground.rots[0]]
+        assert of_files(report) == [e.path for e in ground.rotten_with(rotten, ground.rots[0])]
         assert not check_repository(ground.repository).ok
 
     def test_every_part_reads_what_is_known_to_be_damaged(self, ground: Ground, rotten: Manifest) -> None:
-        content = stream()[ground.rots[0]]
         reports = [ground.verify(rotten, ReadData(n, 7)) for n in range(1, 8)]
         assert not any(report.ok for report in reports)
-        self._put_right(ground, rotten, content)
+        ground.rot(entry_of(rotten, ground.rots[0]))  # the same bit again, so it is as it was
         assert ground.verify(rotten, ReadData(3, 7)).ok
         assert check_repository(ground.repository).ok
-
-    def _put_right(self, ground: Ground, manifest: Manifest, content: bytes) -> None:
-        ground.repository.location.replace(entry_of(manifest, ground.rots[0]).object, content)
 
     def test_it_fills_no_slot_and_is_not_the_newest_verified(self, ground: Ground) -> None:
         good = ground.back_up(stream()).manifest
@@ -293,15 +311,16 @@ class TestWhatIsKnownStaysKnown:
         bad = ground.back_up(stream(5)).manifest
         ground.rot(entry_of(bad, ground.rots[1]))
         ground.verify(bad)
+        first = ground.rotten_with(bad, ground.rots[1])[0].path
         with caplog.at_level("WARNING"):
             assert ground.repository.manifest().backup_id == good.backup_id
-        assert f"backup {bad.backup_id} of orders is passed over: it is damaged: {ground.rots[1]}" in caplog.text
+        assert f"backup {bad.backup_id} of orders is passed over: it is damaged: {first}" in caplog.text
         assert ground.repository.manifest(bad.backup_id).backup_id == bad.backup_id, "who names it gets it"
 
     def test_latest_of_none_that_is_whole(self, ground: Ground, rotten: Manifest) -> None:
         with pytest.raises(DamagedBackupError, match="the only backup of orders is damaged") as error:
             ground.repository.manifest()
-        assert ground.rots[0] in error.value.findings[0]
+        assert ground.rotten_with(rotten, ground.rots[0])[0].path in error.value.findings[0]
 
     def test_a_restore_that_finds_it_remembers_it(self, ground: Ground) -> None:
         good = ground.back_up(stream()).manifest

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -46,6 +46,42 @@ def cut(files: Location, path: str, *, left: int) -> None:
     """Cut off the file that a content lies in, so that so many bytes of it are left; in a pack none of those behind it."""
     part = part_of(path)
     files.replace(file_of(path), files.read(file_of(path))[: (part.start if part else 0) + left])
+
+
+def spoiled_file(file: bytes, path: str, change: Callable[[bytes], bytes]) -> bytes:
+    """The bytes of the file that a content lies in, once the content was changed.
+
+    In a pack nothing is left behind a content that is shorter, and what is more of a longer one is put in front of it: so the
+    content is wrong each time, and those behind it are.
+
+    :param file: its bytes before.
+    :param change: what becomes of the content.
+    """
+    part = part_of(path)
+    if part is None:
+        return change(file)
+    content = file[part.start : part.end]
+    made = change(content)
+    if len(made) > len(content):
+        made = made[len(content) :] + content
+    return file[: part.start] + made + (file[part.end :] if len(made) >= len(content) else b"")
+
+
+def spoiled_with(entries: Iterable[FileEntry], path: str, right: bytes, wrong: bytes | None) -> list[FileEntry]:
+    """Those whose contents are damaged once the file that one lies in has other bytes.
+
+    :param right: its bytes before.
+    :param wrong: its bytes now; ``None``: it is missing.
+    """
+
+    def is_spoiled(entry: FileEntry) -> bool:
+        if wrong is None:
+            return True
+        if (part := part_of(entry.object)) is None:
+            return wrong != right
+        return part.end > len(wrong) or wrong[part.start : part.end] != right[part.start : part.end]
+
+    return [entry for entry in lying_with(entries, path) if is_spoiled(entry)]
 
 
 def file_at(repository: Path, path: str) -> Path:
