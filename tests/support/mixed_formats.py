@@ -10,6 +10,8 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.watched_stores import WatchedStore
 
 _MARKER = "repository.json"
+#: Repositories that need no question any more: whoever counts requests at the store would count it.
+_raised: set[tuple[str, str]] = set()
 #: Whether the test that runs wants them.
 wanted = False
 
@@ -23,6 +25,8 @@ def raise_after_first_backup() -> None:
 
     def create_and_raise(self: Location, path: str, data: bytes) -> None:
         create(self, path, data)
+        if path == _MARKER:
+            _raised.discard((self.store.protocol, self.root))
         if wanted and path.startswith("backups/") and path.endswith(".json"):
             _raise(self)
 
@@ -31,6 +35,9 @@ def raise_after_first_backup() -> None:
 
 def _raise(place: Location) -> None:
     """As :func:`~airflow_ckpt_provider.backup.repository.raise_format` does, unseen by who counts requests or refuses them."""
+    key = (place.store.protocol, place.root)
+    if key in _raised:
+        return
     store = place.store
     while isinstance(store, (WatchedStore, EncryptedStore)):  # the marker is not encrypted
         store = store._inner if isinstance(store, EncryptedStore) else store.inner
@@ -39,4 +46,9 @@ def _raise(place: Location) -> None:
         return
     marker = json.loads(unwatched.read(_MARKER))
     if marker["version"] == 1:
+        # A backup that is being taken has locked the one that is there.
+        until = None if unwatched.why_no_locks() else unwatched.locked_until(_MARKER)
         unwatched.replace(_MARKER, json.dumps({**marker, "version": 2}).encode())
+        if until:
+            unwatched.lock(_MARKER, until)
+    _raised.add(key)
