@@ -25,7 +25,7 @@ from airflow_ckpt_provider.storage.opening import location_of, open_location
 from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.storage.signatures import Signing, new_signing_key, public_key
 from tests.support.backups import stream
-from tests.support.checkpoints import contents, plant
+from tests.support.checkpoints import contents, plant, rocksdb_aggregation
 from tests.support.command_line import run
 from tests.support.s3_server import ADMIN, RESTRICTED, S3Server
 
@@ -211,7 +211,9 @@ class TestExpireAndPrune:
 
     def test_they_go_when_the_lock_is_over(self, vault: Vault) -> None:
         first = vault.back_up(4, timedelta(seconds=5))
-        vault.back_up(9, None)
+        # A newer snapshot, so that little of the first is still needed, wherever it lies.
+        compacted = plant(vault.place("orders"), rocksdb_aggregation(9, zips=(3, 8)))
+        second = create_backup(Checkpoint.at(compacted), vault.repository, name="orders")
         held = first.immutable_until
         assert held is not None
         assert expire(vault, now=held - timedelta(seconds=1)).going == ()
@@ -220,8 +222,11 @@ class TestExpireAndPrune:
         plan = expire(vault)
         assert [d.backup.backup_id for d in plan.going] == [first.backup_id]
         apply_expire(vault.repository, plan)
+        assert vault.objects(first) <= vault.place("backups").walk("objects").keys()
         assert apply_prune(vault.repository, plan_prune(vault.repository)).objects > 0
+        assert not vault.objects(first) <= vault.place("backups").walk("objects").keys()
         assert len(vault.repository.backups()) == 1
+        assert verify_backup(vault.repository, second.manifest, read_data=ReadData()).ok
 
     def test_that_it_is_not_known_is_said(self, vault: Vault) -> None:
         for newest in (4, 5):

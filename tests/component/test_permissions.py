@@ -20,6 +20,7 @@ from airflow_ckpt_provider.upgrade.record import begin_upgrade
 from tests.support.checkpoints import contents, plant
 from tests.support.one_checkpoint import unpack
 from tests.support.s3_server import ADMIN, RESTRICTED, S3Server
+from tests.support.spoiled import lose
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "permissions.md"
 ACTIONS = ("s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
@@ -48,6 +49,7 @@ COMMANDS = {
 LOCKS = {"migrate": ("s3:GetBucketObjectLockConfiguration",)}
 
 
+@pytest.mark.format_1("there is something to migrate")
 def test_what_is_locked_has_to_be_known_where_something_moves(bucket: Bucket) -> None:
     base = bucket.fresh()
     allow(bucket, base, rights("migrate"))
@@ -104,7 +106,7 @@ class Bucket:
             begin_upgrade(Repository.open(self.place(f"{base}/repository")), "orders", "a run that is gone")
         if verb == "repair":
             repository = Repository.open(self.place(f"{base}/repository"))
-            repository.location.delete(repository.manifest().files[0].object)
+            lose(repository.location, repository.manifest().files[0].object)
         return main_as(self.server, RESTRICTED, [verb, *filled(COMMANDS[verb], places)])
 
 

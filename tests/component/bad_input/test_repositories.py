@@ -112,7 +112,13 @@ def test_another_repository_than_the_one_that_is_expected(
     checkpoint: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     made = run("init", repository, "--json").document
-    assert made == {"repository": str(repository), "id": made["id"], "format": 1, "created": False}
+    marker = json.loads((repository / "repository.json").read_text())
+    assert made == {
+        "repository": str(repository),
+        "id": marker["id"],
+        "format": marker["version"],
+        "created": False,
+    }
     other = run("init", tmp_path / "other", "--json").document
     assert other["created"]
     assert other["id"] != made["id"]
