@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks import page
 from benchmarks.latency import LATENCIES, OPERATIONS, Measured, Operation, Place, measure, report
 from tests.support.s3_gate import Request, longest_chain
@@ -13,6 +15,8 @@ from tests.support.s3_server import S3Server
 
 #: Seconds that each answer takes, in one try after the other.
 _LATENCIES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+#: Requests more of a repository of format 2: whether contents were moved.
+_WITH_PACKS = {"backup, nothing new": 1}
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +24,18 @@ def place(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Plac
     return Place.filled(s3_server, tmp_path_factory.mktemp("latency"))
 
 
+def has_packs(place: Place) -> bool:
+    options = place.server.options()
+    return Repository.open(open_location(f"s3://{place.bucket}/repository", storage_options=options)).packs
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_requests_and_the_longest_chain(operation: Operation, place: Place) -> None:
     """On a busy machine requests of one moment are sent late: the longer each answer takes, the less that matters."""
+    allowed = operation.requests + (_WITH_PACKS.get(operation.name, 0) if has_packs(place) else 0)
     for latency in _LATENCIES:
         run = measure(operation, place, latency)
-        assert run.requests <= operation.requests, run
+        assert run.requests <= allowed, run
         if run.chain <= operation.chain:
             return
     raise AssertionError(f"{operation.name}: {run}, where {operation} is right")
