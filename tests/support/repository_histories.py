@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from airflow_ckpt_provider.backup.expire_plan import ExpirePlan, plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest, new_backup_id
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, repository, stream
 
@@ -53,3 +56,18 @@ def left(place: Location, made: Mapping[str, Manifest]) -> set[str]:
 
 def opened(place: Location) -> Repository:
     return repository(place)
+
+
+#: A backup of each of the last five days.
+DAYS = {f"day{n}": timedelta(days=n) for n in range(5)}
+
+
+def plan(place: Location, policy: Policy, **options: Any) -> ExpirePlan:
+    """Plan an expire an hour after the newest backup of a history."""
+    return plan_expire(opened(place), policy, **{"now": NOW + timedelta(hours=1), **options})
+
+
+def why(made: ExpirePlan, manifest: Manifest) -> tuple[str, ...]:
+    """Why a plan keeps a backup, or lets it go."""
+    (found,) = (d.reasons for d in made.decisions if d.backup.backup_id == manifest.backup_id)
+    return found

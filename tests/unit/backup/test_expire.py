@@ -1,9 +1,9 @@
-"""expire: what stays whatever the rules say, what is refused, and that it may be stopped anywhere."""
+"""expire: what stays whatever the rules say, and what is refused."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.damaged import learn_damaged
 from airflow_ckpt_provider.backup.expire import apply_expire
-from airflow_ckpt_provider.backup.expire_plan import ExpirePlan, plan_expire
+from airflow_ckpt_provider.backup.expire_plan import ExpirePlan
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import (
     Hold,
@@ -21,7 +21,6 @@ from airflow_ckpt_provider.backup.notes import (
     hold,
     holds,
     note_verification,
-    record_outcome,
     record_verification,
     release,
     verifications,
@@ -30,26 +29,17 @@ from airflow_ckpt_provider.backup.notes import (
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
 from tests.support.backups import back_up, stream
 from tests.support.checkpoints import contents, plant
-from tests.support.repository_histories import NOW, dated, left, opened
+from tests.support.repository_histories import DAYS, NOW, dated, left, opened, plan, why
 from tests.support.spoiled import overwrite, spoil
-from tests.support.watched_stores import Killed, Life, watched
+from tests.support.watched_stores import watched
 
-DAYS = {f"day{n}": timedelta(days=n) for n in range(5)}
-
-
-def plan(place: Location, policy: Policy, **options: Any) -> ExpirePlan:
-    return plan_expire(opened(place), policy, **{"now": NOW + timedelta(hours=1), **options})
-
-
-def why(made: ExpirePlan, manifest: Manifest) -> tuple[str, ...]:
-    (found,) = (d.reasons for d in made.decisions if d.backup.backup_id == manifest.backup_id)
-    return found
+RELEASED = Hold(HoldEvent.RELEASED, 0, "", "", "")
 
 
 def test_plan_and_apply(place: Location) -> None:
@@ -159,100 +149,6 @@ class TestTheFutureIsSomebodysWrongClock:
         made = dated(place, DAYS)
         planned = plan(place, Policy(last=1), now=NOW - timedelta(days=2, hours=1))
         assert {d.backup.backup_id for d in planned.going} == {made["day4"].backup_id}
-
-
-class TestHolds:
-    def test_a_held_backup_stays_until_it_is_released(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        hold(opened(place), made["day4"], reason="audit 7", made_by="ann")
-        planned = plan(place, Policy(last=1))
-        assert why(planned, made["day4"]) == ("held: audit 7 (ann)",)
-        apply_expire(opened(place), planned)
-        assert left(place, made) == {"day0", "day4"}
-        release(opened(place), made["day4"], reason="audit is over")
-        apply_expire(opened(place), plan(place, Policy(last=1)))
-        assert left(place, made) == {"day0"}
-        assert not [path for path in contents(place / "backups") if path.startswith("holds/")]
-
-    def test_events_are_in_order_whatever_the_clocks_say(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        for _ in range(11):
-            hold(opened(place), made["day4"], reason="on")
-            release(opened(place), made["day4"], reason="off")
-        hold(opened(place), made["day4"], reason="last")
-        word = holds(opened(place), "orders")[made["day4"].backup_id]
-        assert (word.number, word.is_held, word.reason) == (23, True, "last")
-
-    def test_half_a_file_of_a_process_that_was_killed(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        hold(opened(place), made["day4"], reason="audit")
-        for kind in ("holds", "audit"):
-            path = f"{kind}/orders/{made['day4'].backup_id}" if kind == "holds" else kind
-            (place / "backups").create(f"{path}/.000009.json.e2c0228f-f315-4f18-b823-31dbcd289c8c.tmp", b'{"ev')
-        assert holds(opened(place), "orders")[made["day4"].backup_id].number == 1
-        assert list(opened(place).records()) == []
-        apply_expire(opened(place), plan(place, Policy(last=1)), made_by="x")
-        assert left(place, made) == {"day0", "day4"}
-        assert opened(place).audit("x") is not None
-
-    def test_another_expire_forgets_them_while_they_are_read(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        for day in ("day3", "day4"):
-            hold(opened(place), made[day], reason="audit")
-
-        def forget(operation: str, path: str) -> None:
-            if operation == "read" and f"/holds/orders/{made['day4'].backup_id}/" in path:
-                (place / "backups").delete(path.partition("/backups/")[2])
-
-        seen, _ = watched(place / "backups", forget)
-        assert set(holds(Repository(seen, ""), "orders")) == {made["day3"].backup_id}
-
-    def test_twice_is_once(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        first = hold(opened(place), made["day4"], reason="a")
-        assert hold(opened(place), made["day4"], reason="b") == first
-        assert release(opened(place), made["day3"], reason="never held").is_held is False
-
-    def test_a_reason_is_asked_for(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        with pytest.raises(RefusedError, match="a hold without a reason"):
-            hold(opened(place), made["day4"], reason=" ")
-
-    def test_held_while_the_expire_runs(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        planned = plan(place, Policy(last=1))
-        hold(opened(place), made["day4"], reason="just in time")
-        outcome = apply_expire(opened(place), planned)
-        assert outcome.held_meanwhile == (("orders", made["day4"].backup_id),)
-        assert left(place, made) == {"day0", "day4"}
-
-    @pytest.mark.parametrize("at", range(1, 9))
-    def test_held_at_any_request_of_the_expire(self, place: Location, at: int) -> None:
-        made = dated(place, {"day0": timedelta(), "day1": timedelta(days=1)})
-        planned = plan(place, Policy(last=1))
-        requests = []
-        said: list[str] = []
-
-        def meddle(operation: str, path: str) -> None:
-            requests.append(operation)
-            if len(requests) == at:
-                try:
-                    hold(opened(place), made["day1"], reason="now")
-                    said.append("held")
-                except RefusedError as e:
-                    said.append(e.message)
-
-        seen, _ = watched(place / "backups", meddle)
-        apply_expire(Repository(seen, "r"), planned)
-        assert (left(place, made) == {"day0", "day1"}) is (said == ["held"])
-        if said != ["held"]:
-            assert not said or "is being removed" in said[0] or "holds no backup" in said[0]
-
-    def test_a_hold_that_cannot_be_read_stops_everything(self, place: Location) -> None:
-        made = dated(place, DAYS)
-        plant(place / "backups", {f"holds/orders/{made['day4'].backup_id}/000001.json": b"{"})
-        with pytest.raises(RefusedError, match=r"000001.json cannot be read"):
-            plan(place, Policy(last=1))
 
 
 class TestVerified:
@@ -558,198 +454,3 @@ class TestSomethingWholeStays:
         with pytest.raises(RefusedError, match="no whole backup of query other of /elsewhere/orders would stay"):
             apply_expire(opened(place), planned)
         assert contents(place / "backups") == before
-
-
-class TestPausedBeforeItRemoves:
-    """An expire that has written what it is about to remove, and meets others before it removes anything."""
-
-    @pytest.fixture
-    def made(self, place: Location) -> dict[str, Manifest]:
-        return dated(place, {"new": timedelta(days=0), "mid": timedelta(days=1), "old": timedelta(days=2)})
-
-    def keeping(self, place: Location, made: Mapping[str, Manifest], *words: str) -> ExpirePlan:
-        planned = plan(place, Policy(last=1))
-        ids = {made[word].backup_id for word in words}
-        return replace(planned, decisions=tuple(replace(d, keep=d.backup.backup_id in ids) for d in planned.decisions))
-
-    def paused(self, place: Location, meddle: Callable[[], None], *, before: str, since: int = 1) -> Repository:
-        """The repository of an expire that is paused directly before a request.
-
-        :param before: the path that it asks for then, or ``delete`` for the first manifest that it deletes.
-        :param since: how many audit records there are by then.
-        """
-        done: list[str] = []
-
-        def look(operation: str, path: str) -> None:
-            inside = path.partition("/backups/")[2]
-            now = operation == "delete" and inside.startswith("backups/") if before == "delete" else inside == before
-            if now and not done and len((place / "backups").walk("audit")) >= since:
-                done.append(path)
-                meddle()
-
-        return Repository(watched(place / "backups", look)[0], "r")
-
-    def going(self, place: Location, manifest: Manifest) -> Hold:
-        return holds(opened(place), "orders")[manifest.backup_id]
-
-    def test_a_refused_expire_takes_back_no_word_of_another(self, place: Location, made: dict[str, Manifest]) -> None:
-        first, second = self.keeping(place, made, "new"), self.keeping(place, made, "mid")
-        seen: list[str] = []
-
-        def meddle() -> None:
-            before = self.going(place, made["old"])
-            with pytest.raises(RefusedError, match="is being removed by another expire"):
-                apply_expire(opened(place), second)
-            word = self.going(place, made["old"])
-            assert (word.event, word.expires) == (HoldEvent.GOING, before.expires), "the first one's"
-            assert self.going(place, made["new"]).event is HoldEvent.RELEASED, "its own word"
-            with pytest.raises(RefusedError, match="is being removed") as error:
-                hold(opened(place), made["old"], reason="legal")
-            seen.append(error.value.message)
-
-        apply_expire(self.paused(place, meddle, before="claims/orders"), first)
-        assert seen
-        assert left(place, made) == {"new"}
-
-    def test_two_that_are_both_refused_leave_no_word(self, place: Location, made: dict[str, Manifest]) -> None:
-        """The second has said of the same backup that it goes before the first takes its word back."""
-        first, second = self.keeping(place, made, "new"), self.keeping(place, made, "new")
-        whole = {entry.object: "content" for entry in made["new"].files}
-        refused: list[RefusedError] = []
-
-        def damage() -> None:
-            learn_damaged(place / "backups", "orders", damaged=whole, whole=(), since=0)
-
-        def meddle() -> None:
-            with pytest.raises(RefusedError) as error:
-                apply_expire(self.paused(place, damage, before="claims/orders", since=2), second)
-            refused.append(error.value)
-
-        with pytest.raises(RefusedError):
-            apply_expire(self.paused(place, meddle, before="claims/orders"), first)
-        assert refused
-        assert left(place, made) == {"new", "mid", "old"}
-        for word in ("mid", "old"):
-            assert self.going(place, made[word]).event is HoldEvent.RELEASED
-
-    @pytest.mark.parametrize("word", ["mid", "old"])
-    def test_a_hold_that_was_granted_counts(self, place: Location, made: dict[str, Manifest], word: str) -> None:
-        """Somebody took the expire for dead, released the backup and held it."""
-
-        def meddle() -> None:
-            dead = self.going(place, made[word]).expires
-            release(opened(place), made[word], reason="it stays", dead_expires=dead)
-            assert hold(opened(place), made[word], reason="legal").is_held
-
-        planned = self.keeping(place, made, "new")
-        outcome = apply_expire(self.paused(place, meddle, before="claims/orders"), planned)
-        assert left(place, made) == {"new", word}
-        assert outcome.held_meanwhile == (("orders", made[word].backup_id),)
-        assert self.going(place, made[word]).is_held, "its notes stay"
-
-    def test_a_hold_that_was_granted_after_the_first_removal_counts(
-        self, place: Location, made: dict[str, Manifest]
-    ) -> None:
-        def meddle() -> None:
-            dead = self.going(place, made["mid"]).expires
-            release(opened(place), made["mid"], reason="it stays", dead_expires=dead)
-            hold(opened(place), made["mid"], reason="legal")
-
-        apply_expire(self.paused(place, meddle, before="delete"), self.keeping(place, made, "new"))
-        assert left(place, made) == {"new", "mid"}
-
-    def test_the_last_whole_backup_stays(self, place: Location, made: dict[str, Manifest]) -> None:
-        """What was to stay is removed by another expire, which took the first one for dead."""
-        first, second = self.keeping(place, made, "new"), self.keeping(place, made, "old", "mid")
-
-        def meddle() -> None:
-            for word in ("old", "mid"):
-                dead = self.going(place, made[word]).expires
-                release(opened(place), made[word], reason="that one is dead", dead_expires=dead)
-            apply_expire(opened(place), second)
-
-        with pytest.raises(
-            RefusedError, match=r"backup \S+ was removed since the plan was made; nothing of it was rem"
-        ):
-            apply_expire(self.paused(place, meddle, before="claims/orders"), first)
-        assert left(place, made) == {"old", "mid"}
-
-    def test_damage_that_is_found_between_two_removals(self, place: Location, made: dict[str, Manifest]) -> None:
-        own = replace(made["new"].files[0], object="objects/orders/aa/new")
-        changed = replace(made["new"], files=(own, *made["new"].files[1:]))
-        plant(place / "backups", {changed.path: changed.to_document(), own.object: b"x"})
-
-        def meddle() -> None:
-            learn_damaged(place / "backups", "orders", damaged={own.object: "content"}, whole=(), since=0)
-
-        with pytest.raises(RefusedError, match="was found damaged since the plan was made; what is left of it stays"):
-            apply_expire(self.paused(place, meddle, before="delete"), self.keeping(place, made, "new"))
-        assert left(place, made) == {"new", "mid"}
-        assert hold(opened(place), made["mid"], reason="the last whole one").is_held
-        record = next(opened(place).records())
-        assert [each["backup_id"] for each in record["removed"]] == [made["old"].backup_id]
-
-    def test_a_release_asks_for_the_expires_that_are_dead(self, place: Location, made: dict[str, Manifest]) -> None:
-        """Also of several, the later of which have said what the earlier have said."""
-        backup_id, repository = made["old"].backup_id, opened(place)
-        for _ in range(2):  # each has said that it goes
-            seen, _ = watched(place / "backups", Life(1).before)
-            with pytest.raises(Killed):
-                apply_expire(Repository(seen, "r"), self.keeping(place, made, "new", "mid"))
-        expires = self.going(place, made["old"]).expires
-        assert len(expires) == 2
-        for dead in ((), expires[:1], expires[1:], ("other",)):
-            with pytest.raises(RefusedError, match=f"backup {backup_id} of orders is being removed") as error:
-                release(repository, made["old"], reason="it stays", dead_expires=dead)
-            assert all(f"--expire-is-dead {each}" in str(error.value.hint) for each in expires)
-        assert release(repository, made["old"], reason="it stays", dead_expires=expires).is_held is False
-        assert hold(repository, made["old"], reason="it stays").is_held
-
-
-RELEASED = Hold(HoldEvent.RELEASED, 0, "", "", "")
-
-
-@pytest.mark.parametrize("writes", range(12))
-def test_stopped_anywhere_the_rest_is_whole_and_the_same_again_ends_it(place: Location, writes: int) -> None:
-    made = dated(place, DAYS)
-    life = Life(writes)
-    seen, _ = watched(place / "backups", life.before)
-    try:
-        apply_expire(Repository(seen, "r"), plan(place, Policy(last=2)))
-    except Killed:
-        pass
-    else:
-        assert writes > 7
-    assert left(place, made) >= {"day0", "day1"}
-    for manifest in opened(place).backups("orders"):
-        assert verify_backup(opened(place), manifest, read_data=ReadData()).ok
-    apply_expire(opened(place), plan(place, Policy(last=2)))
-    assert left(place, made) == {"day0", "day1"}
-
-
-class TestNumbersOfHolds:
-    def held(self, place: Location, manifest: Manifest, name: str) -> None:
-        event = {"event": "held", "reason": "x", "made_by": "m", "at": "t"}
-        (place / "backups").create(f"holds/orders/{manifest.backup_id}/{name}.json", json.dumps(event).encode())
-
-    def test_the_one_after_the_last_of_six_digits(self, place: Location) -> None:
-        manifest = back_up(place, stream()).manifest
-        self.held(place, manifest, "999999")
-        assert release(opened(place), manifest, reason="over").number == 1_000_000
-        assert not holds(opened(place), "orders")[manifest.backup_id].is_held
-        assert release(opened(place), manifest, reason="over").number == 1_000_000
-        assert hold(opened(place), manifest, reason="again").number == 1_000_001
-
-    @pytest.mark.parametrize("name", ["1", "0000001", "x", "\u00b2", "\u0661"])
-    def test_a_name_without_a_number_is_named(self, place: Location, name: str) -> None:
-        """It would stand for another event, or for none."""
-        manifest = back_up(place, stream()).manifest
-        self.held(place, manifest, name)
-        with pytest.raises(RepositoryError, match="has no number of an event"):
-            plan_expire(opened(place), Policy(last=1))
-
-    def test_the_newest_note_of_a_verify(self, place: Location) -> None:
-        manifest = back_up(place, stream()).manifest
-        (place / "backups").create(f"verified/orders/{manifest.backup_id}/999999-contents.json", b"{}")
-        record_outcome(opened(place), "orders", manifest.backup_id, Verified.DAMAGED, {})
-        assert verifications(opened(place), "orders") == {manifest.backup_id: Verified.DAMAGED}
