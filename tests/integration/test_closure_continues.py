@@ -35,6 +35,8 @@ REWOUND = (
     "rocks_ckptv2_ssjoin",
     "tws_rocks_ckptv2",
 )
+#: The same, and a source log and a sink's log; backed up into packs and restored from them.
+RESTORED = (*REWOUND, "file_to_file_compact")
 #: Of the locked Spark, what every run of the tests starts: a source log, a join in Spark's own state store, RocksDB.
 QUICK = (
     "file_to_file_compact",
@@ -101,6 +103,11 @@ def test_the_closure_of_the_newest_batch_alone_goes_on(spark: SampleService, kin
         assert_offsets_go_on(spark, moved)
     else:
         assert_rows_go_on(spark, moved)
+
+
+@of_each_version(RESTORED)
+def test_what_packs_restore_goes_on(spark: SampleService, kind: str, tmp_path: Path) -> None:
+    assert_rows_go_on(spark, Moved(sample(spark.spark_version, kind), tmp_path, through_packs=True))
 
 
 @of_each_version(REWOUND)

@@ -6,12 +6,18 @@ import re
 import time
 from pathlib import Path
 
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.packing import PACKED_BELOW
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, relocated
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import HOME, Sample, offset_lines, write_files
 from tests.samples.kinds import KINDS, write_input
+from tests.support.checkpoints import contents
 
 
 class Moved:
@@ -19,9 +25,18 @@ class Moved:
 
     :param batch: the batch; the newest committed one by default.
     :param leave_out: a pattern; the last file of the closure that matches is left out.
+    :param through_packs: backed up into packs, and restored from them. Only of the newest batch.
     """
 
-    def __init__(self, of: Sample, place: Path, *, before_newest: int = 0, leave_out: str | None = None) -> None:
+    def __init__(
+        self,
+        of: Sample,
+        place: Path,
+        *,
+        before_newest: int = 0,
+        leave_out: str | None = None,
+        through_packs: bool = False,
+    ) -> None:
         self.sample = of
         self.place = place / "moved" / "ck"
         self.input = place / "input"
@@ -35,8 +50,12 @@ class Moved:
         if leave_out:
             self.left_out = [path for path in sorted(files) if Path(path).match(leave_out)][-1]
             del files[self.left_out]
+        if through_packs:
+            restored = _through_packs(original, place / "backups", self.place)
+            assert restored.keys() == files.keys()
+            files = restored
         for path, content in files.items():
-            if holds_absolute_paths(path):
+            if holds_absolute_paths(path) and not through_packs:
                 files[path] = relocated(content, path=path, target=f"file:{self.place}")
             elif path.startswith("sources/"):
                 # The input stays where it was: Spark insists that the newest files lie where it reads ("Wrong basePath").
@@ -50,6 +69,15 @@ class Moved:
         kind = KINDS[self.sample.kind]
         first, second = (sample + further for sample, further in zip(kind.files, kind.further_files, strict=True))
         write_input(self.input, self.sample.kind, first=(0, 0), count=(first, second))
+
+
+def _through_packs(original: Checkpoint, backups: Path, target: Path) -> dict[str, bytes]:
+    """Back up a checkpoint into packs, and restore it; the files that are there then."""
+    repository = Repository.open_or_create(open_location(str(backups)), format=2)
+    made = create_backup(original, repository, name="orders").manifest
+    assert all(entry.is_packed for entry in made.files if entry.size < PACKED_BELOW)
+    apply_restore(plan_restore(repository, made, open_location(str(target))))
+    return contents(open_location(str(target)))
 
 
 def _as_if_made_now(files: dict[str, bytes], batch: int) -> dict[str, bytes]:
