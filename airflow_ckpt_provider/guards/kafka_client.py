@@ -236,7 +236,7 @@ class KafkaClient:
             self._deadline = time.monotonic() + self._timeout
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise self._explained(None, "an answer")
+            raise self._explained(None, "get an answer")
         return left
 
     @contextmanager
@@ -273,6 +273,13 @@ class KafkaClient:
             return SourceForbiddenError(whole, hint="check user and password, and the ACL that is named")
         return SourceUnreachableError(whole, hint="check bootstrap.servers, the network, and that the broker is up")
 
+    def _answer(self, future: Future[Any]) -> Any:
+        """Wait for an answer. Its error is raised as another one: the future would hold the frames that hold the future."""
+        error = future.exception(self._left())
+        if error is not None:
+            raise type(error)(*error.args)
+        return future.result()
+
     def _results(self, futures: Mapping[Any, Future[Any]], *, missing: tuple[str, ...] = ()) -> dict[Any, Any]:
         """Wait for the answers; those that say one of ``missing`` are left out."""
         from confluent_kafka import KafkaException
@@ -280,7 +287,7 @@ class KafkaClient:
         found = {}
         for key, future in futures.items():
             try:
-                found[key] = future.result(self._left())
+                found[key] = self._answer(future)
             except KafkaException as e:
                 if e.args[0].name() not in missing:
                     raise
@@ -304,7 +311,7 @@ class KafkaClient:
             for tp, future in futures.items():
                 partition = (tp.topic, tp.partition)
                 try:
-                    found[partition] = future.result(self._left())
+                    found[partition] = self._answer(future)
                     waiting.discard(partition)
                 except KafkaException as e:
                     name = e.args[0].name()
