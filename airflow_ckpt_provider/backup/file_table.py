@@ -36,7 +36,7 @@ _LEVEL = 3
 #: In memory.
 _LEVEL_IN_MEMORY = 1
 #: Files of a table that :func:`kept_in_memory` keeps: up to 1 KB each.
-_FEW = 100_000
+_FEW = 20_000
 #: By how many values a row has: those it ended before.
 _REST: tuple[list[None], ...] = tuple([None] * (7 - length) for length in range(8))
 

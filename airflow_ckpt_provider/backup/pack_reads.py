@@ -22,7 +22,7 @@ SPAN, GAP = PACK_SIZE // 2 + PACKED_BELOW, 256 * 1024
 #: Parts of packs that are read at once, so that they fit into memory.
 PACKS_AT_ONCE = 4
 #: Fewer entries than this are kept as they are.
-_FEW = 100_000
+_FEW = 20_000
 _NOTHING_MOVED = Moved()
 #: Limits how many read at once.
 Turn = AbstractContextManager[Any]

@@ -1,8 +1,8 @@
 """Sets of files by path, as listings find them: as they are while they are few, in little room when they are many.
 
 A checkpoint may have a million files, and a backup reads several listings of as many; they are held as
-:class:`~airflow_ckpt_provider.storage.file_rows.FileRows`. Most have some thousands or ten thousands, which fit into memory
-as they are, and are then at hand ten times as fast.
+:class:`~airflow_ckpt_provider.storage.file_rows.FileRows`. Most have some thousands, which fit into memory as they are, and are
+then at hand ten times as fast.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import groupby
 from airflow_ckpt_provider.storage.file_rows import FileRows
 from airflow_ckpt_provider.storage.store import StoredFile
 
-#: A set of more files than this packs them into rows; so many take some fifty megabytes as they are.
-FEW = 100_000
+#: A set of more files than this packs them into rows; so many take some five megabytes as they are.
+FEW = 10_000
 
 
 class _Plain(dict[str, StoredFile]):

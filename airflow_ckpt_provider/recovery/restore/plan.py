@@ -44,7 +44,7 @@ from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import WORST_FIRST
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
-from airflow_ckpt_provider.storage.file_set import FileSet
+from airflow_ckpt_provider.storage.file_set import FEW, FileSet
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_size, format_time
@@ -54,8 +54,6 @@ log = logging.getLogger(__name__)
 
 _INTO_EMPTY = "into an empty place"
 _REPLACING = "replacing what was there"
-#: Files of a plan whose document lists them.
-_LISTED = 10_000
 
 
 class SinkAnswer(NamedTuple):
@@ -312,7 +310,7 @@ class RestorePlan(Plan):
         before = {path: file.size for path, file in self.target.visible.items()}
         more = {"before": before, "checkpoint": self.checkpoint, "checkpoint_fingerprint": self.fingerprint}
         # Asked for only after somebody has lifted the seal half-way. Not worth megabytes: the backup shows the rest.
-        few = len(self.entries) <= _LISTED
+        few = len(self.entries) <= FEW
         written = {e.path: self.size_of(e) for e in self.entries if few or e.path in self.rewritten}
         return {**self.to_json(), **more, "written": written, "observed": self.observed}
 
