@@ -81,7 +81,7 @@ class Pair:
         """Take a backup each way, and see that nothing but ids, times and the boundaries of packs distinguishes them."""
         results = {kind: self.back_up(kind, **options) for kind in self.repositories}
         assert same(results["tasks"].manifest) == same(results["threads"].manifest)
-        if self.format == 1:
+        if not any(entry.is_packed for result in results.values() for entry in result.manifest.files):
             assert self.objects("tasks") == self.objects("threads")
         assert self.contents(results["tasks"]) == self.contents(results["threads"], "threads")
         assert results["tasks"].copied_files == results["threads"].copied_files
@@ -154,6 +154,7 @@ def test_contents_that_are_alike(pair: Pair) -> None:
     assert len({entry.object for entry in result.manifest.files}) < result.files
 
 
+@pytest.mark.format_1("what a killed backup has left in packs is not looked for")
 def test_objects_nobody_vouches_for(pair: Pair) -> None:
     """As a backup that was killed leaves them: used where they are whole, left alone where they are damaged."""
     pair.plant(stream())
