@@ -115,8 +115,8 @@ def test_the_disk_is_full_during_a_backup(checkpoint: Path, tmp_path: Path):
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(checkpoint))
         if may_mount():
-            # Pages of 4 KiB: room for the marker, the lease and some objects, or for a part of the one pack.
-            stack.enter_context(small_disk(place, "20k" if packs else "48k"))
+            # Pages of 4 KiB: room for the marker, the lease and some objects, or for the claim and half of the one pack.
+            stack.enter_context(small_disk(place, "16k" if packs else "48k"))
             new_repository(place / "backups")
             says(
                 run_program(*backup),
