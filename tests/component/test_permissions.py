@@ -102,6 +102,8 @@ class Bucket:
         places["OLDEST"] = Repository.open(self.place(f"{base}/repository")).backup_ids("orders")[0]
         if verb == "release":
             main_as(self.server, ADMIN, ["hold", *filled(COMMANDS["release"], places)])
+        if verb == "copy":
+            Repository.open_or_create(self.place(f"{base}/target"))
         if verb == "upgrade":
             begin_upgrade(Repository.open(self.place(f"{base}/repository")), "orders", "a run that is gone")
         if verb == "repair":
@@ -147,8 +149,13 @@ def test_the_page_has_every_verb_that_works_on_a_store() -> None:
     }
 
 
+def marks(verb: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.format_1("there is something to migrate")] if verb == "migrate" else []
+
+
 @pytest.mark.parametrize(
-    "verb", [v if v in ("backup", "prune") else pytest.param(v, marks=pytest.mark.slow) for v in COMMANDS]
+    "verb",
+    [pytest.param(v, marks=[*marks(v), *([] if v in ("backup", "prune") else [pytest.mark.slow])]) for v in COMMANDS],
 )
 def test_the_rights_on_the_page_are_enough(bucket: Bucket, verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     base = bucket.fresh()
@@ -158,7 +165,7 @@ def test_the_rights_on_the_page_are_enough(bucket: Bucket, verb: str, capfd: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("verb", [pytest.param(v, marks=marks(v)) for v in COMMANDS])
 def test_and_none_is_too_much(bucket: Bucket, verb: str, caplog: pytest.LogCaptureFixture) -> None:
     given = rights(verb)
     for action, paths in given.items():
