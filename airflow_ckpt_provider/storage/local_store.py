@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from airflow_ckpt_provider.errors import StorageError
-from airflow_ckpt_provider.storage.directory_flush import flush_directory
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.mounts import file_system_of
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
@@ -125,7 +124,7 @@ class LocalStore(Store):
             except BaseException:
                 os.unlink(temporary)
                 raise
-            flush_directory(os.path.dirname(path))
+            _flush_directory(path)
 
     @changes_store
     def delete(self, path: str) -> None:
@@ -234,7 +233,7 @@ class LocalStore(Store):
         """Give a file a second name, which must be free, and put the name on the disk."""
         try:
             os.link(temporary, path, follow_symlinks=False)
-            flush_directory(os.path.dirname(path))
+            _flush_directory(path)
         except OSError as e:
             if e.errno not in _NO_LINKS:
                 raise
@@ -281,6 +280,19 @@ def _renames_show(path: str) -> bool:
 def _is_fuse(device: int, directory: str) -> bool:
     """Whether a directory is on a FUSE mount; the mounts are read once for each directory on a device."""
     return (file_system_of(directory) or "").startswith("fuse")
+
+
+def _flush_directory(path: str) -> None:
+    """Put a name on the disk: ``fsync`` of a file covers its content only."""
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        # Network and FUSE mounts may not know it for directories; they write names through.
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.ENOSYS):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
