@@ -16,7 +16,7 @@ _NOT_ALLOWED = "check that these credentials may list, read and write there (som
 _UNREACHABLE = "check the address, the credentials and that the store is reachable, then run the same command again"
 #: Next step where a store refuses for a while.
 SLOWER = "the store is asked too much: see who else uses it, or its limits; then run the same command again"
-_FULL = "free some space, then run the same command again: what was copied already is used"
+_FULL = "free some space, then run the same command again"
 
 #: Error code of a service -> next step. The codes are those of S3, Azure and GCS.
 _HINTS = {

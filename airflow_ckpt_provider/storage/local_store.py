@@ -332,7 +332,7 @@ def _as_listed(path: str, status: os.stat_result) -> StoredFile:
 @contextmanager
 def _translated(action: str) -> Iterator[None]:
     """Leave file-not-found and file-exists as they are; give every other failure a next step."""
-    free = "free some space, then run the same command again: what was copied already is used"
+    free = "free some space, then run the same command again"
     permissions = "check the permissions of the user that runs this"
     hints = {
         errno.ENOSPC: free,

@@ -30,7 +30,7 @@ _DATANODES = 3
 _NOT_ACTIVE = frozenset({"StandbyException", "RetriableException"})
 _NOT_ALLOWED = "check as whom it is asked (user, Kerberos ticket or token), and the permissions of the path"
 _IN_USE = "another process writes or removes this file: wait for it, then run the same command again"
-_FULL = "raise the quota or free some space, then run the same command again: what was copied already is used"
+_FULL = "raise the quota or free some space, then run the same command again"
 _READ_ONLY = "wait until `hdfs dfsadmin -safemode get` says OFF, then run the same command again"
 #: Exception of HDFS -> next step.
 _HINTS = {

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.errors import FileChangedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 
-_FREE = "HINT: free some space, then run the same command again: what was copied already is used"
+_FREE = "HINT: free some space, then run the same command again"
 
 
 @pytest.fixture
