@@ -13,6 +13,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of
+from tests.support.backups import back_up, stream
 from tests.support.checkpoints import Files, contents
 
 
@@ -70,6 +71,17 @@ def expire_and_prune(repository: Repository, *, last: int = 1, may_stay: int = 0
     """
     apply_expire(repository, plan_expire(repository, Policy(last=last)))
     return apply_prune(repository, plan_prune(repository, max_unused=MaxUnused(may_stay)))
+
+
+def mostly_garbage(place: Location) -> tuple[Repository, Manifest]:
+    """A repository whose first pack is mostly garbage, and its only backup."""
+    repository = packed_repository(place)
+    back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
+    for n in range(8):
+        (place / "orders").delete(f"_schema/{n}")
+    made = back_up(place, stream(6)).manifest
+    apply_expire(repository, plan_expire(repository, Policy(last=1)))
+    return repository, made
 
 
 def flip(data: bytes, at: int) -> bytes:

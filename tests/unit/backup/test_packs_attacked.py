@@ -38,7 +38,7 @@ from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import plant
 from tests.support.locked_objects import Locks
 from tests.support.locked_objects import lockable as lockable
-from tests.support.packs import packed_repository, packs_of, restorable
+from tests.support.packs import mostly_garbage, packed_repository, packs_of, restorable
 from tests.support.watched_stores import forget_all, in_memory, watched
 
 ALL = ReadData()
@@ -52,12 +52,7 @@ def place() -> Iterator[Location]:
 
 def moved_once(place: Location) -> tuple[Repository, Manifest]:
     """A repository whose only backup lists contents that were moved, and the pack that its manifest names is gone."""
-    repository = packed_repository(place)
-    back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
-    for n in range(8):
-        (place / "orders").delete(f"_schema/{n}")
-    made = back_up(place, stream(6)).manifest
-    apply_expire(repository, plan_expire(repository, Policy(last=1)))
+    repository, made = mostly_garbage(place)
     apply_prune(repository, plan_prune(repository))
     assert read_moved(repository.location, "orders").paths
     return repository, made
@@ -360,12 +355,7 @@ def test_a_repair_writes_nothing_over_a_content_because_of_a_forged_manifest(pla
 
 def repacked(place: Location) -> tuple[Repository, Manifest, str, FileEntry]:
     """A repository with one backup; the pack that it lists was packed anew and is still there. That pack, and a content of it."""
-    repository = packed_repository(place)
-    back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
-    for n in range(8):
-        (place / "orders").delete(f"_schema/{n}")
-    made = back_up(place, stream(6)).manifest
-    apply_expire(repository, plan_expire(repository, Policy(last=1)))
+    repository, made = mostly_garbage(place)
     (pack,) = plan_prune(repository).streams[0].repacked
     assert repack.repack(repository, "orders", [pack], made_by="a test")[0] == {pack}
     return repository, made, pack, next(e for e in made.files if file_of(e.object) == pack and e.size)

@@ -46,7 +46,7 @@ from airflow_ckpt_provider.storage.packs import content_path, file_of, moved_doc
 from airflow_ckpt_provider.storage.store import Store, StoredFile
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import contents, plant
-from tests.support.packs import packed_repository, packs_of, restorable
+from tests.support.packs import mostly_garbage, packed_repository, packs_of, restorable
 from tests.support.watched_stores import WatchedStore, forget_all, in_memory, watched
 
 ALL = ReadData()
@@ -246,13 +246,8 @@ def test_an_answer_with_another_part_is_no_damage(place: Location, answer: Calla
 
 def test_a_content_is_read_where_it_was_moved_to_if_its_old_pack_rots(place: Location) -> None:
     """That pack is still there: its prune waits for somebody. Logs are read one by one."""
-    repository = packed_repository(place)
-    back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
-    for n in range(8):
-        (place / "orders").delete(f"_schema/{n}")
-    made = back_up(place, stream(6)).manifest
+    repository, made = mostly_garbage(place)
     right = files_in(made, place)
-    apply_expire(repository, plan_expire(repository, Policy(last=1)))
     with in_use(repository, made, what="restore", made_by="somebody"):
         apply_prune(repository, plan_prune(repository))
     moved = read_moved(repository.location, "orders").paths

@@ -15,7 +15,6 @@ from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
-from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
@@ -35,6 +34,7 @@ from tests.support.checkpoints import contents, plant
 from tests.support.packs import (
     expire_and_prune,
     flip,
+    mostly_garbage,
     packed_repository,
     packs_of,
     restored,
@@ -109,17 +109,6 @@ class TestCopy:
         source.location.replace(pack, flip(source.location.read(pack), 20))
         with pytest.raises(DamagedBackupError, match="has another content than was backed up"):
             copy_backups(source, Repository.open_or_create(place / "second", format=2), [made])
-
-
-def mostly_garbage(place: Location) -> tuple[Repository, Manifest]:
-    """A repository whose first pack is mostly garbage, and its only backup."""
-    repository = packed_repository(place)
-    back_up(place, {**stream(4), **{f"_schema/{n}": bytes([n]) * 5000 for n in range(8)}})
-    for n in range(8):
-        (place / "orders").delete(f"_schema/{n}")
-    made = back_up(place, stream(6)).manifest
-    apply_expire(repository, plan_expire(repository, Policy(last=1)))
-    return repository, made
 
 
 class TestPrune:
