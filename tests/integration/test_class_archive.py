@@ -29,8 +29,7 @@ def submitted(**environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_java_takes_the_archive_with_this_class_path_and_no_other(tmp_path: Path) -> None:
     environment = class_archive.environment()
-    if "-XX:SharedArchiveFile=" not in environment["SPARK_SUBMIT_OPTS"]:
-        pytest.skip("this Java has made no archive: .cache/java/spark.log")
+    assert "-XX:SharedArchiveFile=" in environment["SPARK_SUBMIT_OPTS"], "make jars; then see .cache/java/spark.log"
     assert "delta-spark" in environment["SPARK_DIST_CLASSPATH"]
     done = submitted(**environment)
     assert done.returncode == 0, done.stderr
