@@ -12,6 +12,8 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/.venv/bin/python
 export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # Tests at a time: one more than there are cores, since many wait for a Spark, a broker or a store.
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Temporary files in memory where there is room.
+TESTS := dev/in-memory.sh $(PY) -m pytest
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
 ARGS ?=
 
@@ -31,14 +33,14 @@ record-demo: java venv jars ## Record `make demo` and `make demo-upgrade` as pic
 	@dev/record-demo.sh
 
 test-fast: venv ## Run the tests of the core that need no Java, in a minute or two
-	@$(PY) -m pytest -n auto --dist worksteal -m "not (thorough or slow or bench or other_spark)" tests/unit $(ARGS)
+	@$(TESTS) -n auto --dist worksteal --timeout-method signal -m "not (thorough or slow or bench or other_spark)" tests/unit $(ARGS)
 
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
-	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(TESTS) -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-packs: java venv jars ## The tests of stores and repositories with packs (format 2), and with repositories of both formats
-	@$(PY) -m pytest -n auto --dist loadfile --repository-format 2 tests/unit tests/component $(ARGS)
-	@$(PY) -m pytest -n auto --dist loadfile --repository-format mixed tests/unit tests/component $(ARGS)
+	@$(TESTS) -n auto --dist loadfile --repository-format 2 tests/unit tests/component $(ARGS)
+	@$(TESTS) -n auto --dist loadfile --repository-format mixed tests/unit tests/component $(ARGS)
 
 lint: venv ## Check style, types and language
 	@$(PY) -m ruff check .

@@ -76,7 +76,7 @@ def _show(
     screen: Console,
 ) -> None:
     if not found and not damaged:
-        screen.print(f"{repository.location} holds no backup", markup=False)
+        screen.print(f"{repository.location} holds no backup", markup=False, soft_wrap=True)
     for position, (name, manifests) in enumerate(found.items()):
         if position:
             screen.print()

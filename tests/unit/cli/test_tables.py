@@ -202,9 +202,9 @@ def test_seal_and_unseal(checkpoint: Path):
         f"To lift it: airflow-ckpt unseal {checkpoint} --plan {plan}",
     ]
     lifted = lines(run("unseal", checkpoint, "--plan", plan).out)
-    assert lifted[0] == f"Lifted the seal of {checkpoint}"
-    assert lifted[1].startswith(f"  it was of  plan {plan} (moving [bold]house, ")
-    assert lifted[2] == "  next       start the query"
+    assert " ".join(lifted[:-2]).split() == ["Lifted", "the", "seal", "of", str(checkpoint)]
+    assert lifted[-2].startswith(f"  it was of  plan {plan} (moving [bold]house, ")
+    assert lifted[-1] == "  next       start the query"
     assert run("unseal", checkpoint).out == f"{checkpoint} carries no seal: nothing to do\n"
 
 
