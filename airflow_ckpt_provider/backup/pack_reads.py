@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from airflow_ckpt_provider.backup.big_blocks import give_back_big_blocks
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
@@ -20,7 +21,7 @@ from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, pack_size,
 #: that, so two requests read all of it only where each may have half of it and one content more.
 SPAN, GAP = PACK_SIZE // 2 + PACKED_BELOW, 256 * 1024
 #: Parts of packs that are read at once, so that they fit into memory.
-PACKS_AT_ONCE = 4
+PACKS_AT_ONCE = 3
 #: Fewer entries than this are kept as they are.
 _FEW = 20_000
 _NOTHING_MOVED = Moved()
@@ -177,6 +178,7 @@ class ByPack:
     """
 
     def __init__(self, repository: Repository, moved: MovedContents | None = None) -> None:
+        give_back_big_blocks()
         self._place = repository.location
         self._moved = moved or MovedContents(repository)
         self._packs: dict[str, list[FileEntry] | FileTable] = {}

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from airflow_ckpt_provider.backup.big_blocks import give_back_big_blocks
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
 from airflow_ckpt_provider.errors import StorageError
@@ -47,6 +48,7 @@ class Packer:
     """
 
     def __init__(self, directory: str, write: WritePack, *, pack_size: int = PACK_SIZE, copies: int = 1) -> None:
+        give_back_big_blocks()
         self._prefix = f"{directory}/{_PENDING}/"
         self._write = write
         self._pack_size = pack_size
