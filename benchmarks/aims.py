@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.bill import month, of_restic_with_sync, price
 from benchmarks.counted import Counted
 from benchmarks.prices import STREAMS
-from benchmarks.results import MEMORY, Timings, in_words, read
+from benchmarks.results import Timings, in_words
 from benchmarks.steps import Step
 from benchmarks.tools import (
     PacksFromShell,
@@ -107,8 +107,13 @@ _TIMED = (
 )
 
 
-def outcomes(timings: Sequence[Timings], counted: Counted | None) -> list[Outcome]:
-    """All aims, in order."""
+def outcomes(
+    timings: Sequence[Timings], counted: Counted | None, memory: Mapping[str, Any] | None = None
+) -> list[Outcome]:
+    """All aims, in order.
+
+    :param memory: the results of ``benchmarks.memory``.
+    """
     by_name = {timed.name: timed for timed in timings}
     found: list[Outcome] = []
     for aim in _TIMED:
@@ -117,7 +122,6 @@ def outcomes(timings: Sequence[Timings], counted: Counted | None) -> list[Outcom
             found += (outcome for tree in _TREES for outcome in (_bill_of_first(counted, tree), _bytes(counted, tree)))
         elif aim.key == "first-local":
             found += (_requests_local(counted, tree) for tree in _TREES)
-    memory = read(MEMORY)
     return [*found, _first_requests(counted), _restore_requests(counted), *_memory(memory), _month(counted)]
 
 

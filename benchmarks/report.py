@@ -91,7 +91,7 @@ def _aims(timings: Sequence[Timings], counted: Counted | None) -> Lines:
         on HDFS are not measured: *local disk* stands for what is read by the machine that takes the backup."""
     )
     yield ""
-    yield from aims.lines(aims.outcomes(timings, counted), aims.reasons())
+    yield from aims.lines(aims.outcomes(timings, counted, read(MEMORY)), aims.reasons())
 
 
 def _times(timed: Timings) -> Lines:

@@ -1,8 +1,8 @@
-"""Memory of packs goes back to the system as soon as it is free.
+"""Returns free memory of packs to the system at once.
 
 The allocator of glibc keeps free blocks of up to 32 MiB once the process has freed one that big, and keeps them apart for
 different threads: a backup of packs of 16 MiB by 64 threads had several hundred megabytes that nobody used. With a limit of
-its own, it takes each bigger block from the system and gives it back.
+its own, it takes each bigger block from the system and returns it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 @functools.cache
 def give_back_big_blocks() -> bool:
-    """Have each free block of a megabyte and more given back to the system, for as long as this process lives.
+    """Have each free block of a megabyte and more returned to the system, until this process ends.
 
     :return: whether that was set: not where the C library is not glibc, or where the environment sets it.
     """

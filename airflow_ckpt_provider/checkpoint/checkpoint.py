@@ -5,19 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from airflow_ckpt_provider.checkpoint.advice import advise
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
-from airflow_ckpt_provider.checkpoint.doctor import diagnose
-from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided, undecided
-from airflow_ckpt_provider.checkpoint.findings import Finding
-from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.checkpoint.usage import directory_usage, partition_usage
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of
@@ -25,12 +19,18 @@ from airflow_ckpt_provider.storage.opening import location_of
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+    from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided
+    from airflow_ckpt_provider.checkpoint.findings import Finding
+    from airflow_ckpt_provider.checkpoint.inspection import Inspection
+
 #: How often a stream that purges what was just listed is read again.
 _LOOKS = 5
 
 
 class Checkpoint:
     """A Structured Streaming checkpoint. Reads only; nothing is read before a question is asked.
+
+    What only some questions need is imported by them: every command of the shell pays for what is imported above.
 
     :param fs: the filesystem that holds it, already authenticated.
     :param root: the directory given as ``checkpointLocation``, as a path of ``fs``.
@@ -92,6 +92,8 @@ class Checkpoint:
         :param contents: read state files to find damage in them.
         :raises NotACheckpointError: there is no checkpoint here.
         """
+        from airflow_ckpt_provider.checkpoint.doctor import diagnose
+
         return diagnose(self.location, contents=contents)
 
     def undecided(self) -> tuple[Undecided, ...]:
@@ -99,6 +101,8 @@ class Checkpoint:
 
         :raises NotACheckpointError: there is no checkpoint here.
         """
+        from airflow_ckpt_provider.checkpoint.doctor.undecided import undecided
+
         return undecided(self.location)
 
     def advise(self, *, target: str | None = None, trigger_seconds: float | None = None) -> tuple[Finding, ...]:
@@ -109,6 +113,8 @@ class Checkpoint:
         :raises NotACheckpointError: there is no checkpoint here.
         :raises UnreadableLogError: the newest entry cannot be parsed.
         """
+        from airflow_ckpt_provider.checkpoint.advice import advise
+
         return advise(self.tree(), self.progress(), target=target, trigger_seconds=trigger_seconds)
 
     def inspect(self) -> Inspection:
@@ -117,6 +123,9 @@ class Checkpoint:
         :raises NotACheckpointError: there is no checkpoint here.
         :raises UnreadableLogError: an entry that Spark will read cannot be parsed.
         """
+        from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
+        from airflow_ckpt_provider.checkpoint.usage import directory_usage, partition_usage
+
         progress = self.progress()
         with ThreadPoolExecutor(1) as beside:
             sweep = beside.submit(self.tree)

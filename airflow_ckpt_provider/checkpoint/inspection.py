@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.operators import STATE, operator_metadata, partitions, stores
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.checkpoint.usage import DirectoryUsage, PartitionUsage
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.checkpoint.usage import DirectoryUsage, PartitionUsage
 
 
 @dataclass(frozen=True, slots=True)

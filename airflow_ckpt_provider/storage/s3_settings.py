@@ -7,7 +7,6 @@ somebody else has authenticated. Both answer ``None`` where a setting is not und
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -193,6 +192,8 @@ def _has_configuration_file(environment: Mapping[str, str]) -> bool:
 
 def _aws_region_of(bucket: str, region: str) -> str:
     """Ask AWS in which region a bucket is: any region answers, to anybody."""
+    import http.client  # takes longer to import than all of this package's storage
+
     connection = http.client.HTTPSConnection(f"s3.{region}.amazonaws.com", timeout=10)
     try:
         connection.request("HEAD", f"/{bucket}")

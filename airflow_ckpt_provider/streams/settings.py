@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.streams.loading import load_streams
-from airflow_ckpt_provider.streams.streams import Streams
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.streams.streams import Streams
 
 SECTION = "ckpt"
 #: The setting that names the file.
@@ -53,6 +55,9 @@ def streams_of_environment(file: str | None = None, environment: Mapping[str, st
     :param environment: the environment.
     :raises RefusedError: there is no such file, or it has problems.
     """
+    # Not above: each start of `airflow-ckpt` reads the names of the settings, and few read a declaration.
+    from airflow_ckpt_provider.streams.loading import load_streams
+
     path = file or environment.get(variable(STREAMS)) or "streams.yaml"
     settings = {name: value for name in SETTINGS if (value := environment.get(variable(name)))}
     if not file and not environment.get(variable(STREAMS)) and not os.path.exists(path):
