@@ -50,6 +50,8 @@ class MadeUpContents(MadeUpStore):
     """
 
     reads_parts = True
+    #: A copy would have the name that the other store makes up, of another content.
+    copies_within = False
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
         return self._inner.read_part(path, start, length)
