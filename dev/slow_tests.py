@@ -16,6 +16,7 @@ from pathlib import Path
 PARTS: dict[str, tuple[str, ...]] = {
     "repository": (
         "unit/backup/*.py",
+        "component/test_benchmark.py",
         "component/test_damage*.py",
         "component/test_fleet_scale.py",
         "component/test_permissions.py",

@@ -19,6 +19,7 @@ from tests.support.s3_server import S3Server
 _TREE = SampleTree(partitions=2, snapshots=(10, 20))
 
 
+@pytest.mark.slow
 def test_requests_and_bytes_are_counted(s3_server: S3Server, tmp_path: Path) -> None:
     facts, rows = count(s3_server, tmp_path, _TREE, ["in process", "s3fs"])
     found = {(row["tool"], row["step"]): row for row in rows}
@@ -43,6 +44,7 @@ def test_requests_and_bytes_are_counted(s3_server: S3Server, tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_packs_are_counted_beside_their_own_bound(s3_server: S3Server, tmp_path: Path) -> None:
     facts, rows = count(s3_server, tmp_path, _TREE, [PacksInProcess.name, PacksLocalInProcess.name])
     found = {(row["tool"], row["step"]): row for row in rows}
@@ -59,6 +61,7 @@ def test_packs_are_counted_beside_their_own_bound(s3_server: S3Server, tmp_path:
     assert "GET checkpoint" not in found[PacksLocalInProcess.name, Step.FIRST]["where"], "it reads a directory"
 
 
+@pytest.mark.slow
 def test_a_local_restore_that_lacks_a_file_is_found_out(s3_server: S3Server, tmp_path: Path) -> None:
     class Lazy(PacksLocalInProcess):
         def restore(self, target: str, back: str) -> None:
@@ -79,7 +82,7 @@ def test_a_step_in_a_process_of_its_own_says_what_it_needed(s3_server: S3Server,
     assert 10 * 2**20 < found["before"] < found["peak"] < 500 * 2**20
 
 
-@pytest.mark.parametrize("repository_format", [1, 2])
+@pytest.mark.parametrize("repository_format", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_files_that_are_made_up_are_backed_up_and_restored(tmp_path: Path, repository_format: int) -> None:
     for step in (Step.FIRST, Step.NOTHING, Step.RESTORE):
         found = run("benchmarks.memory", "one", "5000", str(tmp_path), str(repository_format), str(step))

@@ -42,7 +42,8 @@ def restarted(
 # Files
 
 
-@pytest.mark.parametrize("combine", ["union", pytest.param("count", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("combine", ["union", "count"])
 def test_files(spark_host: SparkHost, tmp_path: Path, combine: str) -> None:
     place = tmp_path / "in"
     put(place, range(0, 5), seconds=0)  # more of one time than a batch takes

@@ -113,6 +113,7 @@ def test_a_backup_killed_at_any_moment_is_completed_by_the_next(stream: Stream, 
     assert killed
 
 
+@pytest.mark.slow
 def test_a_restore_to_an_empty_place_killed_after_any_write(stream: Stream, tmp_path: Path) -> None:
     """Until the last write Spark refuses; only before the first one there is nothing at all."""
     whole = tmp_path / "whole"
