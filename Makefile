@@ -32,8 +32,9 @@ demo-upgrade: java venv jars ## Upgrade a live stream with the DAG safe_upgrade,
 record-demo: java venv jars ## Record `make demo` and `make demo-upgrade` as pictures that move: docs/images/demo*.svg
 	@dev/record-demo.sh
 
-test-fast: venv ## Run the tests of the core that need no Java, in a minute or two
-	@$(TESTS) -n auto --dist worksteal --timeout-method signal -m "not (thorough or slow or bench or other_spark)" tests/unit $(ARGS)
+test-fast: venv ## Run the tests of the core, which need neither Java nor Airflow, in about a minute
+	@$(TESTS) -n auto --dist worksteal --timeout-method signal -m "not (thorough or slow or bench or other_spark)" \
+		tests/unit @tests/unit/without-airflow.txt $(ARGS)
 
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)
 	@$(TESTS) -n auto --dist loadfile --no-loadscope-reorder $(ARGS)

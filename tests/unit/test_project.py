@@ -339,5 +339,19 @@ def test_each_slow_test_is_in_one_part() -> None:
             assert len(of) == 1, f"{path.relative_to(ROOT)} is in {of or 'no part'} of dev/slow_tests.py"
 
 
+def test_what_is_tested_without_airflow_loads_none() -> None:
+    """Its imports would take longer in each worker than most of these tests: ``make test-fast``."""
+    left_out = (ROOT / "tests/unit/without-airflow.txt").read_text().split()
+    assert [path for path in left_out if not (ROOT / path.removeprefix("--ignore=")).exists()] == []
+    code = (
+        "import sys, pytest\n"
+        "code = pytest.main(['-p', 'no:xdist', '-qq', '--collect-only', 'tests/unit', *sys.argv[1:]])\n"
+        "print(int(code), 'airflow_ckpt_provider.backup' in sys.modules, 'airflow' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "@tests/unit/without-airflow.txt"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 True False", "what loads it belongs into that list"
+
+
 def test_every_night_runs_every_part() -> None:
     assert re.findall(r"target: slow, part: (\w+)", WORKFLOWS["nightly"]) == list(slow_tests.PARTS)
