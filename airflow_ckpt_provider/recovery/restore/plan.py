@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
 from airflow_ckpt_provider.backup.damaged import read_damaged
@@ -41,9 +41,9 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.guards.report import WORST_FIRST
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
+from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -54,37 +54,6 @@ log = logging.getLogger(__name__)
 
 _INTO_EMPTY = "into an empty place"
 _REPLACING = "replacing what was there"
-
-
-class SinkAnswer(NamedTuple):
-    """What the sinks say to a start after the batch.
-
-    :param verdict: the worst of them.
-    :param reasons: why, in words.
-    :param sinks: URI, kind and verdict of each; empty where they were not asked one by one.
-    """
-
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    sinks: tuple[tuple[str, str, Verdict], ...] = ()
-
-    @property
-    def by_verdict(self) -> dict[Verdict, list[str]]:
-        """Each verdict of a sink with its reasons, the worst first; of one sink all reasons are its own."""
-        if len(self.sinks) < 2:
-            return {self.verdict: list(self.reasons)}
-        found: dict[Verdict, list[str]] = {}
-        for uri, _, verdict in sorted(self.sinks, key=lambda sink: WORST_FIRST.index(sink[2])):
-            found.setdefault(verdict, []).extend(r for r in self.reasons if r.startswith(f"sink {uri}: "))
-        return found
-
-    @property
-    def table(self) -> str:
-        """The sinks as a table; empty for one."""
-        if len(self.sinks) < 2:
-            return ""
-        rows = [f"| `{uri}` | {kind} | **{verdict.value}** |" for uri, kind, verdict in self.sinks]
-        return "\n".join(["| sink | kind | verdict |", "|---|---|---|", *rows])
 
 
 @dataclass(frozen=True, slots=True)

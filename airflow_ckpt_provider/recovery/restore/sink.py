@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
-from airflow_ckpt_provider.recovery.restore.plan import SinkAnswer
+from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
