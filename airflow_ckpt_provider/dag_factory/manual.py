@@ -16,8 +16,9 @@ from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, StreamActionOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
+from airflow_ckpt_provider.operators.upgrade_modes import SAVEPOINT
 from airflow_ckpt_provider.streams.stream import Stream
-from airflow_ckpt_provider.task_groups.safe_upgrade import SAVEPOINT, safe_upgrade
+from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
 
 _STREAM = "{{ params.stream }}"
 _PLAN = "ti.xcom_pull(task_ids='plan')['plan']"

@@ -27,6 +27,16 @@ from airflow_ckpt_provider.operators.upgrade import (
     UpgradePlanOperator,
     UpgradeReportOperator,
 )
+from airflow_ckpt_provider.operators.upgrade_modes import (
+    LAST_STATE,
+    SAVEPOINT,
+    STATELESS,
+    check_mode,
+    check_names,
+    check_several,
+    left_out,
+    steps_after_approval,
+)
 from airflow_ckpt_provider.operators.upgrade_operator import (
     RENAMED_POLICIES,
     UpgradeOperator,
@@ -51,9 +61,6 @@ MakeTask = Callable[[str], BaseOperator]
 Tasks = BaseOperator | TaskGroup
 #: Arguments of the task of a stream, given its name.
 OfStream = Callable[[str], Mapping[str, Any]]
-
-SAVEPOINT, LAST_STATE, STATELESS, SHADOW = "savepoint", "last-state", "stateless", "shadow"
-MODES = (SAVEPOINT, LAST_STATE, STATELESS, SHADOW)
 
 #: A task that hangs does not keep an upgrade for ever; the seal stops the stream whatever the stop did.
 _STOP_WITHIN = timedelta(minutes=10)
@@ -219,14 +226,16 @@ def safe_upgrade(
     from airflow_ckpt_provider.operators.compatibility import CompatibilityOperator
     from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 
-    _check_mode(mode, stop, shadow)
+    check_mode(mode, is_stopped=stop is not None, has_shadow=shadow is not None)
     if application is not None:
         streams = (*streams, *_declared(streams_file).of_application(application))
     if streams:
-        _check_several(streams, mode, stream, checkpoint, repository, name, sink)
-        _check_names(streams, sink_policy=sink_policy)
-        _check_names(
-            streams,
+        of_one = {"stream": stream, "checkpoint": checkpoint, "repository": repository, "name": name, "sink": sink}
+        check_several([task_part(each) for each in streams], mode, of_one)
+        names = set(map(str, streams))
+        check_names(names, sink_policy=sink_policy)
+        check_names(
+            names,
             every=True,
             description=description,
             old_description=old_description,
@@ -309,7 +318,7 @@ def safe_upgrade(
                 version=version,
                 driver_logs=logs,
                 **sink_and_policy,
-                skipped=_skipped(preflight, description, rehearse or shadow, approval, checks),
+                skipped=left_out(preflight, description, rehearse or shadow, approval, checks),
             ),
             preflight
             and ours.look(
@@ -347,7 +356,7 @@ def safe_upgrade(
                 rehearsal_report=rehearsal_report,
                 rehearsal_conn_id=report_conn_id,
                 accept_rehearsal=accept_rehearsal,
-                steps=_steps(mode, sink_policy, raises=raises, checks=bool(checks)),
+                steps=steps_after_approval(mode, sink_policy, raises=raises, checks=bool(checks)),
             ),
             approval
             and ApprovalOperator(
@@ -481,21 +490,6 @@ def safe_upgrade(
     return group
 
 
-def _check_mode(mode: str, stop: MakeTask | None, shadow: MakeTask | None) -> None:
-    if mode not in MODES:
-        raise RefusedError(f"mode is {mode!r}", hint=f"give one of {', '.join(MODES)}")
-    if (stop is None) != (mode == LAST_STATE):
-        raise RefusedError(
-            f"mode is {mode!r}, and {'no task stops the stream' if stop is None else 'a task is to stop it'}",
-            hint="last-state is for a stream that is dead, and every other mode stops one that runs",
-        )
-    if (shadow is None) != (mode != SHADOW):
-        raise RefusedError(
-            f"mode is {mode!r}, and shadow is {'not ' if shadow is None else ''}given",
-            hint="mode='shadow' and shadow=… go together: the task runs jobs/rehearse.py with --follow",
-        )
-
-
 def _check_skips(group: TaskGroup) -> None:
     """Refuse a task that would skip the way back and the report, whatever their trigger rules say."""
     for task in group.iter_tasks():
@@ -509,46 +503,6 @@ def _check_skips(group: TaskGroup) -> None:
 
 def _declared(streams_file: str | Streams | None) -> Streams:
     return streams_file if isinstance(streams_file, Streams) else configured_streams(streams_file)
-
-
-def _check_several(
-    streams: Sequence[str | Stream],
-    mode: str,
-    stream: str | Stream | None,
-    checkpoint: str | None,
-    repository: str | None,
-    name: str | None,
-    sink: str | Sequence[str] | None,
-) -> None:
-    """See that what is about one stream is left to the declarations of several."""
-    if mode not in (SAVEPOINT, LAST_STATE):
-        raise RefusedError(
-            f"mode is {mode!r}, which is for one stream", hint=f"use {SAVEPOINT} or {LAST_STATE} for several streams"
-        )
-    given = {"stream": stream, "checkpoint": checkpoint, "repository": repository, "name": name, "sink": sink}
-    if wrong := [field for field, value in given.items() if value is not None]:
-        raise RefusedError(
-            f"{wrong[0]} is given, and {len(streams)} streams are upgraded",
-            hint="declare it of each stream, see streams",
-        )
-    parts = [task_part(each) for each in streams]
-    if twice := next((part for part in parts if parts.count(part) > 1), None):
-        raise RefusedError(f"two of the streams are {twice}", hint="name each stream once")
-
-
-def _check_names(streams: Sequence[str | Stream], *, every: bool = False, **given: Any) -> None:
-    """See that what is given for each stream has the names of the streams.
-
-    :param every: a dictionary with all of them is needed, where anything is given.
-    """
-    names = set(map(str, streams))
-    for field, value in given.items():
-        if isinstance(value, Mapping):
-            if wrong := sorted(set(value) - names) or sorted(names - set(value) if every else ()):
-                hint = f"give it for {', '.join(sorted(names))}"
-                raise RefusedError(f"{field} and the streams differ: {wrong[0]}", hint=hint)
-        elif value is not None and every:
-            raise RefusedError(f"{field} is one for {len(names)} streams", hint="give a dictionary with their names")
 
 
 def _rehearsals(rehearse: MakeTask | Mapping[str, MakeTask]) -> Tasks:
@@ -636,47 +590,3 @@ def _one_after_the_other(*tasks: Any) -> list[Any]:
     for task, following in pairwise(there):
         task >> following
     return there
-
-
-def _skipped(
-    preflight: str | None,
-    description: Any,
-    rehearse: Any,
-    approval: bool,
-    checks: MakeTask | None,
-) -> Sequence[str]:
-    """What is left out, and what that means."""
-    parts = {
-        "preflight: whether the sources keep what is unread for the downtime": preflight,
-        "comparison: whether Spark takes the change": description,
-        "rehearsal: whether the new code starts on this checkpoint, and which rows it gives": rehearse,
-        "approval: nobody is asked": approval,
-        "checks of the new rows: wrong rows are not noticed": checks,
-    }
-    return [words for words, given in parts.items() if not given]
-
-
-def _steps(mode: str, sink_policy: Any, *, raises: bool, checks: bool) -> Sequence[str]:
-    """What happens after the approval, in words."""
-    start = (
-        "put a new checkpoint in place at the kept position, lift the seal, start"
-        if mode == STATELESS
-        else "lift the seal, start"
-    )
-    steps = [
-        *(["raise the retention of the topics"] if raises else []),
-        "seal the checkpoint"
-        if mode == LAST_STATE
-        else "stop the stream; seal the checkpoint, which stops it where the stop did not",
-        "wait until nothing is written any more; back up the checkpoint",
-        f"deploy; {start}",
-        f"health gate{'; your checks of the new rows' if checks else ''}",
-        "keep; or, where any of this fails or is skipped: stop, seal, put the old code, the checkpoint and its state back"
-        + (
-            ", take the new code's rows out of the sink"
-            if sink_policy in ("rollback", ["rollback"])
-            else ", do with the new code's rows in the sink as said under `Way back`"
-        )
-        + ", start",
-    ]
-    return [*steps, "put the retention back"] if raises else steps

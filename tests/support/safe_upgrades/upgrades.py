@@ -18,8 +18,9 @@ from airflow.sdk.definitions._internal.contextmanager import _CURRENT_CONTEXT
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup import lease
+from airflow_ckpt_provider.operators.upgrade_modes import LAST_STATE
 from airflow_ckpt_provider.storage.local_store import LocalStore
-from airflow_ckpt_provider.task_groups.safe_upgrade import LAST_STATE, safe_upgrade
+from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
 from tests.support.airflow_runs import result, states
 from tests.support.safe_upgrades.stream import Stream
 

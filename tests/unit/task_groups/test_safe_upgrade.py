@@ -14,7 +14,8 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG, BaseOperator, TriggerRule
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.task_groups.safe_upgrade import MODES, safe_upgrade
+from airflow_ckpt_provider.operators.upgrade_modes import MODES
+from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
 
 FORWARD = ["seal", "drained", "final_backup", "deploy", "release", "start", "healthy", "keep"]
 BACK = ["take_back", "stop_new", "seal_again", "at_rest", "roll_back_code", "restore", "start_old", "healthy_old"]
