@@ -44,7 +44,6 @@ def test_requests_and_bytes_are_counted(s3_server: S3Server, tmp_path: Path) -> 
     )
 
 
-@pytest.mark.slow
 def test_packs_are_counted_beside_their_own_bound(s3_server: S3Server, tmp_path: Path) -> None:
     facts, rows = count(s3_server, tmp_path, _TREE, [PacksInProcess.name, PacksLocalInProcess.name])
     found = {(row["tool"], row["step"]): row for row in rows}

@@ -289,11 +289,8 @@ def each_kill(change: Change, tmp_path: Path, *, step: int = 1) -> Iterator[tupl
 class TestKilledBeforeEveryWrite:
     @pytest.mark.parametrize(
         ("lifted", "named"),
-        [
-            pytest.param(False, False, id="as it was left"),
-            pytest.param(True, False, id="seal removed by hand", marks=pytest.mark.slow),
-            pytest.param(True, True, id="seal removed by hand, by its plan"),
-        ],
+        [(False, False), (True, False), (True, True)],
+        ids=["as it was left", "seal removed by hand", "seal removed by hand, by its plan"],
     )
     def test_undo_puts_everything_back(self, name: str, lifted: bool, named: bool, tmp_path: Path) -> None:
         """Nobody else wrote: so every file is as it was before, whatever the undo says."""

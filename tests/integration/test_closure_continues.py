@@ -37,11 +37,11 @@ REWOUND = (
 )
 #: The same, and a source log and a sink's log; backed up into packs and restored from them.
 RESTORED = (*REWOUND, "file_to_file_compact")
-#: Of the locked Spark, what every run of the tests starts: a source log, RocksDB, and a join in Spark's own state store.
-QUICK, QUICK_RESTORED, QUICK_REWOUND = (
-    ("file_to_file_compact", "tws_rocks"),
-    ("file_to_file_compact",),
-    ("hdfs_ssjoin",),
+#: Of the locked Spark, what every run of the tests starts: a source log, a join in Spark's own state store, RocksDB.
+QUICK = (
+    "file_to_file_compact",
+    "hdfs_ssjoin",
+    "tws_rocks",
 )
 #: kind -> files of its closure, each of which Spark cannot do without.
 NEEDED = {
@@ -58,14 +58,14 @@ NEEDED = {
 }
 
 
-def marks(version: str, kind: str, quick: tuple[str, ...]) -> list[pytest.MarkDecorator]:
+def marks(version: str, kind: str, *, quick: tuple[str, ...] = QUICK) -> list[pytest.MarkDecorator]:
     """What stands between a case and the default run."""
     if version != "4.0.0":
         return [pytest.mark.other_spark]
     return [pytest.mark.spark] if kind in quick else [pytest.mark.spark, pytest.mark.slow]
 
 
-def of_each_version(kinds: tuple[str, ...] | None = None, quick: tuple[str, ...] = QUICK) -> Any:
+def of_each_version(kinds: tuple[str, ...] | None = None) -> Any:
     """Parametrize with (version, kind); versions other than the locked one behind their marker."""
     return pytest.mark.parametrize(
         ("version", "kind"),
@@ -73,7 +73,7 @@ def of_each_version(kinds: tuple[str, ...] | None = None, quick: tuple[str, ...]
             pytest.param(
                 version,
                 kind,
-                marks=marks(version, kind, quick),
+                marks=marks(version, kind),
                 id=f"{version}-{kind}",
             )
             for version in VERSIONS
@@ -105,12 +105,12 @@ def test_the_closure_of_the_newest_batch_alone_goes_on(spark: SampleService, kin
         assert_rows_go_on(spark, moved)
 
 
-@of_each_version(RESTORED, QUICK_RESTORED)
+@of_each_version(RESTORED)
 def test_what_packs_restore_goes_on(spark: SampleService, kind: str, tmp_path: Path) -> None:
     assert_rows_go_on(spark, Moved(sample(spark.spark_version, kind), tmp_path, through_packs=True))
 
 
-@of_each_version(REWOUND, QUICK_REWOUND)
+@of_each_version(REWOUND)
 def test_the_closure_of_an_older_batch_goes_on(spark: SampleService, kind: str, tmp_path: Path) -> None:
     back = 2 if kind.endswith("_maint") else 3  # these keep no more
     assert_rows_go_on(spark, Moved(sample(spark.spark_version, kind), tmp_path, before_newest=back))

@@ -213,12 +213,7 @@ def test_another_table_at_the_same_path(case: Case) -> None:
         pytest.param(
             "DELETE FROM {t} WHERE id < 3", "DELTA_SOURCE_TABLE_IGNORE_CHANGES", id="delete", marks=pytest.mark.slow
         ),
-        pytest.param(
-            "UPDATE {t} SET id = 1005 WHERE id = 5",
-            "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
-            id="update",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("UPDATE {t} SET id = 1005 WHERE id = 5", "DELTA_SOURCE_TABLE_IGNORE_CHANGES", id="update"),
         pytest.param(
             "RESTORE TABLE {t} TO VERSION AS OF 1", "DELTA_SOURCE_IGNORE_DELETE", id="restore", marks=pytest.mark.slow
         ),

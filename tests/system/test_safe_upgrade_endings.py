@@ -47,7 +47,6 @@ def taken_back(tried: Tried, did: list[str]) -> None:
 
 
 class TestRefusedBeforeTheStop:
-    @pytest.mark.slow
     def test_no_sink_is_named(self, tried: Tried) -> None:
         """With its defaults."""
         untouched(tried.upgrade())
