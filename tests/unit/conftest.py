@@ -15,7 +15,7 @@ from tests.support.watched_stores import forget_all, in_memory
 settings.register_profile("unit", deadline=None, database=None, derandomize=not os.environ.get("EXPLORE"))
 settings.load_profile("unit")
 
-#: Tests that `make test-fast` leaves out, by the beginning of their ids: those that take long, and those that read Spark's jars.
+#: Tests that `make test-fast` leaves out, by the beginning of their ids: those that take long, read Spark's jars or load Airflow.
 THOROUGH = tuple(
     line for line in Path(__file__).with_name("thorough.txt").read_text().splitlines() if not line.startswith("#")
 )

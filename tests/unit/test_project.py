@@ -345,7 +345,7 @@ def test_what_is_tested_without_airflow_loads_none() -> None:
     assert [path for path in left_out if not (ROOT / path.removeprefix("--ignore=")).exists()] == []
     code = (
         "import sys, pytest\n"
-        "code = pytest.main(['-p', 'no:xdist', '-qq', '--collect-only', 'tests/unit', *sys.argv[1:]])\n"
+        "code = pytest.main(['-p', 'no:xdist', '-p', 'no:cacheprovider', '-qq', '--collect-only', 'tests/unit', *sys.argv[1:]])\n"
         "print(int(code), 'airflow_ckpt_provider.backup' in sys.modules, 'airflow' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "@tests/unit/without-airflow.txt"]
