@@ -192,7 +192,7 @@ def _has_configuration_file(environment: Mapping[str, str]) -> bool:
 
 def _aws_region_of(bucket: str, region: str) -> str:
     """Ask AWS in which region a bucket is: any region answers, to anybody."""
-    import http.client  # takes longer to import than all of this package's storage
+    import http.client  # not above: it takes 0.08 s, and few ask
 
     connection = http.client.HTTPSConnection(f"s3.{region}.amazonaws.com", timeout=10)
     try:

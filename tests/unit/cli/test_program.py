@@ -45,7 +45,7 @@ def test_a_verb_loads_no_airflow_and_json_no_rich(checkpoint: Path):
 
 
 def test_a_backup_loads_nothing_that_it_does_not_use(checkpoint: Path, tmp_path: Path):
-    """What other verbs need, and what a declaration of streams needs, where there is none: a third of the start."""
+    """What other verbs need, and what a declaration of streams needs, where there is none."""
     run("init", str(tmp_path / "backups"))
     loaded = loaded_by("backup", str(checkpoint), str(tmp_path / "backups"), "--json", modules=True)
     assert "airflow_ckpt_provider.backup.create" in loaded, "the test sees what is loaded"
