@@ -107,12 +107,12 @@ _TIMED = (
 )
 
 
-def outcomes(
-    timings: Sequence[Timings], counted: Counted | None, memory: Mapping[str, Any] | None = None
-) -> list[Outcome]:
+def outcomes(timings: Sequence[Timings], counted: Counted | None, memory: Mapping[str, Any] | None) -> list[Outcome]:
     """All aims, in order.
 
-    :param memory: the results of ``benchmarks.memory``.
+    :param timings: of ``benchmarks.main``.
+    :param counted: of ``benchmarks.requests``; ``None``: not measured.
+    :param memory: of ``benchmarks.memory``; ``None``: not measured.
     """
     by_name = {timed.name: timed for timed in timings}
     found: list[Outcome] = []

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup import way
 from benchmarks.alone import alone, run
 from benchmarks.bounds import lower_bound, most_over
 from benchmarks.ground import Ground
+from benchmarks.memory import one
 from benchmarks.requests import count
 from benchmarks.sample_tree import SampleTree
 from benchmarks.steps import Step
@@ -86,6 +88,13 @@ def test_files_that_are_made_up_are_backed_up_and_restored(tmp_path: Path, repos
     for step in (Step.FIRST, Step.NOTHING, Step.RESTORE):
         found = run("benchmarks.memory", "one", "5000", str(tmp_path), str(repository_format), str(step))
         assert found["before"] < found["peak"]
+
+
+def test_packs_of_files_that_are_made_up_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store cannot copy these contents, so it is not to be asked to, however long reading takes."""
+    monkeypatch.setattr(way, "WORTH", 0.0)
+    monkeypatch.setattr(way, "FACTOR", 0.0)
+    one(5000, str(tmp_path), 2, Step.FIRST)
 
 
 def test_a_tool_that_skips_a_file_is_found_out(s3_server: S3Server, tmp_path: Path) -> None:

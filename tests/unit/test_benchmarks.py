@@ -150,7 +150,7 @@ def timed_of_packs(in_process: float, shell: float, local: float) -> Timings:
 
 
 def test_an_aim_is_met_not_met_or_not_measured() -> None:
-    found = {outcome.key: outcome for outcome in aims.outcomes([timed_of_packs(5.0, 8.0, 4.0)], None)}
+    found = {outcome.key: outcome for outcome in aims.outcomes([timed_of_packs(5.0, 8.0, 4.0)], None, None)}
     first = found["first 5000"]
     assert first.verdict == "in process met, from shell **not met**"
     assert first.reached == (
@@ -202,7 +202,7 @@ def counted_packs(tree: str = "5000", **restore: int) -> Counted:
 
 
 def test_aims_of_requests_bytes_and_the_bill() -> None:
-    found = {outcome.key: outcome for outcome in aims.outcomes([], counted_packs(GET=40, PUT=5030))}
+    found = {outcome.key: outcome for outcome in aims.outcomes([], counted_packs(GET=40, PUT=5030), None)}
     assert found["first-requests"].reached == "5,090 requests for 5,030 files that Spark needs: 60 more"
     assert found["first-requests"].met is True
     assert found["first-bill 5000"].met is True
