@@ -19,10 +19,10 @@ def answering(dag_id: str, task_id: str, choice: str) -> Iterator[None]:
     :param task_id: the task.
     :param choice: the answer, ``Approve`` or ``Reject``.
     """
-    from airflow.api_fastapi.app import create_app
+    from airflow.api_fastapi.app import cached_app
     from fastapi.testclient import TestClient
 
-    client = TestClient(create_app(apps="core"))
+    client = TestClient(cached_app(apps="core"))
     client.headers["Authorization"] = "Bearer " + client.get("/auth/token").json()["access_token"]
     over = threading.Event()
     arguments = (client, dag_id, task_id, choice, over)

@@ -13,13 +13,21 @@ from contextlib import nullcontext
 from typing import Any
 
 from demo.answering import answering
+from demo.skipping import skipping_at_once
 
 
 def prepare() -> None:
-    """Make the tables of the metadata database."""
+    """Make the tables of the metadata database, and load what the first task and the first answer would wait for."""
+    import httpx
+    from airflow.api_fastapi.app import cached_app
+    from airflow.sdk.execution_time import task_runner  # noqa: F401
+    from airflow.sdk.execution_time.supervisor import in_process_api_server
     from airflow.utils.db import initdb
 
     initdb()
+    cached_app(apps="core")
+    with httpx.Client(transport=in_process_api_server().transport, base_url="http://in-process") as client:
+        client.get("/health").raise_for_status()
 
 
 def run(dag_id: str, conf: dict[str, Any], approve: str = "") -> dict[str, Any]:
@@ -40,7 +48,7 @@ def run(dag_id: str, conf: dict[str, Any], approve: str = "") -> dict[str, Any]:
     manager = DagBundlesManager()
     manager.sync_bundles_to_db()
     sync_bag_to_db(bag, next(iter(manager.get_all_dag_bundles())).name, None)
-    with answering(dag_id, approve, "Approve") if approve else nullcontext():
+    with skipping_at_once(), answering(dag_id, approve, "Approve") if approve else nullcontext():
         done = bag.dags[dag_id].test(run_conf=conf)
     instances = done.get_task_instances()
     tasks = {ti.task_id: str(ti.state) for ti in instances}

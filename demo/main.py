@@ -129,7 +129,7 @@ class Demo:
     def _airflow_starts(self, stream: Process) -> Airflow:
         self.timeline.step("Airflow starts, with a new metadata database")
         # After Spark: both want all cores while they start.
-        airflow = Airflow.start(self.processes, self.airflow_home)
+        airflow = Airflow.start(self.processes, self.airflow_home, "scheduled_backup", "restore_checkpoint")
         with self.timeline.waiting("Airflow starts"):
             self._wait_for_batch(self.scale.first, stream)
             airflow.wait_until_ready()

@@ -1,8 +1,9 @@
-"""Airflow as the demo uses it: a home to throw away, the repository's own DAGs folder, runs with what a form would hold."""
+"""Airflow as the demo uses it: a home to throw away, example DAGs of the repository, runs with what a form would hold."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,16 +42,20 @@ class Airflow:
     process: Process
 
     @classmethod
-    def start(cls, processes: Processes, home: Path, **settings: str) -> Airflow:
+    def start(cls, processes: Processes, home: Path, *dag_ids: str, **settings: str) -> Airflow:
         """Start it; it needs some seconds until it answers.
 
         :param processes: started in.
         :param home: its home.
+        :param dag_ids: the example DAGs that it has. Not the whole folder: ``dag.test()`` reads all of it for each run.
         :param settings: what the DAGs take from the environment.
         """
+        (home / "dags").mkdir(parents=True)
+        for dag_id in dag_ids:
+            shutil.copy(DAGS / f"{dag_id}.py", home / "dags")
         env = {
             "AIRFLOW_HOME": str(home),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             # Whoever approves need not log in.
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",

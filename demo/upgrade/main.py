@@ -77,8 +77,10 @@ class UpgradeDemo:
         os.environ["TMPDIR"] = str(self.temporary)
         Repository.open_or_create(open_location(str(self.repository)))
         try:
+            # Two cores: a Spark that starts leaves half of them, and Airflow needs none of what it makes.
+            airflow = self._start_airflow()
             self._stream_runs()
-            airflow = self._airflow_starts()
+            self._describe(airflow)
             self._upgrade_well(airflow)
             self._upgrade_badly(airflow)
             return self._compare()
@@ -100,6 +102,7 @@ class UpgradeDemo:
         return Airflow.start(
             self.processes,
             self.airflow_home,
+            "safe_upgrade",
             CKPT_STREAM_STOP=command("stop"),
             CKPT_STREAM_DEPLOY=command('deploy "$VERSION"'),
             CKPT_STREAM_START=command("start"),
@@ -124,19 +127,16 @@ class UpgradeDemo:
             wait_until(lambda: self._newest() >= 0, at_most=180, what="batch 0")
         self._tell_progress()
 
-    def _airflow_starts(self) -> Airflow:
-        self.timeline.step("Airflow starts, and Spark describes versions 2 and 3 before they run")
-        # After the stream: all want all cores while they start.
-        airflow = self._start_airflow()
+    def _describe(self, airflow: Airflow) -> None:
+        self.timeline.step("Spark describes versions 2 and 3 before they run, and Airflow has started")
         describing = self.processes.start("describe", "demo.upgrade.describe", self.place.root, "2", f"3-{self.bad}")
-        with self.timeline.waiting("Airflow starts, the new versions are described"):
+        with self.timeline.waiting("the new versions are described"):
             # Versions that cannot be described are not compared.
             if describing.wait(at_most=180):
                 raise ProcessFailedError(f"the versions were not described; see {describing.log}")
             airflow.wait_until_ready()
             wait_until(lambda: self._newest() >= _FIRST_BATCHES, at_most=180, what=f"batch {_FIRST_BATCHES}")
         self._tell_progress()
-        return airflow
 
     def _tell_progress(self) -> None:
         self.timeline.say(f"batch {self._newest()} is committed, {self.arrivals.written} files have arrived")

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.airflow_runs import Answer, RunDag, result, states
+from tests.support.airflow_runs import Answer, RunDag, load_dags, result, states
 from tests.support.checkpoints import logs, plant
 
 pytestmark = pytest.mark.airflow
@@ -44,17 +44,13 @@ def load(tmp_path: Path, checkpoint: Path) -> Load:
     folder.mkdir()
 
     def make(more: str = "", python: str = "") -> dict[str, DAG]:
-        from airflow.dag_processing.dagbag import DagBag
-
         text = example("yaml").replace("s3://lake/checkpoints", str(tmp_path / "checkpoints"))
         text = text.replace("s3://backups/streams", str(tmp_path / "backups")).replace(
             "  storage_conn_id: aws_lake\n", ""
         )
         (folder / "streams.yaml").write_text(text + more)
         (folder / "streams.py").write_text(python or example("python"))
-        bag = DagBag(dag_folder=str(folder))
-        assert bag.import_errors == {}
-        return dict(bag.dags)
+        return load_dags(folder)
 
     return make
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
 from tests.fake_databricks import WAREHOUSE, FakeWorkspace
@@ -31,12 +29,11 @@ from tests.fake_databricks.failures import (
     land,
 )
 from tests.fake_databricks.sources import Kind
-from tests.support.airflow_runs import Answer, RunDag, result, states
+from tests.support.airflow_runs import DAGS, Answer, RunDag, load_dags, result, states
 from tests.support.every_run import of_these
 
 pytestmark = pytest.mark.airflow
 
-DAGS = Path(__file__).parents[2] / "dags"
 RESET, REFRESH, BACKFILL = "lakeflow_short_reset", "lakeflow_short_refresh", "lakeflow_short_backfill"
 SHORT = (RESET, REFRESH, BACKFILL)
 Run = Callable[..., Any]
@@ -55,11 +52,7 @@ def run(run_dag: RunDag) -> Run:
     """Fill in the form of a DAG and run it."""
 
     def run(dag_id: str, **form: Any) -> Any:
-        from airflow.dag_processing.dagbag import DagBag
-
-        bag = DagBag(dag_folder=str(DAGS / f"{dag_id}.py"))
-        assert bag.import_errors == {}
-        dag: DAG = bag.dags[dag_id]
+        dag = load_dags(DAGS / f"{dag_id}.py")[dag_id]
         for task in dag.tasks:
             task.retries = 0
             for name in ("poll_interval", "flows_run_for"):

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.seal import CheckpointSealOperator, CheckpointUnsealOperator
 from airflow_ckpt_provider.places import open_place
-from tests.support.airflow_runs import DAGS, RunDag, event_of, result, states
+from tests.support.airflow_runs import DAGS, RunDag, event_of, load_dags, result, states
 from tests.support.one_checkpoint import NEWEST, unpack
 
 pytestmark = pytest.mark.airflow
@@ -170,9 +170,10 @@ def test_one_task_for_many_streams(run_dag: RunDag, repository: Path, tmp_path: 
         assert event["backup_id"] == manifest.backup_id
 
 
-def test_examples_survive_the_way_through_the_database(example_dags: dict[str, DAG]) -> None:
+def test_examples_survive_the_way_through_the_database() -> None:
     from airflow.serialization.serialized_objects import DagSerialization
 
+    example_dags = load_dags(DAGS)
     assert {file.stem for file in DAGS.glob("*.py")} <= set(example_dags)
     for dag in example_dags.values():
         copy = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))

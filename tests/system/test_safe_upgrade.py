@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, TaskGroup
 from deltalake import write_deltalake
 
@@ -21,6 +20,7 @@ from demo.upgrade.checks import check_rows, wrong_seconds
 from demo.upgrade.commands import deploy, roll_back
 from demo.upgrade.place import Place
 from demo.upgrade.versions import BAD
+from tests.support.airflow_runs import DAGS, load_dags
 from tests.support.left_running import still_running
 
 CHECKOUT = Path(__file__).parents[2]
@@ -29,10 +29,7 @@ REFUSED = {"operator-changed"}
 
 
 def load() -> DAG:
-    bag = DagBag(dag_folder=str(CHECKOUT / "dags" / "safe_upgrade.py"))
-    assert bag.import_errors == {}
-    dag: DAG = bag.dags["safe_upgrade"]
-    return dag
+    return load_dags(DAGS / "safe_upgrade.py")["safe_upgrade"]
 
 
 @pytest.mark.airflow

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from tests.support.airflow_runs import DAGS, RunDag, result, states
+from tests.support.airflow_runs import DAGS, RunDag, load_dags, result, states
 from tests.support.growing_streams import DiskStream
 from tests.support.real_airflow import RealAirflow, ran
 from tests.support.real_airflow import stream as stream
@@ -22,11 +22,7 @@ pytestmark = pytest.mark.airflow
 
 @pytest.fixture
 def dags(stream: DiskStream) -> dict[str, DAG]:
-    from airflow.dag_processing.dagbag import DagBag
-
-    bag = DagBag(dag_folder=str(DAGS / "watch_stream.py"))
-    assert bag.import_errors == {}
-    return dict(bag.dags)
+    return load_dags(DAGS / "watch_stream.py")
 
 
 def deployed(dag: DAG, work: Callable[[], object]) -> DAG:
